@@ -1,0 +1,33 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Both honour an existing pip configuration.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test lint clean
+
+# torch goes first and alone, at the pinned version, so that nothing after it can pull another build
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt torch
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[imdb]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.torch pyproject.toml
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,imdb,triton]'
+	touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/attnbench run --variants rela,entmax15 --task lra-text --preset smoke --results results/local/demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,193 @@
+"""Record: what one Cell yielded, as one JSON line; and the names that measurements may have."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from .cell import Cell
+from .errors import StoreError
+
+SCHEMA = 1
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    INCORRECT = "incorrect"
+    UNSUPPORTED = "unsupported"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What a measurement's name stands for. `better` is 'higher', 'lower' or '' where neither is."""
+
+    unit: str
+    better: str
+    description: str
+
+
+QUANTITIES: dict[str, Quantity] = {
+    # quality
+    "accuracy": Quantity("fraction", "higher", "share of examples classified right; `where.split` says of which split"),
+    "loss": Quantity("nats", "lower", "mean cross entropy per example; `where.split` says of which split"),
+    "best_step": Quantity("steps", "", "training step of the checkpoint that validation chose"),
+    "steps": Quantity("steps", "", "training steps made"),
+    "parameters": Quantity("count", "lower", "trainable parameters of the whole model"),
+    "extra_parameters": Quantity("count", "lower", "trainable parameters that the variant adds to the shared model"),
+    "train_seconds": Quantity("seconds", "lower", "wall time of the training loop, evaluation excluded"),
+    # cost, from interleaved rounds; samples are one per round, in the order of the rounds
+    "step_seconds": Quantity("seconds", "lower", "one training step: forward, backward, optimiser"),
+    "forward_seconds": Quantity("seconds", "lower", "one forward pass without gradients"),
+    "decode_seconds": Quantity("seconds", "lower", "one decoding step with cache"),
+    "cpu_seconds": Quantity("seconds", "lower", "process time of the same samples, over all threads"),
+    "reference_step_seconds": Quantity("seconds", "lower", "the reference in the same rounds"),
+    "reference_forward_seconds": Quantity("seconds", "lower", "the reference in the same rounds"),
+    "reference_decode_seconds": Quantity("seconds", "lower", "the reference in the same rounds"),
+    "null_step_seconds": Quantity("seconds", "lower", "the null control, the reference's own code under a second name, in the same rounds"),
+    "null_forward_seconds": Quantity("seconds", "lower", "the null control in the same rounds"),
+    "null_decode_seconds": Quantity("seconds", "lower", "the null control in the same rounds"),
+    "foreign_load": Quantity("cores", "lower", "processor time used by other processes during the samples, per second"),
+    "examples_per_second": Quantity("1/second", "higher", "examples per second of training, from the median step"),
+    "tokens_per_second": Quantity("1/second", "higher", "real tokens per second of training, padding not counted"),
+    "padded_tokens_per_second": Quantity("1/second", "higher", "tokens per second of training, padding counted"),
+    # memory
+    "peak_bytes": Quantity("bytes", "lower", "peak of allocated tensor memory over one training step, parameters and optimiser state included"),
+    "reserved_bytes": Quantity("bytes", "lower", "peak reserved by the CUDA allocator over one training step"),
+    "state_bytes": Quantity("bytes", "lower", "decode state per sequence at the task's length"),
+    # what attention does
+    "declared_density": Quantity("fraction", "", "share of the allowed score entries that the mechanism says it computes"),
+    "sparsity": Quantity("fraction", "", "share of allowed weights that are exactly zero, on real validation batches"),
+    "block_sparsity": Quantity("fraction", "", "share of blocks of `where.block` × `where.block` inside the mask without a positive weight"),
+    "null_rate": Quantity("fraction", "", "share of real queries whose weights are all zero"),
+    "entropy": Quantity("fraction", "", "entropy of the normalised weights over the logarithm of the allowed keys"),
+    "attention_distance": Quantity("tokens", "", "mean |i - j| under the weights"),
+    "alpha": Quantity("", "", "learned alpha of an entmax head"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One number with its raw samples. `where` narrows it: split, layer, head, block size, length."""
+
+    name: str
+    value: float
+    unit: str
+    samples: tuple[float, ...] = ()
+    where: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, value: float, samples: tuple[float, ...] = (), **where: Any) -> Measurement:
+        """A measurement with the unit that `QUANTITIES` fixes for its name."""
+        return cls(name=name, value=value, unit=QUANTITIES[name].unit, samples=samples, where=where)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Hardware and software that a speed depends on. `id` names it; speeds of two ids are never compared."""
+
+    id: str
+    system: str
+    processor: str
+    cores: int
+    threads: int
+    memory_bytes: int
+    accelerators: tuple[str, ...] = ()
+    driver: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the data came from. `fidelity`: official, regenerated, surrogate (or synthetic, for inputs drawn at random).
+
+    `files`: name → SHA-256 of each original; `counts`: examples per split as used; `notes`: what a board must say.
+    """
+
+    source: str
+    fidelity: str
+    files: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What one Cell yielded. Appended the moment the Cell ends and never edited.
+
+    `digest`: `PROTOCOL-TASK-VARIANT`, hashes of the code that made it. `block`: the process and rounds it shared with
+    others in the time lane. `artifacts`: name → file under the results folder's `artifacts`, named by its content.
+    `setting`: the preset in full, as it was used. `started`: UTC, ISO 8601. `seconds`: wall time of the Cell.
+    """
+
+    cell: Cell
+    outcome: Outcome
+    reason: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    machine: Machine
+    data: Provenance | None = None
+    digest: str = ""
+    block: str = ""
+    setting: dict[str, Any] = field(default_factory=dict)
+    artifacts: dict[str, str] = field(default_factory=dict)
+    started: str = ""
+    seconds: float = 0.0
+    schema: int = SCHEMA
+
+    @property
+    def key(self) -> str:
+        return self.cell.key
+
+    def first(self, name: str, **where: Any) -> Measurement | None:
+        """The first measurement of that name whose `where` has at least these entries."""
+        for measurement in self.measurements:
+            if measurement.name == name and where.items() <= measurement.where.items():
+                return measurement
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        values = {"key": self.key, "cell": self.cell.to_json()}
+        for name in self.__dataclass_fields__:
+            if name != "cell":
+                value = getattr(self, name)
+                values[name] = asdict(value) if hasattr(value, "__dataclass_fields__") else value
+        values["outcome"] = str(self.outcome)
+        values["measurements"] = [_measurement_json(m) for m in self.measurements]
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Record:
+        """Raises StoreError where `values` is no Record of a schema that this version reads."""
+        if values.get("schema") != SCHEMA:
+            raise StoreError(f"expected a record of schema {SCHEMA}, got {values.get('schema')!r}; read it with the version that wrote it")
+        try:
+            rest = {name: value for name, value in values.items() if name != "key"}
+            rest["cell"] = Cell.from_json(values["cell"])
+            rest["outcome"] = Outcome(values["outcome"])
+            rest["measurements"] = tuple(
+                Measurement(**m | {"samples": tuple(m.get("samples", ())), "value": _number(m["value"])})
+                for m in values["measurements"]
+            )
+            machine = values["machine"]
+            rest["machine"] = Machine(**machine | {"accelerators": tuple(machine.get("accelerators", ()))})
+            data = values.get("data")
+            rest["data"] = Provenance(**data | {"notes": tuple(data.get("notes", ()))}) if data else None
+            record = cls(**rest)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(f"not a record of schema {SCHEMA}: {type(error).__name__}: {error}") from None
+        if values.get("key") != record.key:
+            raise StoreError(f"a record's key {values.get('key')!r} does not match its cell ({record.key})")
+        return record
+
+
+def _measurement_json(measurement: Measurement) -> dict[str, Any]:
+    value = measurement.value
+    return asdict(measurement) | {"value": value if math.isfinite(value) else str(value)}
+
+
+def _number(value: Any) -> float:
+    return float(value)

@@ -1,0 +1,198 @@
+"""Registry: variants and tasks by name, found through entry points and imported on first use only.
+
+Built-ins enter through the same groups as a stranger's package. Nothing here imports a plugin until it is loaded; the
+one-line descriptions come from the source, read as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import inspect
+import sys
+import types
+import typing
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from .errors import SelectionError
+from .spec import Spec, Value, value_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One name as its package declares it. `origin` is the distribution that brings it."""
+
+    name: str
+    target: str
+    origin: str
+
+
+class Registry:
+    """The names of one entry-point group."""
+
+    def __init__(self, group: str, noun: str):
+        self.group = group
+        self.noun = noun
+
+    @cached_property
+    def _points(self) -> dict[str, EntryPoint]:
+        found: dict[str, EntryPoint] = {}
+        for point in entry_points(group=self.group):
+            twin = found.setdefault(point.name, point)
+            if (_origin(twin), twin.value) != (_origin(point), point.value):
+                raise SelectionError(
+                    f"two packages bring a {self.noun} named {point.name!r}: {_origin(twin)} ({twin.value}) and "
+                    f"{_origin(point)} ({point.value}); uninstall or rename one"
+                )
+        return found
+
+    def entries(self) -> list[Entry]:
+        return [Entry(name=name, target=p.value, origin=_origin(p)) for name, p in sorted(self._points.items())]
+
+    def source(self, name: str) -> Path | None:
+        """The file that defines `name`, found without importing it; None where it is not a plain source file."""
+        return module_source(self._point(name).module)
+
+    def describe(self, name: str) -> str:
+        """First line of the docstring, read from the source; empty where it cannot be read so."""
+        path = self.source(name)
+        return _first_line(path, self._point(name).attr) if path else ""
+
+    def load(self, name: str) -> type[Any]:
+        """The class behind `name`, imported now. Raises SelectionError for an unknown name or one that does not import."""
+        point = self._point(name)
+        try:
+            return point.load()
+        except Exception as error:
+            raise SelectionError(
+                f"the {self.noun} {name!r} of {_origin(point)} does not load: {type(error).__name__}: {error}"
+            ) from error
+
+    def resolve(self, spec: Spec) -> Spec:
+        """`spec` with its values in the types of the constructor, and without those that equal their default.
+
+        Raises SelectionError, naming the right ones, for a parameter that the constructor lacks or of the wrong type.
+        """
+        known = parameters(self.load(spec.name))
+        values: dict[str, Value] = {}
+        for name, value in spec.parameters:
+            if name not in known:
+                near = nearest(name, known)
+                listed = ", ".join(f"{p.name}={value_text(p.default)}" for p in known.values()) or "none"
+                raise SelectionError(f"{self.noun} {spec.name!r} has no parameter {name!r}{near}; it has: {listed}")
+            typed = known[name].accept(value, f"{self.noun} {spec.name!r}")
+            if typed != known[name].default or type(typed) is not type(known[name].default):
+                values[name] = typed
+        return Spec.of(spec.name, **values)
+
+    def build(self, spec: Spec, *arguments: Any) -> Any:
+        """An instance of what `spec` names: its constructor called with `arguments` and the spec's parameters."""
+        return self.load(spec.name)(*arguments, **dict(self.resolve(spec).parameters))
+
+    def _point(self, name: str) -> EntryPoint:
+        if name not in self._points:
+            known = ", ".join(self._points) or "none is installed"
+            raise SelectionError(f"no {self.noun} named {name!r}{nearest(name, self._points)}; known: {known}")
+        return self._points[name]
+
+
+VARIANTS = Registry("attnbench.variants", "variant")
+TASKS = Registry("attnbench.tasks", "task")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One keyword of a plugin's constructor."""
+
+    name: str
+    kind: Any
+    default: Value
+
+    def accept(self, value: Value, owner: str) -> Value:
+        """`value` in the parameter's type; raises SelectionError where it has another."""
+        options = _options(self.kind)
+        for option in options:
+            if typing.get_origin(option) is typing.Literal:
+                if value in typing.get_args(option):
+                    return value
+            elif option is type(None):
+                if value is None:
+                    return None
+            elif option is float and type(value) in (int, float):
+                return float(value)
+            elif isinstance(option, type) and type(value) is option:
+                return value
+            elif option is str and not isinstance(value, str):
+                return value_text(value)
+        raise SelectionError(f"{owner}: expected {self.name} to be {self.kind_text()}, got {value_text(value)!r}")
+
+    def kind_text(self) -> str:
+        texts = []
+        for option in _options(self.kind):
+            if typing.get_origin(option) is typing.Literal:
+                texts += [value_text(v) for v in typing.get_args(option)]
+            else:
+                texts.append("none" if option is type(None) else getattr(option, "__name__", str(option)))
+        return " | ".join(texts)
+
+
+def parameters(plugin: type[Any]) -> dict[str, Parameter]:
+    """The keyword-only parameters of a plugin's constructor, by name."""
+    hints = typing.get_type_hints(plugin.__init__)
+    return {
+        p.name: Parameter(name=p.name, kind=hints.get(p.name, str), default=p.default)
+        for p in inspect.signature(plugin).parameters.values()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def nearest(name: str, known: Any) -> str:
+    """` (did you mean 'x'?)`, or nothing where no known name is near."""
+    matches = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    return f" (did you mean {' or '.join(repr(m) for m in matches)}?)" if matches else ""
+
+
+def module_source(module: str) -> Path | None:
+    """The source file of a dotted module name; only its top-level package's finder is asked, so nothing is imported."""
+    top, *rest = module.split(".")
+    if top in sys.modules and getattr(sys.modules[top], "__path__", None):
+        folders = list(sys.modules[top].__path__)
+        origin = getattr(sys.modules[top], "__file__", None)
+    else:
+        found = importlib.util.find_spec(top)
+        if found is None:
+            return None
+        folders, origin = list(found.submodule_search_locations or ()), found.origin
+    if not rest:
+        return Path(origin) if origin else None
+    for folder in folders:
+        base = Path(folder, *rest)
+        for candidate in (base.with_name(base.name + ".py"), base / "__init__.py"):
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def _origin(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (kind,)
+
+
+def _first_line(path: Path, attribute: str) -> str:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    return ""

@@ -1,0 +1,1 @@
+"""Dashboards: a Board as text, and nothing else."""

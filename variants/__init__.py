@@ -1,0 +1,38 @@
+"""Attention variants: one mechanism per file, all behind the contract of `contract.py`.
+
+`build("rela", shape)` makes one for use anywhere; nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .contract import AttentionShape, Mask, ScoredVariant, Variant, score_map
+
+__all__ = ["AttentionShape", "Mask", "ScoredVariant", "Variant", "build", "score_map"]
+
+
+def build(selection: str, shape: AttentionShape) -> Variant:
+    """The variant that `selection` names, such as `local[window=64]`, for `shape`.
+
+    Raises SelectionError for an unknown name or parameter, Unsupported where the variant cannot do the shape.
+    """
+    from ..bench.errors import Unsupported
+    from ..bench.registry import VARIANTS
+    from ..bench.spec import Spec
+
+    spec = Spec.parse(selection)
+    variant: Variant = VARIANTS.build(spec, shape)
+    reason = variant.supports(shape)
+    if reason:
+        raise Unsupported(f"{spec} does not support this shape: {reason}")
+    return variant
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from . import contract
+
+        return getattr(contract, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

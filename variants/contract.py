@@ -1,0 +1,248 @@
+"""The contract of a variant: all that the author of an attention mechanism imports.
+
+Shapes: query (batch, heads, queries, head_dim); key and value (batch, heads, keys, head_dim); already projected, so
+that every variant sits in the same model with the same projections. A variant's own parameters are counted and shown.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Kind = Literal["exact", "approximate", "different"]
+Causality = Literal["strict", "selection"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """What a variant is built for. `max_length` bounds queries and keys; `dropout` is that of the attention weights."""
+
+    heads: int
+    head_dim: int
+    max_length: int
+    causal: bool = False
+    cross: bool = False
+    padding: bool = True
+    dropout: float = 0.0
+    dtype: str = "float32"
+    device: str = "cpu"
+    layer: int = 0
+    layers: int = 1
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def bytes_per_value(self) -> int:
+        return getattr(torch, self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which keys a query may see. `keep`: (batch, keys), True = a real key; None = all are real.
+
+    Causal means query i sees keys <= i, aligned at the last key where queries are fewer than keys (decoding).
+    """
+
+    keep: Tensor | None = None
+    causal: bool = False
+
+    def allowed(self, queries: int, keys: int, device: torch.device, rows: slice | None = None) -> Tensor | None:
+        """Boolean (batch | 1, 1, rows, keys), True = may be seen; None where everything may.
+
+        `queries` counts all queries, `rows` picks some of them. The third dimension is 1 where all rows are alike.
+        """
+        allowed = None if self.keep is None else self.keep[:, None, None, :]
+        if self.causal:
+            first, last, _ = (rows or slice(None)).indices(queries)
+            at = torch.arange(first, last, device=device) + (keys - queries)
+            past = torch.arange(keys, device=device)[None, :] <= at[:, None]
+            allowed = past[None, None] if allowed is None else allowed & past
+        return allowed
+
+
+@dataclass(slots=True)
+class KeyValueCache:
+    """Keys and values seen so far, (batch, heads, length, head_dim), in buffers that double when full."""
+
+    key: Tensor
+    value: Tensor
+    length: int = 0
+
+    @classmethod
+    def empty(cls, like: Tensor, value_like: Tensor, room: int = 64) -> KeyValueCache:
+        return cls(
+            like.new_empty(*like.shape[:2], room, like.shape[3]),
+            value_like.new_empty(*value_like.shape[:2], room, value_like.shape[3]),
+        )
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds (batch, heads, new, head_dim) and returns all keys and values so far."""
+        end = self.length + key.shape[2]
+        if end > self.key.shape[2]:
+            room = (0, 0, 0, max(end, 2 * self.key.shape[2]) - self.key.shape[2])
+            self.key, self.value = F.pad(self.key, room), F.pad(self.value, room)
+        self.key[:, :, self.length : end] = key
+        self.value[:, :, self.length : end] = value
+        self.length = end
+        return self.key[:, :, :end], self.value[:, :, :end]
+
+
+class Variant(nn.Module):
+    """An attention mechanism over projected heads.
+
+    A subclass takes the shape and its own parameters as typed keyword arguments, and defines `forward`; all else has a
+    default. Rules that the gate checks: padded keys get no weight and change no real output, whatever the padding; a
+    query that may see no key yields zeros; causal means that nothing after a query changes its output.
+
+    Class attributes: `kind`: 'exact' computes the same function as `twin` names, implemented otherwise; 'approximate'
+    aims at softmax; 'different' is its own function. `causality`: 'strict'; 'selection' where values never come from
+    the future but which past keys are seen may depend on it; None where it cannot be causal. `crosses`: whether queries
+    and keys may be different sequences. `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are shown.
+    """
+
+    kind: ClassVar[Kind] = "different"
+    causality: ClassVar[Causality | None] = "strict"
+    crosses: ClassVar[bool] = True
+    decodes: ClassVar[bool] = True
+    equation: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    time: ClassVar[str] = "O(N^2 d)"
+    memory: ClassVar[str] = "O(N^2)"
+
+    def __init__(self, shape: AttentionShape):
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """Output (batch, heads, queries, head_dim), in the dtype of `value`."""
+        raise TypeError(f"{type(self).__name__} defines no forward(query, key, value, mask)")
+
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor | None:
+        """Weights (batch, heads, rows, keys) before dropout, of the queries in `rows` only, for analysis.
+
+        `query` holds all queries, since some mechanisms select keys by all of them. None where weights mean nothing.
+        """
+        return None
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        """None, or the reason why this shape cannot be done."""
+        if shape.causal and self.causality is None:
+            return "it has no causal form"
+        if shape.cross and not self.crosses:
+            return "queries and keys must be one sequence"
+        return None
+
+    def density(self, shape: AttentionShape) -> float:
+        """Share of the allowed score entries that the mechanism computes at `shape.max_length`, in [0, 1]."""
+        return 1.0
+
+    def state_bytes(self, shape: AttentionShape) -> int | None:
+        """Decode state of one sequence after `shape.max_length` tokens; None where it cannot decode."""
+        if self.causality is None or not self.decodes:
+            return None
+        return 2 * shape.width * shape.max_length * shape.bytes_per_value
+
+    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """One more token of each sequence, all (batch, heads, 1, head_dim); `state` is None at the first.
+
+        The outputs of successive steps equal the causal forward of the whole sequence.
+        """
+        cache = state or KeyValueCache.empty(key, value)
+        keys, values = cache.append(key, value)
+        return self(query, keys, values, Mask(causal=True)), cache
+
+    def auxiliary_loss(self) -> Tensor | None:
+        """A term for the training loss, from the last forward; None where there is none."""
+        return None
+
+    def after_step(self) -> None:
+        """Called after each optimiser step, for moving averages."""
+
+    def pre_layer(self, width: int) -> nn.Module | None:
+        """A residual sublayer to put before attention, over (batch, length, width), keep (batch, length)."""
+        return None
+
+
+class ScoredVariant(Variant):
+    """Attention in two maps, `score` and `weigh`, and a product with the values.
+
+    The classic zoo differs in `score`, the sparse maps in `weigh`; the default of both is scaled dot-product softmax.
+    """
+
+    def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
+        """Scores (batch, heads, queries, keys), at least float32; `first` is the position of the first query among the keys."""
+        query, key = query.to(accumulator(query.dtype)), key.to(accumulator(key.dtype))
+        return query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+
+    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        """Weights of `scores`, zero wherever `allowed` is False and on rows where nothing is allowed."""
+        return masked_softmax(scores, allowed)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        weights = self.weights(query, key, mask)
+        weights = F.dropout(weights, self.shape.dropout, self.training)
+        return weights.to(value.dtype) @ value
+
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
+        queries, keys = query.shape[2], key.shape[2]
+        allowed = mask.allowed(queries, keys, query.device, rows)
+        first = (rows or slice(None)).indices(queries)[0] + keys - queries
+        return self.weigh(self.score(query if rows is None else query[:, :, rows], key, first), allowed)
+
+
+def score_map(
+    *, paper: str = "", equation: str = "", kind: Kind = "different", **attributes: Any
+) -> Callable[[Callable[..., Tensor]], type[ScoredVariant]]:
+    """Makes a Variant of a function `weights = f(scores, allowed)`; its keyword-only arguments become parameters.
+
+    scores: (batch, heads, queries, keys), float32 or more; allowed: Boolean, broadcastable to them, or None. The
+    function returns weights that are zero where nothing is allowed. It stays importable as the class's `map`.
+    """
+
+    def decorate(function: Callable[..., Tensor]) -> type[ScoredVariant]:
+        own = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+        class MapVariant(ScoredVariant):
+            map = staticmethod(function)
+
+            def __init__(self, shape: AttentionShape, **parameters: Any):
+                super().__init__(shape)
+                self.parameters_of_map = parameters
+
+            def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+                return function(scores, allowed, **self.parameters_of_map)
+
+        first = inspect.Parameter("shape", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        MapVariant.__init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), first, *own]
+        )
+        MapVariant.__init__.__annotations__ = dict(function.__annotations__)
+        functools.update_wrapper(MapVariant, function, updated=())
+        for name, value in {"paper": paper, "equation": equation, "kind": kind, **attributes}.items():
+            setattr(MapVariant, name, value)
+        return MapVariant
+
+    return decorate
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor | None, dim: int = -1) -> Tensor:
+    """Softmax over the allowed entries; zeros, with zero gradient, where nothing is allowed."""
+    if allowed is None:
+        return scores.softmax(dim)
+    lowest = torch.finfo(scores.dtype).min
+    weights = scores.masked_fill(~allowed, lowest).softmax(dim)
+    return weights.masked_fill(~allowed, 0.0)
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which scores and sums are kept: float32 at least."""
+    return torch.promote_types(dtype, torch.float32)
