@@ -48,7 +48,9 @@ QUANTITIES: dict[str, Quantity] = {
     "reference_step_seconds": Quantity("seconds", "lower", "the reference in the same rounds"),
     "reference_forward_seconds": Quantity("seconds", "lower", "the reference in the same rounds"),
     "reference_decode_seconds": Quantity("seconds", "lower", "the reference in the same rounds"),
-    "null_step_seconds": Quantity("seconds", "lower", "the null control, the reference's own code under a second name, in the same rounds"),
+    "null_step_seconds": Quantity(
+        "seconds", "lower", "the reference's own code under a second name, in the same rounds"
+    ),
     "null_forward_seconds": Quantity("seconds", "lower", "the null control in the same rounds"),
     "null_decode_seconds": Quantity("seconds", "lower", "the null control in the same rounds"),
     "foreign_load": Quantity("cores", "lower", "processor time used by other processes during the samples, per second"),
@@ -56,13 +58,17 @@ QUANTITIES: dict[str, Quantity] = {
     "tokens_per_second": Quantity("1/second", "higher", "real tokens per second of training, padding not counted"),
     "padded_tokens_per_second": Quantity("1/second", "higher", "tokens per second of training, padding counted"),
     # memory
-    "peak_bytes": Quantity("bytes", "lower", "peak of allocated tensor memory over one training step, parameters and optimiser state included"),
+    "peak_bytes": Quantity(
+        "bytes", "lower", "peak of allocated memory over a training step, with parameters and optimiser"
+    ),
     "reserved_bytes": Quantity("bytes", "lower", "peak reserved by the CUDA allocator over one training step"),
     "state_bytes": Quantity("bytes", "lower", "decode state per sequence at the task's length"),
     # what attention does
-    "declared_density": Quantity("fraction", "", "share of the allowed score entries that the mechanism says it computes"),
+    "declared_density": Quantity("fraction", "", "share of allowed score entries that the mechanism says it computes"),
     "sparsity": Quantity("fraction", "", "share of allowed weights that are exactly zero, on real validation batches"),
-    "block_sparsity": Quantity("fraction", "", "share of blocks of `where.block` × `where.block` inside the mask without a positive weight"),
+    "block_sparsity": Quantity(
+        "fraction", "", "share of square blocks of side `where.block` without a positive weight"
+    ),
     "null_rate": Quantity("fraction", "", "share of real queries whose weights are all zero"),
     "entropy": Quantity("fraction", "", "entropy of the normalised weights over the logarithm of the allowed keys"),
     "attention_distance": Quantity("tokens", "", "mean |i - j| under the weights"),
@@ -103,7 +109,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the data came from. `fidelity`: official, regenerated, surrogate (or synthetic, for inputs drawn at random).
+    """Where the data came from. `fidelity`: official, regenerated, surrogate or synthetic (drawn at random).
 
     `files`: name → SHA-256 of each original; `counts`: examples per split as used; `notes`: what a board must say.
     """
@@ -150,7 +156,7 @@ class Record:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        values = {"key": self.key, "cell": self.cell.to_json()}
+        values: dict[str, Any] = {"key": self.key, "cell": self.cell.to_json()}
         for name in self.__dataclass_fields__:
             if name != "cell":
                 value = getattr(self, name)
@@ -163,13 +169,16 @@ class Record:
     def from_json(cls, values: dict[str, Any]) -> Record:
         """Raises StoreError where `values` is no Record of a schema that this version reads."""
         if values.get("schema") != SCHEMA:
-            raise StoreError(f"expected a record of schema {SCHEMA}, got {values.get('schema')!r}; read it with the version that wrote it")
+            schema = values.get("schema")
+            raise StoreError(f"expected schema {SCHEMA}, got {schema!r}; read it with the version that wrote it")
         try:
             rest = {name: value for name, value in values.items() if name != "key"}
             rest["cell"] = Cell.from_json(values["cell"])
             rest["outcome"] = Outcome(values["outcome"])
             rest["measurements"] = tuple(
-                Measurement(**m | {"samples": tuple(m.get("samples", ())), "value": _number(m["value"])})
+                Measurement(
+                    **m | {"samples": tuple(float(s) for s in m.get("samples", ())), "value": float(m["value"])}
+                )
                 for m in values["measurements"]
             )
             machine = values["machine"]
@@ -185,9 +194,10 @@ class Record:
 
 
 def _measurement_json(measurement: Measurement) -> dict[str, Any]:
-    value = measurement.value
-    return asdict(measurement) | {"value": value if math.isfinite(value) else str(value)}
+    samples = [_finite_or_text(sample) for sample in measurement.samples]
+    return asdict(measurement) | {"value": _finite_or_text(measurement.value), "samples": samples}
 
 
-def _number(value: Any) -> float:
-    return float(value)
+def _finite_or_text(value: float) -> float | str:
+    # JSON has neither infinity nor NaN; float() reads the text back
+    return value if math.isfinite(value) else str(value)
