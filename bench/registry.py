@@ -64,14 +64,15 @@ class Registry:
         return _first_line(path, self._point(name).attr) if path else ""
 
     def load(self, name: str) -> type[Any]:
-        """The class behind `name`, imported now. Raises SelectionError for an unknown name or one that does not import."""
+        """The class behind `name`, imported now; raises SelectionError where it is unknown or does not import."""
         point = self._point(name)
         try:
-            return point.load()
+            plugin: type[Any] = point.load()
         except Exception as error:
             raise SelectionError(
                 f"the {self.noun} {name!r} of {_origin(point)} does not load: {type(error).__name__}: {error}"
             ) from error
+        return plugin
 
     def resolve(self, spec: Spec) -> Spec:
         """`spec` with its values in the types of the constructor, and without those that equal their default.
@@ -123,7 +124,7 @@ class Parameter:
             elif option is type(None):
                 if value is None:
                     return None
-            elif option is float and type(value) in (int, float):
+            elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
                 return float(value)
             elif isinstance(option, type) and type(value) is option:
                 return value

@@ -226,6 +226,8 @@ def score_map(
             [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), first, *own]
         )
         MapVariant.__init__.__annotations__ = dict(function.__annotations__)
+        # where the annotations are text, their names are those of the author's module
+        MapVariant.__init__.__wrapped__ = function  # type: ignore[attr-defined]
         functools.update_wrapper(MapVariant, function, updated=())
         for name, value in {"paper": paper, "equation": equation, "kind": kind, **attributes}.items():
             setattr(MapVariant, name, value)

@@ -1,0 +1,164 @@
+"""Digest: which code made a Record, as `PROTOCOL-TASK-VARIANT`, so that a changed mechanism is measured again.
+
+Each part hashes source files with the files that they import from their own package. Comments, docstrings, blank
+lines and trailing blanks do not count, so that a better sentence invalidates nothing. Text is hashed and no syntax
+tree, whose form changes with the version of Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import tokenize
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from .cell import Cell, Lane, content_hash
+from .registry import TASKS, VARIANTS
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
+    "train": ("bench/backbone.py", "bench/train.py", "bench/sparsity.py"),
+    "time": ("bench/backbone.py", "bench/train.py", "bench/clock.py", "bench/memory.py"),
+    "baseline": (),
+}
+"""The files of the harness that a lane's numbers depend on; what only starts, stores or shows is not among them."""
+
+DIGITS = 10
+
+
+def digest_of_cell(cell: Cell) -> str:
+    """The digest of the code that `cell` would run now; raises SelectionError for a name that is not installed."""
+    variant = None if cell.lane == "baseline" else VARIANTS.source(cell.variant.name)
+    return digest_of(variant, TASKS.source(cell.task.name), cell.lane)
+
+
+def digest_of(variant: Path | None, task: Path | None, lane: Lane) -> str:
+    """`PROTOCOL-TASK-VARIANT` from the source files of a variant and a task; None for a part without source."""
+    protocol = _hash_of([PACKAGE / name for name in PROTOCOL_FILES[lane]], PACKAGE)
+    return "-".join([protocol, _closure_hash(task), _closure_hash(variant)])
+
+
+@cache
+def _closure_hash(source: Path | None) -> str:
+    # cached, since what was imported is what counts, even where a file is edited while its code runs
+    if source is None:
+        return _hash_of([], PACKAGE)
+    source = source.resolve()
+    root = _root(source)
+    return _hash_of(closure(source, root), root)
+
+
+def closure(source: Path, root: Path) -> set[Path]:
+    """`source` and all files that it imports, directly or not, from the package `root` or from ours."""
+    found: set[Path] = set()
+    waiting = [source]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            waiting += _imported(file, root)
+    return found
+
+
+def normalised(text: str) -> str:
+    """`text` of a module without what cannot change its results.
+
+    >>> normalised('x = 1  # one\\n\\n\\ndef f():\\n    "Says."\\n    return x   \\n')
+    'x = 1\\ndef f():\\n    return x'
+    """
+    text = text.replace("\r\n", "\n")
+    try:
+        tree = ast.parse(text)
+        comments = [t.start for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT]
+    except (SyntaxError, tokenize.TokenError):
+        return text
+    lines = text.split("\n")
+    inside = set(_lines_inside_strings(tree))
+    for row, column in comments:
+        lines[row - 1] = lines[row - 1][:column].rstrip()
+        inside.discard(row)
+    for first, start, last, end in _idle_strings(tree):
+        before, after = _cut(lines[first - 1], start)[0], _cut(lines[last - 1], end)[1]
+        lines[first - 1 : last] = [before + after] + [""] * (last - first)
+        inside.difference_update(range(first, last + 1))
+    kept = [line if row in inside else line.rstrip() for row, line in enumerate(lines, start=1)]
+    return "\n".join(line for row, line in enumerate(kept, start=1) if line or row in inside)
+
+
+def _idle_strings(tree: ast.Module) -> Iterator[tuple[int, int, int, int]]:
+    """Docstrings and other strings that stand alone as a statement: first line, column, last line, column."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0
+
+
+def _lines_inside_strings(tree: ast.Module) -> Iterator[int]:
+    """Lines whose blanks may be part of a value."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr | ast.Constant) and node.end_lineno != node.lineno:
+            yield from range(node.lineno, node.end_lineno or node.lineno)
+
+
+def _cut(line: str, column: int) -> tuple[str, str]:
+    """`line` before and after a column that counts UTF-8 bytes, as syntax trees do."""
+    return line.encode()[:column].decode(), line.encode()[column:].decode()
+
+
+def _imported(file: Path, root: Path) -> Iterator[Path]:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except SyntaxError:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files(_absolute(alias.name, root), [])
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            if not node.level:
+                yield from _files(_absolute(node.module or "", root), names)
+                continue
+            folder = file.parents[node.level - 1] if node.level <= len(file.parents) else file.parent
+            if folder.is_relative_to(root):
+                yield from _files(folder.joinpath(*(node.module or "").split(".")), names)
+
+
+def _absolute(module: str, root: Path) -> Path | None:
+    """Where `module` would be in the package `root`, or among our variants and tasks; None for any other."""
+    top, *rest = module.split(".")
+    if top == root.name:
+        return root.joinpath(*rest)
+    return PACKAGE.joinpath(*rest) if top == "attnbench" and rest and rest[0] in ("variants", "tasks") else None
+
+
+def _files(base: Path | None, names: list[str]) -> Iterator[Path]:
+    if base is None:
+        return
+    for candidate in (base, *(base / name for name in names)):
+        for file in (candidate.with_name(candidate.name + ".py"), candidate / "__init__.py"):
+            if file.is_file():
+                yield file.resolve()
+
+
+def _root(source: Path) -> Path:
+    """The folder whose files count as one piece of work: our `variants` or `tasks`, or a stranger's top package."""
+    for ours in (PACKAGE / "variants", PACKAGE / "tasks"):
+        if source.is_relative_to(ours):
+            return ours
+    folder = source.parent
+    while (folder / "__init__.py").is_file() and (folder.parent / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+def _hash_of(files: Iterable[Path], root: Path) -> str:
+    parts = {}
+    for file in files:
+        home = root if file.is_relative_to(root) else PACKAGE
+        text = normalised(file.read_text(encoding="utf-8-sig"))
+        parts[file.relative_to(home).as_posix()] = hashlib.sha256(text.encode()).hexdigest()
+    return content_hash(parts, DIGITS)
