@@ -187,14 +187,22 @@ class Dataset:
     provenance: Provenance
 
 
+def no_progress(what: str, done: int, total: int) -> None:
+    """Shows nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlace:
-    """Where data is: `root` holds originals as a person laid them out, `cache` what we prepared. `offline`: no download."""
+    """Where data is: `root` holds originals as a person laid them out, `cache` what we prepared. `offline`: no download.
+
+    `progress` is told of long work: what is being done, units done, units in all (0 = unknown).
+    """
 
     root: Path
     cache: Path
     offline: bool = False
     notice: Callable[[str], None] = field(default=print)
+    progress: Callable[[str, int, int], None] = field(default=no_progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,88 @@
+"""lra-text: sentiment of IMDb reviews, byte by byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from ...bench.errors import SelectionError
+from ...bench.spec import Spec
+from ..baselines import bag_of_tokens, majority
+from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Problem, Recipe, Task
+from ..data import first_of
+from ..slices import divide
+from . import imdb
+
+
+class Text(Task):
+    """Sentiment of a movie review from its bytes (IMDb); Long Range Arena's Text.
+
+    `length` overrides the preset's: Long Range Arena names 1,000, 2,000, 3,000 and 4,000 bytes. No byte marks begin or
+    end. Validation is a seeded 2,500 of the 25,000 training reviews, whose texts occur nowhere else.
+    """
+
+    metric: ClassVar[Metric] = Metric(chance=0.5)
+    paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.2; data: Maas et al. 2011"
+    suites: ClassVar[tuple[str, ...]] = ("lra",)
+    validation: ClassVar[int] = 2_500
+
+    recipes: ClassVar[dict[str, Recipe]] = {
+        # Nyströmformer's PyTorch port, which the published PyTorch tables follow
+        "pt-2x64": Recipe(
+            length=4096,
+            batch=32,
+            steps=20_000,
+            learning_rate=1e-4,
+            warmup=8_000,
+            evaluate_every=500,
+            validation_examples=None,
+            precision="bfloat16",
+        ),
+        # The paper's appendix where it disagrees with the released code: 6 layers of width 512 with 8 heads and 2,048
+        # (code: 4, 256, 4, 1,024), and 4,000 bytes (code: 1,000; the paper's table takes the best of 1K to 4K on test,
+        # which no protocol of ours does). Both agree on the rest. Their rate 0.05 is multiplied by
+        # min(1, step / warmup) / sqrt(max(step, warmup)), so its peak is 0.05 / sqrt(8,000).
+        "lra-paper": Recipe(
+            layers=6,
+            width=512,
+            heads=8,
+            feed_forward=2048,
+            positions="sinusoidal",
+            pooling="cls",
+            length=4000,
+            batch=32,
+            steps=20_000,
+            learning_rate=5.59e-4,
+            warmup=8_000,
+            schedule="rsqrt",
+            weight_decay=0.1,
+            beta2=0.98,
+            epsilon=1e-9,
+            evaluate_every=500,
+            validation_examples=None,
+            precision="bfloat16",
+        ),
+    }
+
+    baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "bag-of-bytes": bag_of_tokens}
+
+    def __init__(self, *, length: int | None = None):
+        if length is not None and length < 1:
+            raise SelectionError(f"lra-text: expected a length of at least 1 byte, got {length}")
+        self.length = length
+
+    def recipe(self, preset: Spec) -> Recipe:
+        recipe = super().recipe(preset)
+        return recipe if self.length is None else replace(recipe, length=self.length)
+
+    def problem(self) -> Problem:
+        return Problem(vocabulary=257, classes=2)
+
+    def availability(self, place: DataPlace) -> list[Availability]:
+        return [source.availability(place) for source in imdb.sources()]
+
+    def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
+        prepared = first_of(imdb.sources(), place, imdb.NAME)
+        return divide(
+            prepared, task=imdb.NAME, recipe=recipe, seed=seed, selection=selection, validation=self.validation
+        )
