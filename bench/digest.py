@@ -21,9 +21,9 @@ from .registry import TASKS, VARIANTS
 PACKAGE = Path(__file__).resolve().parent.parent
 
 PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
-    "train": ("bench/backbone.py", "bench/train.py", "bench/sparsity.py"),
-    "time": ("bench/backbone.py", "bench/train.py", "bench/clock.py", "bench/memory.py"),
-    "baseline": (),
+    "train": ("bench/backbone.py", "bench/train.py", "bench/sparsity.py", "bench/lanes/train.py"),
+    "time": ("bench/backbone.py", "bench/train.py", "bench/clock.py", "bench/memory.py", "bench/lanes/time.py"),
+    "baseline": ("bench/lanes/baseline.py",),
 }
 """The files of the harness that a lane's numbers depend on; what only starts, stores or shows is not among them."""
 
@@ -36,10 +36,22 @@ def digest_of_cell(cell: Cell) -> str:
     return digest_of(variant, TASKS.source(cell.task.name), cell.lane)
 
 
+def with_source(digest: str, source: str) -> str:
+    """`digest` with the data's source folded into its TASK part: other data is another measurement."""
+    protocol, task, variant = digest.split("-")
+    return f"{protocol}-{content_hash([task, source], DIGITS)}-{variant}"
+
+
 def digest_of(variant: Path | None, task: Path | None, lane: Lane) -> str:
     """`PROTOCOL-TASK-VARIANT` from the source files of a variant and a task; None for a part without source."""
     protocol = _hash_of([PACKAGE / name for name in PROTOCOL_FILES[lane]], PACKAGE)
     return "-".join([protocol, _closure_hash(task), _closure_hash(variant)])
+
+
+def digest_with_data(digest: str, source: str) -> str:
+    """`digest` with the data's source folded into its TASK part: other data is another measurement."""
+    protocol, task, variant = digest.split("-")
+    return f"{protocol}-{content_hash([task, source], len(task))}-{variant}"
 
 
 @cache
