@@ -12,7 +12,8 @@ Matrix = npt.NDArray[np.float64]
 
 def majority(dataset: Dataset, recipe: Recipe) -> Whole:
     """The commonest label of the training examples, for every test example."""
-    return np.full(len(dataset.test), np.bincount(dataset.train.labels).argmax(), dtype=np.int64)
+    commonest = int(np.bincount(dataset.train.labels).argmax())
+    return np.full(len(dataset.test), commonest, dtype=np.int64)
 
 
 def bag_of_tokens(dataset: Dataset, recipe: Recipe) -> Whole:
@@ -34,7 +35,7 @@ def ridge(train: Matrix, labels: Whole, test: Matrix, penalty: float = 1e-2) -> 
     gram = train.T @ train / len(train) + penalty * np.eye(train.shape[1])
     weights = np.linalg.solve(gram, train.T @ (targets - targets.mean(0)) / len(train))
     scores: Matrix = test @ weights + targets.mean(0)
-    return scores.argmax(1).astype(np.int64)
+    return np.asarray(scores.argmax(1), dtype=np.int64)
 
 
 def _features(subset: Subset, length: int, size: int) -> Matrix:
@@ -42,4 +43,5 @@ def _features(subset: Subset, length: int, size: int) -> Matrix:
     for row, sequence in enumerate(subset.sequences()):
         counts[row] = np.bincount(sequence[:length], minlength=size)
     # frequencies, on a root scale so that rare bytes are not drowned by the letter e
-    return np.sqrt(counts / np.maximum(counts.sum(1, keepdims=True), 1))
+    roots: Matrix = np.sqrt(counts / np.maximum(counts.sum(1, keepdims=True), 1))
+    return roots

@@ -13,7 +13,7 @@ from typing import Protocol
 from ..bench.cell import content_hash
 from ..bench.errors import DataError
 from .contract import Availability, DataPlace, no_progress
-from .prepared import Prepared
+from .prepared import Prepared, writing
 
 
 def place(
@@ -67,9 +67,8 @@ def first_of(sources: Sequence[Source], place: DataPlace, task: str) -> Prepared
         if isinstance(found, Prepared):
             return found
         reasons.append(found.reason)
-    raise DataError(
-        f"{task} has no data here. In the order tried:\n" + "\n".join(f"  - {reason}" for reason in reasons)
-    )
+    tried = "".join(f"\n  - {reason}" for reason in reasons)
+    raise DataError(f"{task} has no data here. In the order tried:{tried}")
 
 
 def remembered_digest(place: DataPlace, paths: Sequence[Path], compute: Callable[[], str]) -> str:
@@ -90,12 +89,8 @@ def remembered_digest(place: DataPlace, paths: Sequence[Path], compute: Callable
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a small file so that a reader sees all of it or none; raises DataError where that cannot be done."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
             file.write(text)
         Path(file.name).replace(path)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error.strerror or error}; set ATTNBENCH_CACHE to a folder that can be written"
-        ) from error

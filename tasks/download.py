@@ -19,12 +19,13 @@ from filelock import FileLock
 
 from ..bench.errors import DataError
 from .contract import DataPlace
-from .prepared import file_digest
+from .prepared import file_digest, writing
 
 CHUNK = 1 << 18
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
 TRIES = 4
+RETRY_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,24 +45,40 @@ class Unreachable(Exception):
 def fetch(remote: Remote, place: DataPlace) -> Path:
     """The file under `place.cache`, downloaded where it is not there yet; what an earlier try got is kept and resumed.
 
-    Raises Unreachable where no URL answers in a few seconds, DataError where what came is not the file.
+    Raises Unreachable where no URL answers in a few seconds (remembered for an hour, see `forget_failure`), DataError
+    where what came is not the file.
     """
     path = downloaded(remote, place)
-    try:
+    failure = _failure(remote, place)
+    if path.is_file():
+        return path
+    if failure.is_file() and time.time() - failure.stat().st_mtime < RETRY_SECONDS:
+        raise Unreachable(f"{failure.read_text(encoding='utf-8')} (remembered; `attnbench data get` tries again)")
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
             if not path.is_file():
-                _fetch(remote, path, place)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error.strerror or error}; free some space, or set ATTNBENCH_CACHE"
-        ) from error
+                try:
+                    _fetch(remote, path, place)
+                except Unreachable as error:
+                    failure.write_text(str(error), encoding="utf-8")
+                    raise
+                failure.unlink(missing_ok=True)
     return path
+
+
+def forget_failure(remote: Remote, place: DataPlace) -> None:
+    """Lets the next `fetch` try the network again at once."""
+    _failure(remote, place).unlink(missing_ok=True)
 
 
 def downloaded(remote: Remote, place: DataPlace) -> Path:
     """Where `fetch` puts the file; only a whole, checked file ever has this name."""
     return place.cache / "downloads" / remote.name
+
+
+def _failure(remote: Remote, place: DataPlace) -> Path:
+    return downloaded(remote, place).with_name(f"{remote.name}.failed")
 
 
 def _fetch(remote: Remote, path: Path, place: DataPlace) -> None:
@@ -78,9 +95,7 @@ def _fetch(remote: Remote, path: Path, place: DataPlace) -> None:
             partial.replace(path)
             return
         partial.unlink()
-        raise DataError(
-            f"{url} gave a file with SHA-256 {digest}, expected {remote.sha256}; it was deleted, try again later"
-        )
+        raise DataError(f"{url} gave SHA-256 {digest}, expected {remote.sha256}; the file was deleted, try again later")
     raise Unreachable("; ".join(problems))
 
 

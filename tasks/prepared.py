@@ -1,4 +1,4 @@
-"""Prepared data: token ids, starts and labels as memory-mapped arrays, in a folder named by what they were made from."""
+"""Prepared data: token ids, starts and labels as memory-mapped arrays, in a folder named by what made them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,18 +59,31 @@ def prepare(place: DataPlace, name: str, identity: Mapping[str, Any], build: Cal
     """
     folder = prepared_folder(place, name, identity)
     if not is_complete(folder):
-        try:
+        with writing(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{folder}.lock"):
-                if not is_complete(folder):
-                    place.notice(f"preparing {name} in {folder}")
-                    _write(folder, name, build())
-        except OSError as error:
-            raise DataError(
-                f"cannot write prepared data to {folder}: {error.strerror or error}; free some space there, or set "
-                "ATTNBENCH_CACHE to a folder that can be written"
-            ) from error
+            lock = FileLock(f"{folder}.lock")
+            lock.acquire()
+        try:
+            if not is_complete(folder):
+                place.notice(f"preparing {name} in {folder}")
+                built = build()
+                with writing(folder):
+                    _write(folder, name, built)
+        finally:
+            lock.release()
     return open_prepared(folder)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns what the system says when `path` cannot be written into a DataError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot write {path}: {error.strerror or error}; free some space there, or set ATTNBENCH_CACHE to a "
+            "folder that can be written"
+        ) from error
 
 
 def is_complete(folder: Path) -> bool:

