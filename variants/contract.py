@@ -107,7 +107,8 @@ class Variant(nn.Module):
     aims at softmax; 'different' is its own function. `causality`: 'strict'; 'selection' where values never come from
     the future but which past keys are seen may depend on it; None where it cannot be causal. `crosses`: whether queries
     and keys may be different sequences. `ignores`: which of "query", "key", "value" the output does not depend on, by
-    definition, so that no gradient reaches it (an instance may set its own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are shown.
+    definition, so that no gradient reaches it (an instance may set its own). `equation`, `paper`, `time` and `memory`
+    (of one pass, in N and d) are shown.
     """
 
     kind: ClassVar[Kind] = "different"
