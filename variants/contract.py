@@ -106,9 +106,11 @@ class Variant(nn.Module):
     Class attributes: `kind`: 'exact' computes the same function as `twin` names, implemented otherwise; 'approximate'
     aims at softmax; 'different' is its own function. `causality`: 'strict'; 'selection' where values never come from
     the future but which past keys are seen may depend on it; None where it cannot be causal. `crosses`: whether queries
-    and keys may be different sequences. `ignores`: which of "query", "key", "value" the output does not depend on, by
-    definition, so that no gradient reaches it (an instance may set its own). `equation`, `paper`, `time` and `memory`
-    (of one pass, in N and d) are shown.
+    and keys may be different sequences. `twin`: selection of the variant that an 'exact' one equals, such as
+    `softmax[impl=eager]`; one with a parameter `impl` needs none, its `impl=eager` is the twin. `simplex`: whether each
+    row of weights is a distribution over the allowed keys; None = not claimed, not tested. `ignores`: which of "query",
+    "key", "value" the output does not depend on, by definition, so that no gradient reaches it (an instance may set its
+    own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are shown.
     """
 
     kind: ClassVar[Kind] = "different"
@@ -117,7 +119,6 @@ class Variant(nn.Module):
     decodes: ClassVar[bool] = True
     twin: ClassVar[str] = ""
     simplex: ClassVar[bool | None] = None
-    ignores: frozenset[str] = frozenset()
     equation: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     time: ClassVar[str] = "O(N^2 d)"
