@@ -79,6 +79,10 @@ class Store:
         final = [record for record in same if record.outcome is Outcome.OK or not retry]
         return final[-1] if final else None
 
+    def checkpoint(self, cell: Cell, digest: str) -> Path:
+        """Where a Cell's training state belongs; other code or other data never resumes it."""
+        return self.root / "checkpoints" / f"{cell.key}-{digest}.pt"
+
     def put_artifact(self, data: bytes, suffix: str) -> str:
         """Keeps `data` under a name made of its hash and `suffix` (such as `.json`); returns the name."""
         if not _SUFFIX.fullmatch(suffix):

@@ -1,0 +1,168 @@
+"""The one model that every variant sits in: a pre-norm Transformer encoder with a classification head.
+
+Shared parameters take their values from the seed alone, so two variants of one seed start from the same model; what a
+variant adds is drawn apart and counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..tasks.contract import Problem, Recipe
+from ..variants.contract import AttentionShape, Mask, Variant
+from .cell import axis_seed
+
+BuildVariant = Callable[[AttentionShape], Variant]
+
+
+class Attention(nn.Module):
+    """Projections round a variant: (batch, length, width) to the same."""
+
+    def __init__(self, variant: Variant, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.project_in = nn.Linear(width, 3 * width)
+        self.variant = variant
+        self.project_out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, mask: Mask) -> Tensor:
+        batch, length, width = x.shape
+        query, key, value = (
+            self.project_in(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        )
+        # a variant decides itself what it accumulates in; autocast would cast its float32 scores back down
+        with torch.autocast(x.device.type, enabled=False):
+            output = self.variant(query, key, value, mask)
+        return self.project_out(output.transpose(1, 2).reshape(batch, length, width))
+
+
+class Block(nn.Module):
+    """Pre-norm attention and feed-forward with residuals; a variant may put a sublayer of its own before attention."""
+
+    def __init__(self, variant: Variant, recipe: Recipe):
+        super().__init__()
+        self.before = variant.pre_layer(recipe.width)
+        self.attention_norm = nn.LayerNorm(recipe.width)
+        self.attention = Attention(variant, recipe.width, recipe.heads)
+        self.feed_forward_norm = nn.LayerNorm(recipe.width)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(recipe.width, recipe.feed_forward),
+            nn.GELU(),
+            nn.Dropout(recipe.dropout),
+            nn.Linear(recipe.feed_forward, recipe.width),
+        )
+        self.dropout = nn.Dropout(recipe.dropout)
+
+    def forward(self, x: Tensor, mask: Mask) -> Tensor:
+        if self.before is not None:
+            x = x + self.before(x, mask.keep)
+        x = x + self.dropout(self.attention(self.attention_norm(x), mask))
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+
+
+class Encoder(nn.Module):
+    """Embedding, positions, blocks, pooling, head; two towers share all of it and meet in the head."""
+
+    def __init__(self, problem: Problem, recipe: Recipe, build: BuildVariant, seed: int, device: str = "cpu"):
+        super().__init__()
+        self.problem, self.recipe = problem, recipe
+        length = recipe.length + (recipe.pooling == "cls")
+        variants = [self._variant(build, layer, length, seed, device) for layer in range(recipe.layers)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(axis_seed(use="init", seed=seed))
+            # id `vocabulary` is the token that CLS pooling prepends
+            self.embedding = nn.Embedding(problem.vocabulary + 1, recipe.width, padding_idx=0)
+            self.positions = _positions(recipe, length)
+            self.dropout = nn.Dropout(recipe.dropout)
+            self.blocks = nn.ModuleList(Block(variant, recipe) for variant in variants)
+            self.norm = nn.LayerNorm(recipe.width)
+            features = recipe.width * (4 if problem.towers == 2 else 1)
+            self.head = nn.Sequential(
+                nn.Linear(features, recipe.feed_forward), nn.ReLU(), nn.Linear(recipe.feed_forward, problem.classes)
+            )
+            nn.init.normal_(self.embedding.weight, std=0.02)
+
+    def _variant(self, build: BuildVariant, layer: int, length: int, seed: int, device: str) -> Variant:
+        recipe = self.recipe
+        shape = AttentionShape(
+            heads=recipe.heads,
+            head_dim=recipe.head_dim,
+            max_length=length,
+            padding=self.problem.padded,
+            dropout=recipe.attention_dropout,
+            dtype=recipe.precision,
+            device=device,
+            layer=layer,
+            layers=recipe.layers,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(axis_seed(use="variant init", seed=seed, layer=layer))
+            return build(shape)
+
+    @property
+    def variants(self) -> list[Variant]:
+        return [block.attention.variant for block in self.blocks]  # type: ignore[union-attr,misc]
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Logits (batch, classes) of ids (batch, towers, length), 0 = padding, and lengths (batch, towers)."""
+        batch, towers, length = ids.shape
+        ids, lengths = ids.reshape(batch * towers, length), lengths.reshape(batch * towers)
+        if self.recipe.pooling == "cls":
+            ids = torch.cat([torch.full_like(ids[:, :1], self.problem.vocabulary), ids], dim=1)
+            lengths, length = lengths + 1, length + 1
+        keep = None
+        if self.problem.padded:
+            keep = torch.arange(length, device=ids.device)[None, :] < lengths[:, None]
+        x = self.embedding(ids)
+        if self.positions is not None:
+            x = x + self.positions[:length]
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x, Mask(keep))
+        pooled = self._pool(self.norm(x), keep)
+        if self.problem.towers == 2:
+            first, second = pooled.view(batch, 2, -1).unbind(1)
+            pooled = torch.cat([first, second, first * second, first - second], dim=-1)
+        return self.head(pooled)
+
+    def _pool(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        if self.recipe.pooling == "cls":
+            return x[:, 0]
+        if keep is None:
+            return x.mean(1)
+        real = keep[..., None].to(x.dtype)
+        return (x * real).sum(1) / real.sum(1).clamp(min=1)
+
+    def auxiliary_loss(self) -> Tensor | None:
+        """Sum of what the variants add to the loss; None where none adds anything."""
+        terms = [term for term in (variant.auxiliary_loss() for variant in self.variants) if term is not None]
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def after_step(self) -> None:
+        for variant in self.variants:
+            variant.after_step()
+
+    def parameter_counts(self) -> tuple[int, int]:
+        """Trainable parameters of the whole model, and of them those that the variants bring."""
+        own = [parameter for variant in self.variants for parameter in variant.parameters()]
+        own += [p for block in self.blocks if block.before is not None for p in block.before.parameters()]
+        return _count(list(self.parameters())), _count(own)
+
+
+def _positions(recipe: Recipe, length: int) -> Tensor | None:
+    if recipe.positions == "none":
+        return None
+    if recipe.positions == "learned":
+        return nn.Parameter(torch.randn(length, recipe.width) * 0.02)
+    half = torch.exp(torch.arange(0, recipe.width, 2) * (-math.log(10_000.0) / recipe.width))
+    angles = torch.arange(length)[:, None] * half[None, :]
+    # the table of Vaswani et al. 2017, section 3.5, cut to an odd width where there is one
+    return nn.Buffer(torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, : recipe.width], persistent=False)
+
+
+def _count(parameters: list[nn.Parameter]) -> int:
+    return sum(p.numel() for p in parameters if p.requires_grad)

@@ -1,0 +1,137 @@
+"""Campaign: one run from a selection to Records in the store: data first, then the plan, then Block by Block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from ..tasks.contract import Task
+from ..tasks.data import place
+from .cell import Cell, Lane, Selection
+from .digest import digest_of_cell, with_source
+from .errors import SelectionError
+from .execute import execute
+from .job import Job
+from .machine import choose_device, describe
+from .plan import Block, Plan, plan
+from .record import Machine, Record
+from .registry import TASKS
+from .spec import Spec
+from .store import Store
+from .suite import Suite
+
+DEFAULT_SEEDS = {"smoke": 1}
+"""Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a person asked for, as text that has been read but not yet looked up."""
+
+    suite: Suite
+    results: Path
+    device: str | None = None
+    data_dir: Path | None = None
+    offline: bool = False
+    retry: bool = False
+    timeout: float | None = None
+    threads: int = 0
+    lanes: tuple[Lane, ...] = get_args(Lane)
+
+
+@dataclass(slots=True, kw_only=True)
+class Campaign:
+    """A request made concrete on this machine. `notice` gets sentences, `progress` long work on data."""
+
+    request: Request
+    notice: Callable[[str], None]
+    progress: Callable[[str, int, int], None]
+    device: torch.device = field(init=False)
+    machine: Machine = field(init=False)
+    store: Store = field(init=False)
+    preset: Spec = field(init=False)
+    seeds: int = field(init=False)
+    tasks: list[Spec] = field(init=False)
+    sources: dict[Spec, str] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.device = choose_device(request.device)
+        torch.set_num_threads(request.threads or len(os.sched_getaffinity(0)))
+        self.machine = describe(self.device)
+        self.store = Store(request.results, self.notice)
+        default = Spec("pt-2x64" if self.device.type == "cuda" else "quick")
+        self.preset = request.suite.preset or default
+        self.seeds = request.suite.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
+        self.tasks = [TASKS.resolve(task) for task in request.suite.tasks]
+
+    def plan(self) -> Plan:
+        """The cells, what is done and what is left; data that is there is looked at, none is fetched."""
+        for task in self.tasks:
+            if task not in self.sources:
+                built: Task = TASKS.build(task)
+                built.recipe(self.preset)
+                ways = built.availability(self._place())
+                self.sources[task] = next((way.source for way in ways if way.ready), "")
+        made = plan(
+            variants=self.request.suite.variants,
+            tasks=self.tasks,
+            preset=self.preset,
+            seeds=self.seeds,
+            selection=self.request.suite.selection,
+            store=self.store,
+            digests=self._digests,
+            machine_id=self.machine.id,
+            retry=self.request.retry,
+        )
+        return _only(made, self.request.lanes)
+
+    def prepare(self) -> None:
+        """Fetches and prepares the data of all tasks. Raises DataError where it cannot be had, before anything runs."""
+        self.store.prepare()
+        for task in self.tasks:
+            built: Task = TASKS.build(task)
+            dataset = built.load(self._place(), built.recipe(self.preset), 0, self.request.suite.selection)
+            self.sources[task] = dataset.provenance.source
+
+    def run(self, block: Block, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]) -> None:
+        """One Block to its end; `keep` is called with each Record after it is stored, `tell` with each event."""
+        request = self.request
+        job = Job(
+            block=block.id,
+            cells=block.cells,
+            digests={cell.key: self._digests(cell)[0] for cell in block.cells},
+            device=str(self.device),
+            results=request.results,
+            data_dir=request.data_dir,
+            offline=request.offline,
+            threads=torch.get_num_threads(),
+        )
+
+        def store(record: Record) -> None:
+            self.store.append(record)
+            keep(record)
+
+        execute(job, machine=self.machine, keep=store, tell=tell, timeout=request.timeout)
+
+    def _digests(self, cell: Cell) -> Sequence[str]:
+        return [with_source(digest_of_cell(cell), self.sources[cell.task])]
+
+    def _place(self) -> Any:
+        return place(self.request.data_dir, self.request.offline, self.notice, self.progress)
+
+
+def _only(made: Plan, lanes: tuple[Lane, ...]) -> Plan:
+    unknown = set(lanes) - set(get_args(Lane))
+    if unknown:
+        raise SelectionError(f"expected lanes among {', '.join(get_args(Lane))}, got {', '.join(sorted(unknown))}")
+    return Plan(
+        steps=tuple(step for step in made.steps if step.cell.lane in lanes),
+        blocks=tuple(block for block in made.blocks if block.lane in lanes),
+        notices=made.notices,
+    )

@@ -1,0 +1,64 @@
+"""The commands, put together; and the one place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ..errors import AttnbenchError
+from . import catalogue, check, data, doctor, leaderboard, plugin, run
+
+app = typer.Typer(
+    name="attnbench",
+    help="Which attention should I use, and is this new one really better?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ... import __version__
+
+        typer.echo(f"attnbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Benchmark attention variants: accuracy, speed, memory and sparsity, in one record."""
+
+
+app.command("run")(run.run)
+app.command("plan")(run.plan)
+app.command("leaderboard")(leaderboard.leaderboard)
+app.command("list")(catalogue.list_)
+app.command("show")(catalogue.show)
+app.command("check")(check.check)
+app.command("new")(plugin.new)
+app.command("doctor")(doctor.doctor)
+app.add_typer(data.app, name="data")
+
+
+def main() -> int:
+    """Runs the command line; a mistake of the user ends in one message and a non-zero exit code, not in a traceback."""
+    try:
+        app()
+    except AttnbenchError as error:
+        typer.echo(f"attnbench: {error}", err=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        typer.echo("\nattnbench: interrupted; all that was finished is kept, and the same command goes on", err=True)
+        return 130
+    except BrokenPipeError:
+        # the reader of our output has gone, as `| head` does
+        sys.stderr.close()
+        return 141
+    return 0

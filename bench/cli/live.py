@@ -1,0 +1,123 @@
+"""Live view of a run: bars with time left on a terminal, a line per finished Cell elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from ..plan import Plan
+from ..record import Machine, Record
+
+QUIET_SECONDS = 30.0
+"""How often a long Cell says something where output is not a terminal."""
+
+
+class Live:
+    """Shows what a campaign does, on the error stream, so that the leaderboard alone is on standard output."""
+
+    def __init__(self, quiet: bool = False):
+        self.console = Console(stderr=True, quiet=quiet)
+        self.failures: list[Record] = []
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._whole: TaskID | None = None
+        self._part: TaskID | None = None
+        self._data: dict[str, TaskID] = {}
+        self._names: dict[str, str] = {}
+        self._left: dict[str, float] = {}
+        self._spoke = time.monotonic()
+
+    def __enter__(self) -> Live:
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bars.stop()
+
+    def notice(self, message: str) -> None:
+        self.console.print(escape(message), highlight=False)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Long work on data: downloads and preparation."""
+        if what not in self._data:
+            self._data[what] = self._bars.add_task(escape(what), total=total or None, note="")
+            if not self.console.is_terminal:
+                self.notice(what)
+        self._bars.update(self._data[what], completed=done, total=total or None, visible=not total or done < total)
+
+    def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
+        left = plan.left
+        self._names = {step.cell.key: str(step.cell) for step in plan.steps}
+        self._left = {step.cell.key: step.seconds for step in left if step.seconds}
+        estimate = f", about {duration(plan.seconds)}" if plan.seconds and not plan.unknown else ""
+        self.notice(
+            f"preset {preset}, {machine.processor}, {machine.threads} threads"
+            + (f", {', '.join(machine.accelerators)}" if machine.accelerators else "")
+            + f": {len(left)} of {len(plan.steps)} cells to run{estimate}"
+        )
+        if left:
+            self._whole = self._bars.add_task("cells", total=len(left), note="")
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """One event of a worker."""
+        if event["event"] == "notice":
+            self.notice(event["message"])
+        elif event["event"] == "subject":
+            self._work_on(self._names.get(event["key"], ""))
+        elif event["event"] == "progress":
+            loss, accuracy = event.get("loss"), event.get("accuracy")
+            note = "" if loss is None else f"loss {loss:.3f}, validation {accuracy:.1%}"
+            if self._part is not None:
+                self._bars.update(self._part, completed=event["done"], total=event["of"], note=note)
+            if not self.console.is_terminal and time.monotonic() - self._spoke > QUIET_SECONDS:
+                self._spoke = time.monotonic()
+                self.notice(f"  {self._names.get(event['key'], '')}: step {event['done']} of {event['of']} {note}")
+
+    def keep(self, record: Record) -> None:
+        """A Cell has ended."""
+        self._left.pop(record.key, None)
+        if self._whole is not None:
+            rest = sum(self._left.values())
+            self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
+        if record.outcome != "ok":
+            self.failures.append(record)
+        accuracy = record.first("accuracy", split="test")
+        found = f", test accuracy {accuracy.value:.1%}" if accuracy else ""
+        reason = f": {record.reason}" if record.reason else ""
+        self.notice(f"{record.outcome}  {record.cell}{found}{reason} ({duration(record.seconds)})")
+        self._spoke = time.monotonic()
+
+    def _work_on(self, name: str) -> None:
+        if self._part is None:
+            self._part = self._bars.add_task(escape(name), total=None, note="")
+        elif self._bars.tasks[self._part].description != escape(name):
+            self._bars.reset(self._part, total=None, description=escape(name), note="")
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time in words.
+
+    >>> duration(42), duration(125), duration(7_300)
+    ('42 s', '2 min 5 s', '2 h 2 min')
+    """
+    if seconds is None:
+        return "unknown time"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

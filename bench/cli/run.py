@@ -1,0 +1,184 @@
+"""`attnbench run` and `attnbench plan`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import SelectionError
+
+if TYPE_CHECKING:
+    from ..campaign import Campaign
+    from ..plan import Plan
+    from ..suite import Suite
+
+Variants = Annotated[str | None, typer.Option(help="Variants, such as `rela,local[window=64,128]`.")]
+Tasks = Annotated[str | None, typer.Option("--task", "--tasks", help="Tasks, such as `lra-text[length=1k]`.")]
+SuiteName = Annotated[str | None, typer.Option("--suite", help="A built-in suite, or a FILE.toml.")]
+Preset = Annotated[str | None, typer.Option(help="smoke, quick, pt-2x64, …; `quick[steps=100]` changes it.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds (default 3; smoke 1).")]
+SelectionSplit = Annotated[str | None, typer.Option(help="Choose the checkpoint on `validation` or, as LRA does, `test`.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 (default: the GPU where there is one).")]
+Results = Annotated[Path, typer.Option(help="Where records are kept.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of original data (or ATTNBENCH_DATA).")]
+Offline = Annotated[bool, typer.Option(help="Never download.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Run cells again that failed.")]
+Timeout = Annotated[float | None, typer.Option(min=1, help="Seconds that one block may take.")]
+Threads = Annotated[int, typer.Option(min=0, help="Processor threads (default: all cores).")]
+Lanes = Annotated[str | None, typer.Option(help="Only these of baseline,train,time.")]
+
+
+def run(
+    variants: Variants = None,
+    task: Tasks = None,
+    suite: SuiteName = None,
+    preset: Preset = None,
+    seeds: Seeds = None,
+    selection: SelectionSplit = None,
+    device: Device = None,
+    results: Results = Path("results/local"),
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    retry: Retry = False,
+    timeout: Timeout = None,
+    threads: Threads = 0,
+    lanes: Lanes = None,
+) -> None:
+    """Train and measure variants on tasks, and print the leaderboard. What is done already is not run again."""
+    from .live import Live
+
+    asked = _suite(suite, variants, task, preset, seeds, selection)
+    with Live() as live:
+        campaign = _campaign(asked, device, results, data_dir, offline, retry, timeout, threads, lanes, live)
+        campaign.prepare()
+        plan = campaign.plan()
+        for notice in plan.notices:
+            live.notice(notice)
+        live.begin(plan, str(campaign.preset), campaign.machine)
+        for block in plan.blocks:
+            campaign.run(block, live.keep, live.tell)
+    failed = Counter(str(record.outcome) for record in live.failures)
+    if not plan.blocks:
+        typer.echo("Nothing to do: every cell of this selection is measured already.\n")
+    _print_boards(campaign, results)
+    if failed:
+        listed = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
+        typer.echo(f"\nNot all cells are ok: {listed}; reasons are on the board, `--retry` runs them again.", err=True)
+    if failed.keys() - {"unsupported"}:
+        raise typer.Exit(1)
+
+
+def plan(
+    variants: Variants = None,
+    task: Tasks = None,
+    suite: SuiteName = None,
+    preset: Preset = None,
+    seeds: Seeds = None,
+    selection: SelectionSplit = None,
+    device: Device = None,
+    results: Results = Path("results/local"),
+    data_dir: DataDir = None,
+    threads: Threads = 0,
+    lanes: Lanes = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the cells that `run` would run, what is done already, and what the rest is likely to cost."""
+    import json
+
+    from .live import Live, duration
+
+    asked = _suite(suite, variants, task, preset, seeds, selection)
+    with Live(quiet=as_json) as live:
+        campaign = _campaign(asked, device, results, data_dir, True, False, None, threads, lanes, live)
+        made = campaign.plan()
+    if as_json:
+        cells = [
+            step.cell.to_json() | {"key": step.cell.key, "state": step.state, "seconds": step.seconds}
+            for step in made.steps
+        ]
+        typer.echo(json.dumps({"cells": cells, "seconds": made.seconds, "unknown": made.unknown}, indent=2))
+        return
+    for notice in made.notices:
+        typer.echo(notice)
+    for step in made.steps:
+        cost = "" if step.state == "done" else f"  ~{duration(step.seconds)}" if step.seconds else "  cost unknown"
+        typer.echo(f"{step.state:<5} {step.cell.key}  {step.cell}{cost}")
+    for task_spec, source in campaign.sources.items():
+        typer.echo(f"data of {task_spec}: {source or 'not here yet; `attnbench data list` says how it is got'}")
+    unknown = f", and {made.unknown} cells of unknown cost" if made.unknown else ""
+    typer.echo(f"{len(made.steps)} cells, {len(made.left)} to run: about {duration(made.seconds)}{unknown}")
+
+
+def _suite(
+    suite: str | None,
+    variants: str | None,
+    task: str | None,
+    preset: str | None,
+    seeds: int | None,
+    selection: str | None,
+) -> Suite:
+    """The named suite with what the options say in its place, or the options alone."""
+    from dataclasses import replace
+
+    from ..spec import Spec, parse_selection
+    from ..suite import Suite, load_suite
+
+    if suite is None and (variants is None or task is None):
+        raise SelectionError(
+            "expected --variants and --task, or --suite; for example: "
+            "attnbench run --variants rela,entmax15 --task lra-text"
+        )
+    base = load_suite(suite) if suite else Suite(name="", tasks=(), variants=())
+    changes: dict[str, Any] = {}
+    if variants is not None:
+        changes["variants"] = tuple(parse_selection(variants))
+    if task is not None:
+        changes["tasks"] = tuple(parse_selection(task))
+    if preset is not None:
+        changes["preset"] = Spec.parse(preset)
+    if seeds is not None:
+        changes["seeds"] = seeds
+    if selection is not None:
+        changes["selection"] = selection
+    return replace(base, **changes)
+
+
+def _campaign(
+    suite: Suite,
+    device: str | None,
+    results: Path,
+    data_dir: Path | None,
+    offline: bool,
+    retry: bool,
+    timeout: float | None,
+    threads: int,
+    lanes: str | None,
+    live: Any,
+) -> Campaign:
+    from ..campaign import Campaign, Request
+
+    request = Request(
+        suite=suite,
+        results=results,
+        device=device,
+        data_dir=data_dir,
+        offline=offline,
+        retry=retry,
+        timeout=timeout,
+        threads=threads,
+    )
+    if lanes:
+        from dataclasses import replace
+
+        request = replace(request, lanes=tuple(lane.strip() for lane in lanes.split(",")))  # type: ignore[arg-type]
+    return Campaign(request=request, notice=live.notice, progress=live.progress)
+
+
+def _print_boards(campaign: Campaign, results: Path) -> None:
+    from .leaderboard import print_boards
+
+    for task in campaign.tasks:
+        print_boards(results, task=str(task), preset=str(campaign.preset), machine=campaign.machine.id)

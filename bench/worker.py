@@ -1,0 +1,71 @@
+"""Worker: the child process that measures one Block. `python -m attnbench.bench.worker`, a Job on standard input.
+
+Events go to standard output, one JSON object a line; a Record is an event like any other. What libraries print goes to
+the error stream.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..tasks.data import place
+from .errors import AttnbenchError
+from .job import Job
+from .lanes.baseline import baseline_cell
+from .lanes.desk import Desk
+from .lanes.time import time_cells
+from .lanes.train import train_cell
+from .record import Record
+from .store import Store
+
+
+def main() -> int:
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def send(event: dict[str, Any]) -> None:
+        channel.write(json.dumps(event) + "\n")
+        channel.flush()
+
+    job = Job.loads(sys.stdin.read())
+    torch.set_num_threads(job.threads or len(os.sched_getaffinity(0)))
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        for record in measure(job, send):
+            send({"event": "record", "record": record.to_json()})
+    except AttnbenchError as error:
+        send({"event": "error", "message": str(error), "exit_code": error.exit_code})
+        return error.exit_code
+    return 0
+
+
+def measure(job: Job, send: Any) -> Iterator[Record]:
+    """The Records of a Job's cells, each as soon as it is known."""
+    notice = lambda message: send({"event": "notice", "message": message})  # noqa: E731
+    desk = Desk(
+        device=torch.device(job.device),
+        place=place(job.data_dir, job.offline, notice),
+        store=Store(Path(job.results), notice),
+        digests=job.digests,
+        block=job.block,
+        send=send,
+    )
+    timed = [cell for cell in job.cells if cell.lane == "time"]
+    if timed:
+        yield from time_cells(desk, timed)
+    for cell in job.cells:
+        if cell.lane == "time":
+            continue
+        send({"event": "subject", "key": cell.key})
+        yield train_cell(desk, cell) if cell.lane == "train" else baseline_cell(desk, cell)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
