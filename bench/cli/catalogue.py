@@ -1,0 +1,245 @@
+"""Catalogue: what is installed, as lists that import nothing and as full entries that do."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import AttnbenchError, SelectionError
+from ..registry import TASKS, VARIANTS, Registry, nearest, parameters
+from ..spec import Spec, value_text
+
+if TYPE_CHECKING:
+    from ...tasks.contract import Recipe, Task
+    from ...variants.contract import AttentionShape, Variant
+
+
+class What(StrEnum):
+    VARIANTS = "variants"
+    TASKS = "tasks"
+    PRESETS = "presets"
+
+
+REGISTRIES: dict[What, Registry] = {What.VARIANTS: VARIANTS, What.TASKS: TASKS}
+
+JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+HEADS, HEAD_DIM, LENGTH = 4, 32, 1024
+"""The example shape at which `show` states densities and sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One line of a list. `problem`: why it does not load; None where it does, or was not tried."""
+
+    name: str
+    origin: str
+    description: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One line of a full entry."""
+
+    label: str
+    value: str
+
+
+def list_(
+    what: Annotated[What, typer.Argument(help="Which names to list.")],
+    load: Annotated[bool, typer.Option("--load", help="Import each, and say which fail and why.")] = False,
+    json: JSON = False,
+) -> None:
+    """Names with origin and one-line description, without importing what they name."""
+    items = list(_items(what, load))
+    if json:
+        shown = ("name", "origin", "description", *(("problem",) if load else ()))
+        _print_json([{name: getattr(item, name) for name in shown} for item in items])
+        return
+    rows = [(item.name, item.origin, item.problem or item.description) for item in items]
+    _print_rows(rows, ("name", "origin", "description"), ["red" if item.problem else "" for item in items])
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A variant, task or preset; also with parameters: 'local[window=64]'.")],
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of original data, for a task.")] = None,
+    json: JSON = False,
+) -> None:
+    """All that a variant, task or preset says of itself: parameters, equation, paper, support, cost, data."""
+    spec = Spec.parse(name)
+    facts = list(_facts(spec, data_dir))
+    if json:
+        _print_json({"name": str(spec)} | {fact.label: fact.value for fact in facts})
+        return
+    _print_rows([(fact.label, fact.value) for fact in facts])
+
+
+def _items(what: What, load: bool) -> Iterator[Item]:
+    if what is What.PRESETS:
+        from ...tasks.contract import PRESETS
+
+        for name, recipe in PRESETS.items():
+            yield Item(name=name, origin="attnbench", description=_recipe_line(recipe))
+        return
+    registry = REGISTRIES[what]
+    for entry in registry.entries():
+        problem = _problem(registry, entry.name) if load else None
+        yield Item(name=entry.name, origin=entry.origin, description=registry.describe(entry.name), problem=problem)
+
+
+def _problem(registry: Registry, name: str) -> str | None:
+    try:
+        parameters(registry.load(name))
+    except AttnbenchError as error:
+        return str(error)
+    except Exception as error:
+        return f"its constructor cannot be read: {type(error).__name__}: {error}"
+    return None
+
+
+def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
+    from ...tasks.contract import PRESETS
+
+    known: dict[str, Registry] = {entry.name: r for r in (TASKS, VARIANTS) for entry in r.entries()}
+    if spec.name in PRESETS and spec.name not in known:
+        yield Fact(label="preset", value=spec.name)
+        for name, value in asdict(PRESETS[spec.name].with_overrides(spec)).items():
+            yield Fact(label=name, value=value_text(value))
+        return
+    if spec.name not in known:
+        near = nearest(spec.name, [*known, *PRESETS])
+        raise SelectionError(f"no variant, task or preset named {spec.name!r}{near}; see `attnbench list variants`")
+    registry = known[spec.name]
+    plugin = registry.load(spec.name)
+    spec = registry.resolve(spec)
+    origin = next(entry.origin for entry in registry.entries() if entry.name == spec.name)
+    yield Fact(label=registry.noun, value=str(spec))
+    yield Fact(label="origin", value=origin)
+    yield Fact(label="description", value=_paragraphs(plugin))
+    yield Fact(label="paper", value=plugin.paper or "not stated")
+    for parameter in parameters(plugin).values():
+        text = f"{parameter.kind_text()}, default {value_text(parameter.default)}"
+        yield Fact(label=f"parameter {parameter.name}", value=text)
+    yield from _variant_facts(spec) if registry is VARIANTS else _task_facts(spec, data_dir)
+
+
+def _variant_facts(spec: Spec) -> Iterator[Fact]:
+    from ...variants.contract import AttentionShape
+
+    shape = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH)
+    causal = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH, causal=True)
+    variant = _variant(spec, shape)
+    if isinstance(variant, str):
+        variant = _variant(spec, causal)
+    yield from _class_facts(VARIANTS.load(spec.name))
+    yield Fact(label="full attention", value=_support(spec, shape))
+    yield Fact(label="causal mask", value=_support(spec, causal))
+    cross = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH, cross=True)
+    yield Fact(label="queries of another sequence", value=_support(spec, cross))
+    half = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH, dtype="bfloat16")
+    yield Fact(label="bfloat16", value=_support(spec, half))
+    if isinstance(variant, str):
+        return
+    at = f"{HEADS} heads of {HEAD_DIM} at length {LENGTH}"
+    yield Fact(label="density", value=f"{variant.density(variant.shape):.4g} of the score entries, {at}")
+    state = variant.state_bytes(causal)
+    yield Fact(label="decode state", value="none" if state is None else f"{state:,} bytes per sequence, {at}")
+    own = sum(p.numel() for p in variant.parameters())
+    yield Fact(label="own parameters", value=f"{own:,} per layer, {at}")
+
+
+def _class_facts(plugin: type[Variant]) -> Iterator[Fact]:
+    yield Fact(label="equation", value=plugin.equation or "not stated")
+    kinds = {"exact": "exact", "approximate": "approximates softmax", "different": "a function of its own"}
+    yield Fact(label="kind", value=kinds[plugin.kind])
+    causalities = {
+        "strict": "strict",
+        "selection": "values never come from the future; which past keys are seen may depend on it",
+        None: "none",
+    }
+    yield Fact(label="causality", value=causalities[plugin.causality])
+    yield Fact(label="time", value=plugin.time)
+    yield Fact(label="memory", value=plugin.memory)
+
+
+def _variant(spec: Spec, shape: AttentionShape) -> Variant | str:
+    """The variant, or the reason why it cannot be made."""
+    try:
+        variant: Variant = VARIANTS.build(spec, shape)
+        return variant.supports(shape) or variant
+    except Exception as error:
+        return str(error) or type(error).__name__
+
+
+def _support(spec: Spec, shape: AttentionShape) -> str:
+    variant = _variant(spec, shape)
+    return f"no: {variant}" if isinstance(variant, str) else "yes"
+
+
+def _task_facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
+    from ...tasks.contract import PRESETS
+    from ...tasks.data import place
+
+    task: Task = TASKS.build(spec)
+    problem, metric = task.problem(), task.metric
+    towers = "one sequence" if problem.towers == 1 else f"{problem.towers} sequences"
+    yield Fact(label="problem", value=f"{problem.classes} classes, {problem.vocabulary} token ids, {towers} an example")
+    chance = "" if metric.chance is None else f"; blind guessing gives {metric.chance:.4g}"
+    yield Fact(label="metric", value=f"{metric.name}; non-inferiority margin {metric.margin:g} points{chance}")
+    yield Fact(label="baselines", value=", ".join(task.baselines) or "none")
+    for name in PRESETS | task.recipes:
+        yield Fact(label=f"preset {name}", value=_recipe_line(task.recipe(Spec(name))))
+    for found in task.availability(place(data_dir)):
+        ready = "ready" if found.ready else "not here"
+        advice = f"; {found.advice}" if found.advice and not found.ready else ""
+        yield Fact(label=f"data {found.source}", value=f"{ready} ({found.fidelity}): {found.detail}{advice}")
+
+
+def _recipe_line(recipe: Recipe) -> str:
+    """A recipe in one line.
+
+    >>> from attnbench.tasks.contract import PRESETS
+    >>> _recipe_line(PRESETS["smoke"])
+    '2 layers of width 64 with 2 heads, length 128, 6 steps of 8, learning rate 0.001; never ranked'
+    """
+    line = (
+        f"{recipe.layers} layers of width {recipe.width} with {recipe.heads} heads, length {recipe.length}, "
+        f"{recipe.steps:,} steps of {recipe.batch}, learning rate {recipe.learning_rate:g}"
+    )
+    return line if recipe.ranked else f"{line}; never ranked"
+
+
+def _paragraphs(plugin: type[Any]) -> str:
+    return " ".join((plugin.__doc__ or "").split())
+
+
+def _print_json(values: Any) -> None:
+    print(json_format.dumps(values, indent=2, ensure_ascii=False))
+
+
+def _print_rows(rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = (), styles: Sequence[str] = ()) -> None:
+    """A table on a terminal; elsewhere plain lines, uncut, for other programs. Text is never taken as markup."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    if not console.is_terminal:
+        widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+        for row in rows:
+            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            print("  ".join([*padded, row[-1]]).rstrip())
+        return
+    table = Table(box=None, show_header=bool(header), pad_edge=False)
+    for name in header or ("", ""):
+        table.add_column(name, overflow="fold")
+    for row, style in zip(rows, styles or [""] * len(rows), strict=True):
+        table.add_row(Text(row[0], style="bold"), *(Text(cell, style=style) for cell in row[1:]))
+    console.print(table)
