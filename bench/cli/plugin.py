@@ -1,0 +1,76 @@
+"""New: a ready-to-install project for a variant or a task of one's own."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from enum import StrEnum
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from ..errors import SelectionError, StoreError
+from ..registry import TASKS, VARIANTS
+from . import templates
+
+
+class Kind(StrEnum):
+    VARIANT = "variant"
+    TASK = "task"
+
+
+def new(
+    kind: Annotated[Kind, typer.Argument(help="What to begin.")],
+    name: Annotated[str, typer.Argument(help="Its name on the command line, such as my-attention.")],
+    into: Annotated[Path, typer.Option(help="Folder that the project's folder is made in.")] = Path(),
+) -> None:
+    """A plugin project that installs, passes its own test and can be run: the place to put your own code."""
+    folder = into / f"attnbench-{name}"
+    files = project_files(kind, name)
+    if folder.exists():
+        raise SelectionError(f"{folder} exists already; choose another name, or --into another folder")
+    try:
+        for relative, text in files.items():
+            path = folder / relative
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot write {folder}: {error.strerror or error}; use --into a writable folder") from None
+    typer.echo(f"{folder} is ready. Next:\n\n    pip install -e {folder}\n    attnbench show {name}")
+
+
+def project_files(kind: Kind, name: str) -> dict[str, str]:
+    """Text of each file by its path in the project; raises SelectionError for a name that is taken or cannot be one."""
+    module = name.replace("-", "_")
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(module):
+        raise SelectionError(
+            f"expected a name of small letters, digits and single '-', such as my-{kind}, got {name!r}"
+        )
+    registry = VARIANTS if kind is Kind.VARIANT else TASKS
+    taken = {entry.name: entry.origin for entry in registry.entries()}
+    if name in taken:
+        raise SelectionError(f"a {kind} named {name!r} is installed already, by {taken[name]}; choose another name")
+    package = f"attnbench_{module}"
+    is_variant = kind is Kind.VARIANT
+    words = {
+        "kind": str(kind),
+        "name": name,
+        "package": package,
+        "module": module,
+        "object": module if is_variant else "".join(word.capitalize() for word in name.split("-")),
+    }
+    words["commands"] = _filled(templates.VARIANT_COMMANDS if is_variant else templates.TASK_COMMANDS, words)
+    texts = {
+        "pyproject.toml": templates.PROJECT,
+        "README.md": templates.README,
+        f"{package}/__init__.py": '"""The $kind $name for attnbench."""\n',
+        f"{package}/{module}.py": templates.VARIANT if is_variant else templates.TASK,
+        f"tests/test_{module}.py": templates.VARIANT_TEST if is_variant else templates.TASK_TEST,
+    }
+    return {path: _filled(text, words) for path, text in texts.items()}
+
+
+def _filled(text: str, words: dict[str, str]) -> str:
+    return Template(text).substitute(words)

@@ -1,0 +1,1 @@
+"""A stranger's variant and task for attnbench."""
