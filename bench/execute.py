@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,8 @@ STALL_SECONDS = 900.0
 """A child that says nothing for so long is taken to hang; training says something twice a second."""
 
 ERROR_LINES = 20
+
+WORKER = (sys.executable, "-m", "attnbench.bench.worker")
 
 
 class WorkerError(AttnbenchError):
@@ -53,6 +55,7 @@ def execute(
     tell: Callable[[dict[str, Any]], None] = lambda event: None,
     timeout: float | None = None,
     stall: float = STALL_SECONDS,
+    command: Sequence[str] = WORKER,
 ) -> None:
     """Every Cell of `job` ends in a Record passed to `keep`, also where its process died.
 
@@ -61,7 +64,7 @@ def execute(
     while job.cells:
         started, kills = datetime.now(UTC), _oom_kills()
         watch = _Watch()
-        ending = _run_child(job, watch, keep, tell, timeout, stall)
+        ending = _run_child(command, job, watch, keep, tell, timeout, stall)
         if watch.error:
             raise watch.error
         left = tuple(cell for cell in job.cells if cell.key not in watch.recorded)
@@ -82,6 +85,7 @@ class _Ending:
 
 
 def _run_child(
+    command: Sequence[str],
     job: Job,
     watch: _Watch,
     keep: Callable[[Record], None],
@@ -90,7 +94,7 @@ def _run_child(
     stall: float,
 ) -> _Ending:
     child = subprocess.Popen(
-        [sys.executable, "-m", "attnbench.bench.worker"],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -130,6 +134,8 @@ def _run_child(
         _end(child, patience=30.0 if line is None else 0.0)
         for reader in readers:
             reader.join(timeout=5)
+        child.stdout.close()
+        child.stderr.close()
     return _Ending(child.returncode, cause, " ".join(" ".join(tail[-ERROR_LINES:]).split())[-500:])
 
 

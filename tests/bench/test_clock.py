@@ -1,0 +1,66 @@
+"""Order, stopping and bookkeeping of interleaved rounds, with a stopwatch that reads what the test scripts."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from attnbench.bench import clock
+from attnbench.bench.clock import LEAST_ROUNDS, interleave, ratio_half_width
+
+CPU = torch.device("cpu")
+
+
+class Script:
+    """Seconds by subject and round; time passes by them and by nothing else."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **seconds: list[float]):
+        self.now, self.calls = 0.0, []
+        self.readings = {name: itertools.cycle(values) for name, values in seconds.items()}
+        self.subjects = {name: (lambda name=name: self.calls.append(name)) for name in seconds}
+        monkeypatch.setattr(clock._HostStopwatch, "measure", self.measure)
+        monkeypatch.setattr(clock.time, "perf_counter", lambda: self.now)
+
+    def measure(self, work: object) -> tuple[float, float]:
+        work()  # type: ignore[operator]
+        seconds = next(self.readings[self.calls[-1]])
+        self.now += seconds
+        return seconds, seconds
+
+
+def test_all_are_warmed_up_before_any_is_timed_and_rounds_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[1.0], b=[2.0], c=[3.0])
+    timing = interleave(script.subjects, reference="a", device=CPU, budget_seconds=0.0)
+    assert "".join(script.calls[:6]) == "aabbcc"
+    assert "".join(script.calls[6:18]) == "abccbaabccba"
+    assert timing.rounds == LEAST_ROUNDS
+    assert timing.samples["b"].seconds == [2.0] * LEAST_ROUNDS
+
+
+def test_drift_that_hits_all_alike_leaves_the_ratio_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    drift = [1.0 + 0.1 * round_ for round_ in range(40)]
+    script = Script(monkeypatch, a=drift, b=[2 * d for d in drift])
+    timing = interleave(script.subjects, reference="a", device=CPU, budget_seconds=1e9, half_width=0.01)
+    assert (timing.stopped, timing.rounds) == ("narrow", 2 * LEAST_ROUNDS)
+
+
+def test_noise_goes_on_to_the_budget_and_no_sample_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[1.0], b=[1.0, 4.0, 1.0, 0.25, 100.0])
+    timing = interleave(script.subjects, reference="a", device=CPU, budget_seconds=500.0)
+    assert timing.stopped == "budget"
+    assert script.now >= 500.0
+    assert timing.samples["b"].seconds.count(100.0) == timing.rounds // 5
+
+
+def test_half_width_is_that_of_the_normal_approximation() -> None:
+    ours, reference = [1.1, 1.3, 0.9, 1.2], [1.0, 1.1, 1.0, 0.9]
+    logs = torch.tensor([math.log(a / b) for a, b in zip(ours, reference, strict=True)], dtype=torch.float64)
+    assert ratio_half_width(ours, reference) == pytest.approx(1.96 * float(logs.std()) / 2)
+
+
+def test_it_says_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[1.0], b=[1.0])
+    told: list[str] = []
+    interleave(script.subjects, reference="a", device=CPU, budget_seconds=0.0, before=told.append)
+    assert told[:4] == ["a", "b", "a", "b"]
+    assert len(told) == 2 + 2 * LEAST_ROUNDS
