@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from .cell import Cell
-from .errors import StoreError
+from .errors import SelectionError, StoreError
 
 SCHEMA = 1
 
@@ -186,11 +186,25 @@ class Record:
             data = values.get("data")
             rest["data"] = Provenance(**data | {"notes": tuple(data.get("notes", ()))}) if data else None
             record = cls(**rest)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _expect_types(record)
+        except (KeyError, TypeError, ValueError, AttributeError, SelectionError) as error:
             raise StoreError(f"not a record of schema {SCHEMA}: {type(error).__name__}: {error}") from None
         if values.get("key") != record.key:
             raise StoreError(f"a record's key {values.get('key')!r} does not match its cell ({record.key})")
         return record
+
+
+def _expect_types(record: Record) -> None:
+    """Records come from strangers too: raises TypeError where a field is not of the kind that readers rely on."""
+    texts = [record.reason, record.digest, record.block, record.started, record.machine.id, *record.artifacts.values()]
+    texts += [text for m in record.measurements for text in (m.name, m.unit)]
+    texts += [record.data.source, record.data.fidelity, *record.data.notes] if record.data else []
+    maps = [record.setting, record.artifacts, record.machine.versions, *(m.where for m in record.measurements)]
+    wholes = [record.cell.seed, record.cell.protocol]
+    for kind, values in ((str, texts), (dict, maps), (int, wholes), (int | float, [record.seconds])):
+        for value in values:
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise TypeError(f"expected {getattr(kind, '__name__', kind)}, got {value!r}")
 
 
 def _measurement_json(measurement: Measurement) -> dict[str, Any]:

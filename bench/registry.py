@@ -68,7 +68,7 @@ class Registry:
         point = self._point(name)
         try:
             plugin: type[Any] = point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise SelectionError(
                 f"the {self.noun} {name!r} of {_origin(point)} does not load: {type(error).__name__}: {error}"
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def value_text(value: Value) -> str:
 
 
 def parse_value(text: str) -> Value:
-    """A Boolean, none, an integer, a float or, failing all, the text itself.
+    """A Boolean, none, an integer, a finite float or, failing all, the text itself.
 
     >>> parse_value("1k"), parse_value("1.5"), parse_value("true"), parse_value("learned")
     (1000, 1.5, True, 'learned')
@@ -96,6 +97,8 @@ def parse_value(text: str) -> Value:
         return text
     digits, suffix = match.groups()
     is_whole = re.fullmatch(r"[+-]?\d+", digits) is not None
+    if not math.isfinite(float(digits) * _SUFFIX[suffix]):
+        return text
     number = int(digits) if is_whole else float(digits)
     scaled = number * _SUFFIX[suffix]
     if suffix and not is_whole and float(scaled).is_integer():

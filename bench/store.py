@@ -190,7 +190,7 @@ class _Shelf:
 def _record(line: bytes) -> Record:
     try:
         values = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"it is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise StoreError(f"expected a JSON object, got {type(values).__name__}")
