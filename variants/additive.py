@@ -25,6 +25,7 @@ class Additive(ScoredVariant):
     and Linear-Time Attention, section 2.4). Scores are computed by tiles and the tiles again in the backward pass.
     """
 
+    simplex: ClassVar = True
     equation: ClassVar = "s_ij = w·tanh(W q_i + U k_j (+ b)); P = softmax(s); O = P V"
     paper: ClassVar = "Bahdanau et al. 2015, Neural Machine Translation by Jointly Learning to Align and Translate"
     time: ClassVar = "O(N^2 hidden)"

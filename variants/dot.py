@@ -15,6 +15,7 @@ class Dot(ScoredVariant):
     Scores grow with head_dim, so that the softmax saturates: the reason for which Vaswani et al. scale.
     """
 
+    simplex: ClassVar = True
     equation: ClassVar = "P = softmax(Q K^T); O = P V"
     paper: ClassVar = (
         "Luong et al. 2015, Effective Approaches to Attention-based Neural Machine Translation, eq. 8 (dot)"

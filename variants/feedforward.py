@@ -22,6 +22,7 @@ class FeedForward(ScoredVariant):
     """
 
     ignores = frozenset({"query"})
+    simplex: ClassVar = True
     equation: ClassVar = "e_j = w·tanh(W k_j + b); p = softmax(e); o_i = sum_j p_j v_j"
     paper: ClassVar = (
         "Raffel & Ellis 2015, Feed-Forward Networks with Attention Can Solve Some Long-Term Memory Problems"

@@ -17,6 +17,7 @@ class General(ScoredVariant):
     training makes of W is all the difference. Over projected queries and keys W adds depth and no new functions.
     """
 
+    simplex: ClassVar = True
     equation: ClassVar = "P = softmax(Q W K^T); O = P V"
     paper: ClassVar = (
         "Luong et al. 2015, Effective Approaches to Attention-based Neural Machine Translation, eq. 8 (general)"

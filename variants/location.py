@@ -20,6 +20,7 @@ class Location(ScoredVariant):
     """
 
     ignores = frozenset({"key"})
+    simplex: ClassVar = True
     equation: ClassVar = "s_i = W q_i over positions; P = softmax(s); O = P V"
     paper: ClassVar = (
         "Luong et al. 2015, Effective Approaches to Attention-based Neural Machine Translation, eq. 9 (location)"
