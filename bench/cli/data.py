@@ -1,0 +1,167 @@
+"""Data: what is there, where it came from and what is missing; getting it; checking it."""
+
+from __future__ import annotations
+
+import json as json_format
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import AttnbenchError, DataError, SelectionError
+from ..registry import TASKS, nearest
+from ..spec import Spec, parse_selection
+
+if TYPE_CHECKING:
+    from ...tasks.contract import DataPlace, Task
+    from ...tasks.prepared import Stored
+
+app = typer.Typer(no_args_is_help=True, help="See, get and verify the data of tasks.")
+
+JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of original data (or ATTNBENCH_DATA).")]
+
+
+@app.command("list")
+def list_(
+    task: Annotated[str | None, typer.Argument(help="One task; all without it.")] = None,
+    data_dir: DataDir = None,
+    json: JSON = False,
+) -> None:
+    """Every source of each task as found here, and what is prepared; downloads nothing."""
+    from ...tasks.data import place
+    from ...tasks.prepared import stored
+
+    here = place(data_dir, offline=True)
+    specs = _specs([task]) if task else [Spec(entry.name) for entry in TASKS.entries()]
+    found = [_found(spec, here, stored(here, spec.name)) for spec in specs]
+    if json:
+        typer.echo(json_format.dumps(found, indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"originals: {here.root}\nprepared:  {here.cache / 'prepared'}")
+    for entry in found:
+        typer.echo(f"\n{entry['name']}")
+        for line in _lines(entry):
+            typer.echo(f"  {line}")
+
+
+@app.command("get")
+def get(
+    tasks: Annotated[list[str], typer.Argument(help="Tasks, such as `lra-text`, or a suite of tasks, such as `lra`.")],
+    preset: Annotated[str, typer.Option(help="Prepare what this preset needs.")] = "quick",
+    data_dir: DataDir = None,
+    offline: Annotated[bool, typer.Option(help="Never download.")] = False,
+) -> None:
+    """Fetch and prepare data; interrupted anywhere, the same command goes on where it stopped."""
+    from ...tasks.data import place
+    from ...tasks.download import forget_failures
+    from .live import Live
+
+    failed = []
+    with Live() as live:
+        here = place(data_dir, offline, live.notice, live.progress)
+        forget_failures(here)
+        for spec in _specs(tasks):
+            task: Task = TASKS.build(spec)
+            estimate = next((way.estimate for way in task.availability(here) if way.ready and way.estimate), "")
+            live.notice(f"{spec}: {estimate or 'no source is here yet'}")
+            try:
+                dataset = task.load(here, task.recipe(Spec.parse(preset)), 0, "validation")
+            except DataError as error:
+                failed.append(str(error))
+                continue
+            data = dataset.provenance
+            counts = ", ".join(f"{count:,} {split}" for split, count in data.counts.items())
+            live.notice(f"{spec}: {data.fidelity}, from {data.source}; {counts}")
+            for note in data.notes:
+                live.notice(f"  {note}")
+    if failed:
+        raise DataError("\n".join(failed))
+
+
+@app.command("verify")
+def verify(
+    task: Annotated[str | None, typer.Argument(help="One task; all without it.")] = None,
+    data_dir: DataDir = None,
+    json: JSON = False,
+) -> None:
+    """Read prepared files and originals again and compare their SHA-256; a difference gives exit code 3."""
+    from ...tasks.checksums import verify_originals
+    from ...tasks.data import place
+    from ...tasks.prepared import damaged, stored
+    from .live import Live
+
+    name = _specs([task])[0].name if task else None
+    rows: list[dict[str, Any]] = []
+    with Live() as live:
+        here = place(data_dir, offline=True, notice=live.notice, progress=live.progress)
+        for each in stored(here, name):
+            bad = damaged(each.folder)
+            state = f"damaged: {', '.join(bad)}; delete the folder to prepare it again" if bad else "ok"
+            rows.append({"task": each.task, "what": "prepared", "path": str(each.folder), "state": state})
+        for verdict in verify_originals(here, name):
+            state = {"changed": "changed since it was read", "gone": "no longer there"}.get(verdict.state, "ok")
+            rows.append({"task": verdict.task, "what": "original", "path": verdict.path, "state": state})
+    if json:
+        typer.echo(json_format.dumps(rows, indent=2, ensure_ascii=False))
+    elif not rows:
+        typer.echo(f"nothing is prepared in {here.cache}; `attnbench data get {name or 'TASK'}` does that")
+    else:
+        for row in rows:
+            typer.echo(f"{row['task']}  {row['what']}  {row['path']}  {row['state']}")
+    wrong = [row["path"] for row in rows if row["state"] not in ("ok", "no longer there")]
+    if wrong:
+        raise DataError(f"{len(wrong)} of {len(rows)} differ from their checksum: {', '.join(wrong)}")
+
+
+def _specs(names: list[str]) -> list[Spec]:
+    """The tasks of a selection; the name of a suite of tasks stands for its tasks."""
+    known = {entry.name for entry in TASKS.entries()}
+    specs: dict[Spec, None] = {}
+    for spec in (spec for name in names for spec in parse_selection(name)):
+        if spec.name in known:
+            specs[TASKS.resolve(spec)] = None
+            continue
+        members = [Spec(name) for name in sorted(known) if spec.name in _suites(name)]
+        if not members:
+            raise SelectionError(f"no task or suite named {spec.name!r}{nearest(spec.name, known)}")
+        specs |= dict.fromkeys(members)
+    return list(specs)
+
+
+def _suites(name: str) -> tuple[str, ...]:
+    try:
+        task: type[Task] = TASKS.load(name)
+    except AttnbenchError:
+        return ()
+    return task.suites
+
+
+def _found(spec: Spec, here: DataPlace, prepared: list[Stored]) -> dict[str, Any]:
+    try:
+        task: Task = TASKS.build(spec)
+    except AttnbenchError as error:
+        return {"name": str(spec), "problem": str(error), "sources": [], "prepared": []}
+    return {
+        "name": str(spec),
+        "problem": None,
+        "sources": [asdict(way) for way in task.availability(here)],
+        "prepared": [asdict(each) | {"folder": str(each.folder)} for each in prepared],
+    }
+
+
+def _lines(entry: dict[str, Any]) -> list[str]:
+    if entry["problem"]:
+        return [entry["problem"]]
+    rows = []
+    for way in entry["sources"]:
+        detail = way["detail"] if way["ready"] else f"{way['detail']}: {way['advice']}"
+        rows.append(("here" if way["ready"] else "missing", way["fidelity"], way["source"], detail))
+    for each in entry["prepared"]:
+        data = each["provenance"]
+        counts = ", ".join(f"{count:,} {split}" for split, count in each["examples"].items())
+        size = f"{each['bytes'] / 1e9:.2f} GB in {each['folder']}; {counts}"
+        rows.append(("prepared", data["fidelity"], data["source"], size))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
+    return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
