@@ -42,10 +42,14 @@ class Verdict:
 def verify_originals(place: DataPlace, task: str | None = None) -> Iterator[Verdict]:
     """Reads every original again whose checksum is remembered; a checksum that no longer holds is forgotten."""
     for path in sorted((place.cache / "checksums").glob("*.json")):
-        note = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            note = json.loads(path.read_text(encoding="utf-8"))
+            root = Path(note["root"])
+        except (ValueError, KeyError):
+            path.unlink()  # a note that does not read is no loss: the next use makes another
+            continue
         if task is not None and note["task"] != task:
             continue
-        root = Path(note["root"])
         folders = [root / folder for folder in note["folders"]]
         if not all(each.exists() for each in folders or [root]):
             state = "gone"

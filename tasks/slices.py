@@ -34,11 +34,13 @@ def stratified(labels: Whole, count: int, seed: int, exclude: Whole | None = Non
     return np.sort(order[taken]).astype(np.int64)
 
 
-def divide(prepared: Prepared, *, task: str, recipe: Recipe, seed: int, selection: str, validation: int = 0) -> Dataset:
+def divide(
+    prepared: Prepared, *, task: str, recipe: Recipe, seed: int, selection: str, validation_share: float = 0.1
+) -> Dataset:
     """Train, validation and test subsets of prepared data, with a provenance that tells what was left out.
 
-    Without a validation split of its own, `validation` examples are carved from training, by seed and label, among
-    those whose content occurs nowhere else. The test slice depends on the task alone, never on the seed. With
+    Without a validation split of its own, a share of training is carved off, by seed and label, among the examples
+    whose content occurs nowhere else. The test slice depends on the task alone, never on the seed. With
     `selection='test'` validation is the test subset, and training keeps all of its examples.
     """
     notes = list(prepared.provenance.notes)
@@ -50,7 +52,7 @@ def divide(prepared: Prepared, *, task: str, recipe: Recipe, seed: int, selectio
     elif "validation" in prepared.splits:
         held_out = prepared.splits["validation"].all()
     else:
-        train, held_out = _carve(prepared, validation, axis_seed(use="validation", task=task, seed=seed))
+        train, held_out = _carve(prepared, validation_share, axis_seed(use="validation", task=task, seed=seed))
     if selection != "test":
         drawn = axis_seed(use="validation slice", task=task, seed=seed)
         held_out = _slice(held_out, recipe.validation_examples, drawn, "validation", notes)
@@ -60,9 +62,10 @@ def divide(prepared: Prepared, *, task: str, recipe: Recipe, seed: int, selectio
     return Dataset(train=train, validation=held_out, test=test, provenance=provenance)
 
 
-def _carve(prepared: Prepared, count: int, seed: int) -> tuple[Subset, Subset]:
+def _carve(prepared: Prepared, share: float, seed: int) -> tuple[Subset, Subset]:
     train = prepared.splits["train"]
-    held_out = stratified(train.labels, count, seed, np.array(prepared.repeated.get("train", ()), dtype=np.int64))
+    repeated = np.array(prepared.repeated.get("train", ()), dtype=np.int64)
+    held_out = stratified(train.labels, round(share * len(train)), seed, repeated)
     return train.subset(np.setdiff1d(np.arange(len(train)), held_out)), train.subset(held_out)
 
 
