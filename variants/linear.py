@@ -1,0 +1,34 @@
+"""Linear attention: softmax replaced by a feature map, so that sums over keys come first."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from .contract import accumulator
+from .feature_attention import FeatureVariant, KeyFeatures
+
+
+class Linear(FeatureVariant):
+    """Linear attention with features elu(x) + 1; the causal form is a recurrence with a d x d state.
+
+    The released code adds 1e-6 to the denominator; the paper and this do not.
+    """
+
+    simplex: ClassVar = True
+    equation: ClassVar = "O_i = phi(q_i) S / phi(q_i) z; S = sum_j phi(k_j)^T v_j; z = sum_j phi(k_j); phi = elu + 1"
+    paper: ClassVar = "Katharopoulos et al. 2020, Transformers are RNNs, eq. 5-7, 9-12"
+    time: ClassVar = "O(N d^2)"
+    memory: ClassVar = "O(N d + d^2)"
+
+    def query_features(self, query: Tensor, first: int) -> Tensor:
+        return _features(query)
+
+    def key_features(self, key: Tensor, first: int) -> KeyFeatures:
+        return KeyFeatures(_features(key))
+
+
+def _features(x: Tensor) -> Tensor:
+    return F.elu(x.to(accumulator(x.dtype))) + 1.0
