@@ -48,7 +48,7 @@ def digest_of(variant: Path | None, task: Path | None, lane: Lane) -> str:
     return "-".join([protocol, _closure_hash(task), _closure_hash(variant)])
 
 
-def digest_with_data(digest: str, source: str) -> str:
+def with_source(digest: str, source: str) -> str:
     """`digest` with the data's source folded into its TASK part: other data is another measurement."""
     protocol, task, variant = digest.split("-")
     return f"{protocol}-{content_hash([task, source], len(task))}-{variant}"

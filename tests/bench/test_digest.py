@@ -15,7 +15,7 @@ from attnbench.bench.digest import (
     closure,
     digest_of,
     digest_of_cell,
-    digest_with_data,
+    with_source,
     normalised,
 )
 from attnbench.bench.spec import Spec
@@ -188,6 +188,6 @@ def test_the_digest_of_a_cell_is_that_of_its_variant_and_task():
 
 
 def test_other_data_is_another_measurement():
-    assert digest_with_data("p-" + "t" * 10 + "-v", "official") != digest_with_data("p-" + "t" * 10 + "-v", "csv")
-    protocol, task, variant = digest_with_data("p-" + "t" * 10 + "-v", "official").split("-")
+    assert with_source("p-" + "t" * 10 + "-v", "official") != with_source("p-" + "t" * 10 + "-v", "csv")
+    protocol, task, variant = with_source("p-" + "t" * 10 + "-v", "official").split("-")
     assert (protocol, len(task), variant) == ("p", 10, "v")
