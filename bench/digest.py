@@ -48,12 +48,6 @@ def digest_of(variant: Path | None, task: Path | None, lane: Lane) -> str:
     return "-".join([protocol, _closure_hash(task), _closure_hash(variant)])
 
 
-def with_source(digest: str, source: str) -> str:
-    """`digest` with the data's source folded into its TASK part: other data is another measurement."""
-    protocol, task, variant = digest.split("-")
-    return f"{protocol}-{content_hash([task, source], len(task))}-{variant}"
-
-
 @cache
 def _closure_hash(source: Path | None) -> str:
     # cached, since what was imported is what counts, even where a file is edited while its code runs

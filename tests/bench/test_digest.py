@@ -15,8 +15,8 @@ from attnbench.bench.digest import (
     closure,
     digest_of,
     digest_of_cell,
-    with_source,
     normalised,
+    with_source,
 )
 from attnbench.bench.spec import Spec
 
