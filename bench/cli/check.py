@@ -1,0 +1,202 @@
+"""`attnbench check`: what a variant promises, tested, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json as json_format
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import AttnbenchError, DeviceError, SelectionError
+from ..registry import VARIANTS
+from ..spec import Spec, parse_selection
+
+if TYPE_CHECKING:
+    from ...variants.contract import AttentionShape
+    from ..gate import Finding
+
+HEADS, HEAD_DIM, LENGTH = 2, 16, 384
+STYLES = {"holds": "green", "fails": "bold red", "n.a.": "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to use attention; all six of them are examined."""
+
+    causal: bool
+    cross: bool
+    padding: bool
+
+    def __str__(self) -> str:
+        kind = "cross" if self.cross else "causal" if self.causal else "self"
+        return f"{kind}, padding" if self.padding else kind
+
+
+SETTINGS = tuple(
+    Setting(causal, cross, padding)
+    for padding in (True, False)
+    for causal, cross in ((False, False), (True, False), (False, True))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One variant: its findings by setting, or why it could not be examined at all."""
+
+    name: str
+    findings: tuple[tuple[Setting, Finding], ...]
+    seconds: float
+    problem: str = ""
+
+    @property
+    def red(self) -> bool:
+        return bool(self.problem) or any(finding.held is False for _, finding in self.findings)
+
+    def rows(self) -> list[tuple[Setting, Finding]]:
+        """One for each property: its worst setting, in the order of the gate."""
+        worst: dict[str, tuple[Setting, Finding]] = {}
+        for setting, finding in self.findings:
+            known = worst.get(finding.property)
+            if known is None or _severity(finding) > _severity(known[1]):
+                worst[finding.property] = (setting, finding)
+        return list(worst.values())
+
+    def summary(self) -> str:
+        if self.problem:
+            return f"{self.name}: {self.problem}"
+        rows = self.rows()
+        count = {verdict: sum(f.verdict == verdict for _, f in rows) for verdict in STYLES}
+        failed = ", ".join(f.property for _, f in rows if f.held is False)
+        text = f"{self.name}: {count['holds']} hold, {count['fails']} fail, {count['n.a.']} not applicable"
+        return f"{text}; {self.seconds:.1f} s" + (f"; red: {failed}" if failed else "")
+
+
+def check(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Variants, such as `rela` or `local[window=64]`.", show_default=False)
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Check every installed variant.")] = False,
+    device: Annotated[str, typer.Option(help="Where to examine: cpu or cuda.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Precision to examine in: float32, bfloat16, float16.")] = "float32",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one object for each finding.")] = False,
+) -> None:
+    """Test what variants promise: causality, padding, gradients, precision, decoding and more. Exit code 1 where one fails."""
+    specs = _specs(names or [], every)
+    _require(device, dtype)
+    # one table for one or a few; for all of them a line each, and the table of those that fail
+    brief = every or len(specs) > 3
+    examined = []
+    for spec in specs:
+        examined.append(_examine(spec, device, dtype))
+        if not json:
+            _print(examined[-1], brief)
+    if json:
+        typer.echo(json_format.dumps([row for one in examined for row in _objects(one)], indent=2))
+    elif len(examined) > 1:
+        red = sum(one.red for one in examined)
+        typer.echo(f"{len(examined) - red} of {len(examined)} variants hold all that applies to them")
+    if any(one.red for one in examined):
+        raise typer.Exit(1)
+
+
+def _specs(names: list[str], every: bool) -> list[Spec]:
+    if every and names:
+        raise SelectionError("expected names or --all, got both; leave one out")
+    if every:
+        return [Spec(entry.name) for entry in VARIANTS.entries()]
+    if not names:
+        raise SelectionError("expected the name of a variant or --all; `attnbench list` names them")
+    specs = [spec for name in names for spec in parse_selection(name)]
+    # a wrong name among several is better told now than after minutes
+    return [VARIANTS.resolve(spec) for spec in specs]
+
+
+def _require(device: str, dtype: str) -> None:
+    import torch
+
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise SelectionError(f"expected a dtype of float32, bfloat16 or float16, got {dtype!r}")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DeviceError(f"expected a device of this machine, got {device!r}: {reason}") from None
+
+
+def _examine(spec: Spec, device: str, dtype: str) -> Examined:
+    from ...variants.contract import AttentionShape
+    from ..gate import examine
+
+    start = perf_counter()
+    findings: list[tuple[Setting, Finding]] = []
+    problem = ""
+    try:
+        for setting in SETTINGS:
+            shape = AttentionShape(
+                heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH, **asdict(setting), dtype=dtype, device=device
+            )
+            findings += [(setting, finding) for finding in examine(spec, shape)]
+    except AttnbenchError as error:
+        problem = str(error)
+    except Exception as error:
+        problem = f"does not build: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return Examined(str(spec), tuple(findings), perf_counter() - start, problem)
+
+
+def _print(examined: Examined, brief: bool) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if examined.findings and not (brief and not examined.red):
+        table = Table("property", "verdict", "measured", "allowed", "detail", title=escape(examined.name), box=None)
+        for setting, finding in examined.rows():
+            if brief and finding.held is not False:
+                continue
+            style = STYLES[finding.verdict]
+            where = f"{setting}: {finding.detail}" if finding.detail else str(setting)
+            table.add_row(
+                finding.property,
+                f"[{style}]{finding.verdict}[/]",
+                _number(finding.measured),
+                _number(finding.allowed),
+                escape(finding.detail if finding.held is None else where),
+            )
+        console.print(table)
+    console.print(escape(examined.summary()), style="bold red" if examined.red else "")
+
+
+def _objects(examined: Examined) -> Iterator[dict[str, Any]]:
+    if examined.problem:
+        yield {"variant": examined.name, "property": "builds", "verdict": "fails", "detail": examined.problem}
+    for setting, finding in examined.findings:
+        yield {
+            "variant": examined.name,
+            **asdict(setting),
+            "property": finding.property,
+            "verdict": finding.verdict,
+            "measured": _json_number(finding.measured),
+            "allowed": _json_number(finding.allowed),
+            "detail": finding.detail,
+        }
+
+
+def _severity(finding: Finding) -> tuple[int, float]:
+    """Red before green before not applicable; then by how much of the allowance is used."""
+    if finding.held is None:
+        return (0, 0.0)
+    return (2 - finding.held, finding.measured / finding.allowed if finding.allowed else finding.measured)
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else "0" if value == 0 else f"{value:.2g}"
+
+
+def _json_number(value: float) -> float | str | None:
+    """JSON knows no infinity: it becomes text, and what was not measured null."""
+    return None if math.isnan(value) else value if math.isfinite(value) else str(value)

@@ -1,0 +1,99 @@
+"""Causality: nothing after a query changes its output, and fewer queries than keys stand at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .distance import gap
+from .property import Answer, Measured, NotApplicable, worst
+from .subject import Inputs, Subject, View
+
+
+def future_changes_nothing(subject: Subject) -> Answer:
+    """another future of query, key and value leaves the outputs before it as they are"""
+    refusal = _refusal(subject)
+    if refusal:
+        return refusal
+    found = worst(_leaks(view, ("query", "key", "value")) for view in subject.views)
+    if subject.module.causality == "selection" and isinstance(found, Measured):
+        return NotApplicable("declared `selection`: which past keys are seen depends on the future", found.value)
+    return found
+
+
+def future_values_change_nothing(subject: Subject) -> Answer:
+    """another future of the values alone leaves the outputs before it as they are"""
+    refusal = _refusal(subject)
+    if refusal:
+        return refusal
+    if subject.module.causality != "selection":
+        return NotApplicable("declared `strict`: `future` tests more")
+    return worst(_leaks(view, ("value",)) for view in subject.views)
+
+
+def prefix_stands_alone(subject: Subject) -> Answer:
+    """the output on a prefix is the prefix of the output"""
+    refusal = _refusal(subject) or _not_strict(subject)
+    return refusal or worst(answer for view in subject.views for answer in _prefixes(view))
+
+
+def aligned_at_last_key(subject: Subject) -> Answer:
+    """the last queries alone, against all keys, give the last outputs"""
+    refusal = _refusal(subject) or _not_strict(subject)
+    if refusal:
+        return refusal
+    reason = subject.module.supports(replace(subject.shape, cross=True))
+    return NotApplicable(reason) if reason else worst(a for view in subject.views for a in _tails(view))
+
+
+def _refusal(subject: Subject) -> NotApplicable | None:
+    return None if subject.shape.causal else NotApplicable("the shape is not causal")
+
+
+def _not_strict(subject: Subject) -> NotApplicable | None:
+    if subject.module.causality == "strict":
+        return None
+    return NotApplicable(f"declared `{subject.module.causality}`, not `strict`")
+
+
+def _leaks(view: View, parts: tuple[str, ...]) -> Answer:
+    found: list[Answer] = []
+    for length in view.lengths:
+        inputs, other = view.inputs(length), view.inputs(length, salt=1)
+        before = view.run(inputs)
+        for now in sorted({0, length // 3, length // 2, length - 2} & set(range(length - 1))):
+            changed = replace(inputs, **{p: _spliced(getattr(inputs, p), getattr(other, p), now) for p in parts})
+            after = view.run(changed)
+            detail = f"the future after position {now} of {length} moves the past ({view.shape.dtype})"
+            found.append(_measured(view, after[:, :, : now + 1], before[:, :, : now + 1], detail))
+    return worst(found) if found else NotApplicable("a sequence of one has no future")
+
+
+def _spliced(x: Tensor, other: Tensor, now: int) -> Tensor:
+    return torch.cat([x[:, :, : now + 1], 10 * other[:, :, now + 1 :]], 2)
+
+
+def _prefixes(view: View) -> Iterator[Answer]:
+    for length in view.lengths:
+        inputs = view.inputs(length)
+        whole = view.run(inputs)
+        for cut in sorted({1, min(7, length), max(1, length // 2), max(1, length - 1)}):
+            detail = f"the first {cut} of {length} positions ({view.shape.dtype})"
+            yield _measured(view, view.run(inputs.part(0, cut)), whole[:, :, :cut], detail)
+
+
+def _tails(view: View) -> Iterator[Answer]:
+    for length in view.lengths:
+        inputs = view.inputs(length)
+        whole = view.run(inputs)
+        for count in sorted({1, min(5, length), max(1, length // 2)}):
+            tail = Inputs(inputs.query[:, :, -count:], inputs.key, inputs.value)
+            detail = f"{count} queries against {length} keys ({view.shape.dtype})"
+            yield _measured(view, view.run(tail), whole[:, :, -count:], detail)
+
+
+def _measured(view: View, found: Tensor, expected: Tensor, detail: str) -> Measured:
+    return Measured(gap(found, expected), view.tolerance, detail)

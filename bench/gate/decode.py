@@ -1,0 +1,122 @@
+"""Decode: token by token gives what the whole sequence gives, and the state is as large as declared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .distance import gap
+from .property import Answer, Measured, NotApplicable, worst
+from .subject import Subject, View
+
+STATE_FACTOR = 2.5
+"""Buffers that double when full hold up to twice what is declared."""
+STATE_SLACK_BYTES = 512
+
+
+def steps_equal_forward(subject: Subject) -> Answer:
+    """decoding one token at a time gives the causal forward of the whole sequence"""
+    refusal = _refusal(subject)
+    if refusal:
+        return refusal
+    if subject.module.causality != "strict":
+        return NotApplicable(f"declared `{subject.module.causality}`: past choices depend on the future")
+    return worst(_steps(view) for view in subject.views)
+
+
+def state_as_declared(subject: Subject) -> Answer:
+    """the decode state holds as many bytes as `state_bytes` says, within the slack of growing buffers"""
+    refusal = _refusal(subject)
+    if refusal:
+        return refusal
+    view = subject.native
+    length = view.lengths[-1]
+    declared = subject.module.state_bytes(replace(subject.shape, max_length=length))
+    if declared is None:
+        return Measured(1.0, 0.0, "it decodes, but `state_bytes` is None")
+    state = _decode(view, length, batch=1)[1]
+    actual = sum(storage for storage in _storages(state).values())
+    larger = max(actual, declared) - STATE_SLACK_BYTES
+    ratio = larger / max(1, min(actual, declared))
+    return Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
+
+
+def density_as_declared(subject: Subject) -> Answer:
+    """`density` lies in (0, 1] and is no less than the share of weights that are not zero, for a pattern with zeros"""
+    view = subject.native
+    length = view.lengths[-1]
+    declared = subject.module.density(replace(subject.shape, max_length=length))
+    if not 0 < declared <= 1:
+        return Measured(math.inf, 1.0, f"expected a density in (0, 1], got {declared}")
+    inputs = view.inputs(length, length)
+    with torch.no_grad():
+        weights = subject.module.weights(inputs.query, inputs.key, view.mask())
+    if weights is None:
+        return Measured(declared, 1.0, "declared; it shows no weights")
+    allowed = view.mask().allowed(length, length, inputs.query.device)
+    share = (weights != 0).double().mean().item()
+    share /= 1.0 if allowed is None else allowed.double().mean().item()
+    if share > 0.999:
+        return Measured(declared, 1.0, "declared; its weights have no zeros")
+    return Measured(
+        share, 1.05 * declared + 1 / length, f"share of weights not zero at {length}; declared {declared:.3g}"
+    )
+
+
+def _refusal(subject: Subject) -> NotApplicable | None:
+    if not subject.shape.causal or subject.shape.cross:
+        return NotApplicable("the shape is not causal self-attention")
+    if not subject.module.decodes:
+        return NotApplicable("it declares that it does not decode")
+    return None
+
+
+def _steps(view: View) -> Answer:
+    length = view.lengths[-1]
+    outputs, _ = _decode(view, length, batch=2)
+    expected = view.run(view.inputs(length, batch=2))
+    error = gap(outputs, expected)
+    detail = f"{length} steps ({view.shape.dtype})"
+    if error > view.tolerance:
+        off = (outputs - expected).abs().amax((0, 1, 3)).double() > view.tolerance * expected.abs().max().double()
+        detail = f"from step {int(off.nonzero()[0])} of {detail}"
+    return Measured(error, view.tolerance, detail)
+
+
+def _decode(view: View, length: int, batch: int) -> tuple[Tensor, Any]:
+    inputs, state, outputs = view.inputs(length, batch=batch), None, []
+    with torch.no_grad():
+        for at in range(length):
+            now = inputs.part(at, at + 1)
+            output, state = view.module.step(*now.all(), state)
+            outputs.append(output)
+    return torch.cat(outputs, 2), state
+
+
+def _storages(state: Any) -> dict[int, int]:
+    """Bytes of every storage that a state holds, by address, so that views count once."""
+    return dict(_each_storage(state))
+
+
+def _each_storage(state: Any) -> Iterator[tuple[int, int]]:
+    if isinstance(state, Tensor):
+        storage = state.untyped_storage()
+        yield storage.data_ptr(), storage.nbytes()
+    elif isinstance(state, nn.Module):
+        return
+    elif is_dataclass(state):
+        for field in fields(state):
+            yield from _each_storage(getattr(state, field.name))
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from _each_storage(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _each_storage(value)
+    elif hasattr(state, "__dict__"):
+        yield from _each_storage(vars(state))

@@ -1,0 +1,90 @@
+"""Dropout: it acts in training alone, keeps the mean, and never normalises again."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...variants.contract import ScoredVariant, Variant
+from .distance import gap
+from .maps import linear_in_value
+from .property import Answer, Measured, NotApplicable
+from .subject import Inputs, Subject, View
+
+RATE = 0.5
+DRAWS = 48
+LENGTH = 24
+
+
+def dropout_in_training_only(subject: Subject) -> Answer:
+    """a dropout rate changes training and leaves evaluation as it is"""
+    view, dropped = subject.native, subject.like(dropout=RATE)
+    inputs = view.inputs(min(LENGTH, view.lengths[0]))
+    mask = view.mask()
+    with torch.no_grad():
+        error = gap(dropped(*inputs.all(), mask), view.run(inputs))
+        if error > view.tolerance:
+            return Measured(error, view.tolerance, "evaluation differs with a dropout rate")
+        if _draws(dropped, view, inputs, 2, subject.seed).diff(dim=0).any():
+            return Measured(error, view.tolerance, "evaluation with a dropout rate")
+    if isinstance(subject.module, ScoredVariant):
+        return Measured(1.0, 0.0, f"two training passes at rate {RATE} are the same")
+    return NotApplicable("it drops nothing inside")
+
+
+def dropout_keeps_mean(subject: Subject) -> Answer:
+    """the mean output over draws is the output without dropout, where that is linear in the values"""
+    prepared = _prepared(subject)
+    if isinstance(prepared, NotApplicable):
+        return prepared
+    view, dropped = prepared
+    inputs = view.inputs(min(LENGTH, view.lengths[0]))
+    expected = view.run(inputs).double()
+    draws = _draws(dropped, view, inputs, DRAWS, subject.seed)
+    # projected on the expected output all entries speak at once: 1 where the mean is kept, 1 - rate where not scaled
+    shares = (draws * expected).flatten(1).sum(1) / expected.square().sum()
+    error = shares.std().item() / math.sqrt(DRAWS)
+    return Measured(abs(shares.mean().item() - 1), 5 * error + 1e-3, f"{DRAWS} draws at rate {RATE}, relative to 1")
+
+
+def dropout_never_renormalises(subject: Subject) -> Answer:
+    """sums of dropped weights vary as independent drops make them, not fixed to one again"""
+    prepared = _prepared(subject)
+    if isinstance(prepared, NotApplicable):
+        return prepared
+    view, dropped = prepared
+    inputs = view.inputs(min(LENGTH, view.lengths[0]))
+    with torch.no_grad():
+        weights = subject.module.weights(inputs.query, inputs.key, view.mask())
+    if weights is None:
+        return NotApplicable("it shows no weights")
+    ones = Inputs(inputs.query, inputs.key, torch.ones_like(inputs.value))
+    sums = _draws(dropped, view, ones, DRAWS, subject.seed)[..., 0]
+    expected = weights.double().square().sum(-1) * RATE / (1 - RATE)
+    ratio = (sums.var(0).mean() / expected.mean()).item()
+    detail = f"variance of a row's sum is {ratio:.2f} of what independent drops give"
+    return Measured(abs(math.log(max(ratio, 1e-12))), math.log(2.5), detail)
+
+
+def _prepared(subject: Subject) -> tuple[View, Variant] | NotApplicable:
+    view = subject.native
+    if not linear_in_value(view):
+        return NotApplicable("the output is not linear in the values")
+    dropped = subject.like(dropout=RATE)
+    inputs = view.inputs(min(LENGTH, view.lengths[0]))
+    if not _draws(dropped, view, inputs, 2, subject.seed).diff(dim=0).any():
+        return NotApplicable("it drops nothing inside")
+    return view, dropped
+
+
+def _draws(module: Variant, view: View, inputs: Inputs, count: int, seed: int) -> Tensor:
+    """(count, batch, heads, queries, head_dim): outputs in training, each with dropout of its own."""
+    torch.manual_seed(seed)
+    module.train()
+    try:
+        with torch.no_grad():
+            return torch.stack([module(*inputs.all(), view.mask()).double() for _ in range(count)])
+    finally:
+        module.eval()

@@ -1,0 +1,157 @@
+"""Maps: the weights that a variant shows are those it uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from ...variants.contract import ScoredVariant
+from .distance import gap
+from .property import Answer, Measured, NotApplicable, worst
+from .subject import Inputs, Subject, View
+
+
+def weights_within_mask(subject: Subject) -> Answer:
+    """weights are finite, and exactly zero where the mask forbids"""
+    return _answers(subject, _outside)
+
+
+def weights_by_rows(subject: Subject) -> Answer:
+    """weights of a slice of the queries are that slice of all weights"""
+    return _answers(subject, _rows)
+
+
+def weights_make_output(subject: Subject) -> Answer:
+    """where the output is linear in the values, weights times values is the output"""
+    module = subject.module
+    if not (isinstance(module, ScoredVariant) or module.simplex):
+        return NotApplicable("neither a ScoredVariant nor declared `simplex`")
+    return _answers(subject, _products)
+
+
+def simplex(subject: Subject) -> Answer:
+    """rows of weights are distributions over the allowed keys where that is declared, and not all where it is denied"""
+    declared = subject.module.simplex
+    if declared is None:
+        return NotApplicable("`simplex` is not declared")
+    return _answers(subject, _sums if declared else _other_sums)
+
+
+def closed_cases(subject: Subject) -> Answer:
+    """a map onto the simplex: equal scores share evenly, two keys keep their order, a constant added changes nothing"""
+    module = subject.module
+    if not (isinstance(module, ScoredVariant) and module.simplex):
+        return NotApplicable("not a ScoredVariant that declares `simplex`")
+    return worst(_closed(module, subject.native))
+
+
+def linear_in_value(view: View) -> bool:
+    """Whether twice the values give twice the output, and no values none."""
+    inputs = view.inputs(view.lengths[0])
+    output = view.run(inputs)
+    twice = view.run(Inputs(inputs.query, inputs.key, 2 * inputs.value))
+    none = view.run(Inputs(inputs.query, inputs.key, torch.zeros_like(inputs.value)))
+    return gap(twice, 2 * output) <= view.tolerance and not none.any()
+
+
+def _answers(subject: Subject, test: Callable[[View], Iterable[Answer]]) -> Answer:
+    view = subject.native
+    with torch.no_grad():
+        return worst(test(view)) if _weights(view, *_masked(view)) is not None else NotApplicable("it shows no weights")
+
+
+def _masked(view: View) -> tuple[Inputs, Tensor | None]:
+    inputs = view.inputs(view.lengths[-1])
+    if not view.shape.padding:
+        return inputs, None
+    keep = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
+    keep[0, max(1, 2 * inputs.key.shape[2] // 3) :] = False
+    return inputs, keep
+
+
+def _weights(view: View, inputs: Inputs, keep: Tensor | None, rows: slice | None = None) -> Tensor | None:
+    return view.module.weights(inputs.query, inputs.key, view.mask(keep), rows)
+
+
+def _all(view: View, inputs: Inputs, keep: Tensor | None) -> Tensor:
+    weights = _weights(view, inputs, keep)
+    assert weights is not None
+    return weights
+
+
+def _allowed(view: View, inputs: Inputs, keep: Tensor | None, like: Tensor) -> Tensor:
+    allowed = view.mask(keep).allowed(inputs.query.shape[2], inputs.key.shape[2], inputs.query.device)
+    return torch.ones_like(like, dtype=torch.bool) if allowed is None else allowed.expand_as(like)
+
+
+def _outside(view: View) -> Iterator[Answer]:
+    inputs, keep = _masked(view)
+    weights = _all(view, inputs, keep)
+    expected = (*inputs.query.shape[:3], inputs.key.shape[2])
+    if weights.shape != expected:
+        yield Measured(math.inf, 0.0, f"expected shape {expected}, got {tuple(weights.shape)}")
+        return
+    yield Measured(float((~weights.isfinite()).sum()), 0.0, "weights that are no number")
+    outside = weights.masked_fill(_allowed(view, inputs, keep, weights), 0.0)
+    yield Measured(outside.abs().max().item(), 0.0, "a weight where the mask forbids")
+
+
+def _rows(view: View) -> Iterator[Answer]:
+    inputs, keep = _masked(view)
+    whole = _all(view, inputs, keep)
+    queries = whole.shape[2]
+    for first, last in {(0, 1), (queries // 3, 2 * queries // 3 + 1), (queries - 1, queries), (0, queries)}:
+        part = _weights(view, inputs, keep, slice(first, last))
+        assert part is not None
+        yield Measured(gap(part, whole[:, :, first:last]), view.tolerance, f"rows {first} to {last} of {queries}")
+
+
+def _products(view: View) -> Iterator[Answer]:
+    if not linear_in_value(view):
+        yield NotApplicable("the output is not linear in the values")
+        return
+    for inputs, keep in (_masked(view), (view.inputs(view.lengths[0]), None)):
+        weights = _all(view, inputs, keep)
+        product = weights.double() @ inputs.value.double()
+        # both the product and the weights are rounded on their way
+        yield Measured(gap(view.run(inputs, keep), product), 2 * view.tolerance, "output against weights times values")
+
+
+def _sums(view: View) -> Iterator[Answer]:
+    inputs, keep = _masked(view)
+    weights = _all(view, inputs, keep).double()
+    alive = _allowed(view, inputs, keep, weights).any(-1)
+    sums = weights.sum(-1)[alive]
+    yield Measured((sums - 1).abs().max().item(), max(view.tolerance, 1e-5), "sum of a row, away from 1")
+    yield Measured(max(0.0, -weights.min().item()), 0.0, "a negative weight")
+
+
+def _other_sums(view: View) -> Iterator[Answer]:
+    inputs, keep = _masked(view)
+    weights = _all(view, inputs, keep).double()
+    off = (weights.sum(-1) - 1).abs().max().item()
+    same = off < 1e-3 and bool((weights >= 0).all())
+    yield Measured(float(same), 0.0, f"declared no simplex; a row's sum is up to {off:.1e} away from 1")
+
+
+def _closed(module: ScoredVariant, view: View) -> Iterator[Answer]:
+    shape, keys = view.shape, 7
+    device = torch.device(shape.device)
+
+    def weigh(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+        with torch.no_grad():
+            return module.weigh(scores.to(device), allowed).double()
+
+    level = torch.full((1, shape.heads, 1, keys), 0.7)
+    yield Measured(gap(weigh(level), torch.full_like(level, 1 / keys).to(device)), 1e-5, "constant scores")
+    some = torch.zeros(1, 1, 1, keys, dtype=torch.bool, device=device)
+    some[..., :3] = True
+    third = some.double().expand(1, shape.heads, 1, keys) / 3
+    yield Measured(gap(weigh(level, some), third), 1e-5, "constant scores, three keys allowed")
+    two = weigh(torch.tensor([0.9, 0.4]).expand(1, shape.heads, 1, 2))
+    yield Measured(max(0.0, (two[..., 1] - two[..., 0]).max().item()), 0.0, "two keys, the lower above the higher")
+    scores = torch.randn(1, shape.heads, 5, keys, generator=torch.Generator().manual_seed(view.seed))
+    yield Measured(gap(weigh(scores + 3.0), weigh(scores)), 1e-4, "3 added to every score")

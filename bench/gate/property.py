@@ -1,0 +1,98 @@
+"""Property: one thing that every variant promises, and the Finding of testing it."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ..errors import Unsupported
+from .subject import Subject
+
+Verdict = Literal["holds", "fails", "n.a."]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a test found: the property holds where `value` is at most `allowed`."""
+
+    value: float
+    allowed: float
+    detail: str = ""
+
+    @property
+    def held(self) -> bool:
+        return self.value <= self.allowed
+
+    @property
+    def excess(self) -> float:
+        """How far beyond what is allowed; a value that is no number is infinitely far."""
+        if math.isnan(self.value):
+            return math.inf
+        return self.value / self.allowed if self.allowed else (0.0 if self.value == 0 else math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """Why a property says nothing about this subject; `value` where something was measured all the same."""
+
+    reason: str
+    value: float = math.nan
+
+
+Answer = Measured | NotApplicable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One property of one variant on one shape. `held` is None where it does not apply; `detail` says why, or where."""
+
+    property: str
+    held: bool | None
+    measured: float = math.nan
+    allowed: float = math.nan
+    detail: str = ""
+
+    @builtins.property
+    def verdict(self) -> Verdict:
+        return "n.a." if self.held is None else "holds" if self.held else "fails"
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """`quick`: also tested before every measurement. The test's docstring is the meaning."""
+
+    name: str
+    test: Callable[[Subject], Answer]
+    quick: bool = True
+
+    @property
+    def meaning(self) -> str:
+        return (self.test.__doc__ or "").strip()
+
+    def examine(self, subject: Subject) -> Finding:
+        """A variant that raises has failed, one that declares it cannot has not."""
+        try:
+            answer = self.test(subject)
+        except Unsupported as refusal:
+            answer = NotApplicable(str(refusal))
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            answer = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        if isinstance(answer, NotApplicable):
+            return Finding(property=self.name, held=None, measured=answer.value, detail=answer.reason)
+        return Finding(
+            property=self.name, held=answer.held, measured=answer.value, allowed=answer.allowed, detail=answer.detail
+        )
+
+
+def worst(answers: Iterable[Answer]) -> Answer:
+    """The measurement that exceeds its allowance most; the first refusal where nothing was measured."""
+    answers = list(answers)
+    measured = [answer for answer in answers if isinstance(answer, Measured)]
+    return max(measured, key=lambda answer: answer.excess) if measured else answers[0]

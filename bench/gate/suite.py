@@ -1,0 +1,106 @@
+"""Suite: every property of the gate, and the two ways to examine a variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from ...variants.contract import AttentionShape
+from ..errors import Unsupported
+from . import causality, decode, dropout, gradients, maps, masks, numerics, twins
+from .property import Finding, Property
+from .subject import BASE_LENGTH, LONG_LENGTH, Subject, VariantSource
+
+PROPERTIES: tuple[Property, ...] = (
+    Property("shape and dtype", numerics.shape_and_dtype),
+    Property("finite", numerics.finite),
+    Property("deterministic", numerics.deterministic),
+    Property("any length", numerics.any_length),
+    Property("queries differ from keys", numerics.crosses),
+    Property("causal", causality.future_changes_nothing),
+    Property("causal values", causality.future_values_change_nothing),
+    Property("prefix consistency", causality.prefix_stands_alone),
+    Property("aligned at the last key", causality.aligned_at_last_key),
+    Property("padding content", masks.padding_content),
+    Property("padding length", masks.padding_length),
+    Property("batch independence", masks.batch_independence),
+    Property("masked rows", masks.masked_rows),
+    Property("gradient reaches", gradients.gradient_reaches),
+    Property("gradient", gradients.gradient_is_derivative),
+    Property("twin", twins.equals_twin),
+    Property("implementations", twins.implementations_agree),
+    Property("bfloat16", numerics.bfloat16, quick=False),
+    Property("float16", numerics.float16, quick=False),
+    Property("weights within mask", maps.weights_within_mask),
+    Property("weights by rows", maps.weights_by_rows),
+    Property("weights make output", maps.weights_make_output),
+    Property("simplex", maps.simplex),
+    Property("closed cases", maps.closed_cases),
+    Property("decode", decode.steps_equal_forward),
+    Property("decode state", decode.state_as_declared),
+    Property("density", decode.density_as_declared),
+    Property("dropout in training only", dropout.dropout_in_training_only),
+    Property("dropout mean", dropout.dropout_keeps_mean, quick=False),
+    Property("dropout sums", dropout.dropout_never_renormalises, quick=False),
+)
+
+
+def examine(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> list[Finding]:
+    """Every property of `variant` on `shape`, at no more than 384 positions.
+
+    `variant`: a Spec, its text, a class, or a function from a shape to an instance. `shape.dtype` and `shape.device`
+    say where it is examined. Raises SelectionError for an unknown name; where the shape is refused, no
+    finding applies.
+    """
+    shape = replace(shape, max_length=min(shape.max_length, LONG_LENGTH))
+    return list(_findings(variant, shape, PROPERTIES, seed))
+
+
+def quick_gate(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> Finding | None:
+    """The first property that fails on a short form of `shape`, or None: seconds, before any measurement on it.
+
+    The short form keeps all but the length, which is 96, and dropout, which properties set themselves; a variant that
+    refuses so few positions is examined at 384, and failing that at its own length.
+    """
+    quick = tuple(p for p in PROPERTIES if p.quick)
+    lengths = sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)})
+    for length in lengths:
+        applied = False
+        for finding in _findings(variant, replace(shape, max_length=length), quick, seed):
+            if finding.held is False:
+                return finding
+            applied |= finding.held is not None
+        if applied:
+            return None
+    return None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small tensors gain nothing from more, and on a busy machine threads that wait for one another cost a factor of 30."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _findings(
+    variant: VariantSource, shape: AttentionShape, properties: tuple[Property, ...], seed: int
+) -> Iterator[Finding]:
+    shape = replace(shape, dropout=0.0)
+    devices = [shape.device] if torch.device(shape.device).type == "cuda" else []
+    # the examination draws random numbers of its own, and a run that is gated must not notice
+    with torch.random.fork_rng(devices), _one_thread(), torch.inference_mode(False), torch.enable_grad():
+        subject = Subject(variant, shape, seed)
+        try:
+            subject.build(shape)
+        except Unsupported as refusal:
+            yield from (Finding(property=p.name, held=None, detail=str(refusal)) for p in properties)
+            return
+        for item in properties:
+            yield item.examine(subject)

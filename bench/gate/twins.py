@@ -1,0 +1,82 @@
+"""Twins: the same function, implemented otherwise, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...variants.contract import Variant
+from ..errors import Unsupported
+from .distance import gap
+from .property import Answer, Measured, NotApplicable, worst
+from .subject import Inputs, Reference, Source, Subject, View, build
+
+FACTOR = 4
+EAGER = "eager"
+
+
+def equals_twin(subject: Subject) -> Answer:
+    """an `exact` variant equals its eager twin in float64, within four times the rounding error of softmax"""
+    module = subject.module
+    if module.kind != "exact":
+        return NotApplicable(f"kind is `{module.kind}`")
+    if EAGER in subject.source.implementations:
+        twin = subject.like(dtype="float64", impl=EAGER)
+    elif module.twin:
+        twin = build(Source.of(module.twin), replace(subject.shape, dtype="float64"), subject.seed)
+    else:
+        return Measured(1.0, 0.0, "kind is `exact`, but neither `twin` nor `impl=eager` says what it equals")
+    return worst(_comparisons(subject.native, module, twin, "its twin"))
+
+
+def implementations_agree(subject: Subject) -> Answer:
+    """every `impl` that runs on the device equals the eager one in float64, within four times softmax's own error"""
+    names = subject.source.implementations
+    if EAGER not in names:
+        return NotApplicable("it has one implementation")
+    twin = subject.like(dtype="float64", impl=EAGER)
+    answers: list[Answer] = []
+    for name in names:
+        try:
+            module = subject.like(impl=name)
+        except Unsupported as refusal:
+            answers.append(NotApplicable(f"impl={name}: {refusal}"))
+        else:
+            answers.extend(_comparisons(subject.native, module, twin, f"impl={name}"))
+    return worst(answers)
+
+
+def _comparisons(view: View, module: Variant, twin: Variant, name: str) -> Iterator[Answer]:
+    found = replace(view, module=module)
+    exact = View(twin, replace(view.shape, dtype="float64"), 0.0, view.seed)
+    softmax = replace(view, module=Reference(view.shape).eval())
+    softmax_exact = replace(exact, module=softmax.module)
+    floor = (16 if view.dtype.itemsize > 2 else 2) * torch.finfo(view.dtype).eps
+    for length in view.lengths:
+        inputs = view.inputs(length)
+        keep = None
+        if view.shape.padding:
+            keep = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
+            keep[0, max(1, inputs.key.shape[2] // 2) :] = False
+        for mask in (None,) if keep is None else (None, keep):
+            own = _errors(found, exact, inputs, mask)
+            reference = _errors(softmax, softmax_exact, inputs, mask)
+            for part, error, yardstick in zip(("output", "query", "key", "value"), own, reference, strict=True):
+                what = part if part == "output" else f"gradient of {part}"
+                detail = f"{what} of {name}, {length} long{'' if mask is None else ' with padding'}"
+                yield Measured(error, FACTOR * yardstick + floor, detail)
+
+
+def _errors(found: View, exact: View, inputs: Inputs, keep: Tensor | None) -> list[float]:
+    """Gaps of the output and of the three gradients."""
+    double = inputs.map(Tensor.double)
+    with torch.enable_grad():
+        pairs = zip(
+            [found.run(inputs, keep), *found.gradients(inputs, keep)],
+            [exact.run(double, keep), *exact.gradients(double, keep)],
+            strict=True,
+        )
+        return [gap(a, b) for a, b in pairs]
