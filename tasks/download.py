@@ -115,6 +115,7 @@ def _fetch_from(url: str, remote: Remote, partial: Path, place: DataPlace) -> No
                 _receive(answer, remote, partial, have, place)
             problem = "the connection closed early"
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code < 500 and error.code != 429:
                 raise Unreachable(f"HTTP {error.code} {error.reason}") from error
             problem = f"HTTP {error.code} {error.reason}"
