@@ -1,0 +1,78 @@
+"""Board: the answer to one question over many Records, ready to be shown. Dashboards see this and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """`better`: the direction that is good, '' for neither. `importance`: where it is narrow, the highest go first."""
+
+    name: str
+    title: str
+    unit: str = ""
+    better: Literal["higher", "lower", ""] = ""
+    description: str = ""
+    importance: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One number of a row: as text for people; as value with its interval for machines, in the column's unit.
+
+    `brief`: the text for narrow places, where it differs. `note`: a mark of one letter, or why there is no number.
+    """
+
+    text: str = ""
+    brief: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """`first` and `last`: the places it may hold, both None where unranked; `group` numbers the tie groups from 1.
+
+    `reason`: why it is unranked. `records`: keys of the cells behind it.
+    """
+
+    name: str
+    entries: tuple[Entry, ...]
+    first: int | None = None
+    last: int | None = None
+    group: int | None = None
+    reason: str = ""
+    records: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Its rank as text, `2` or `2–4`; empty where unranked."""
+        if self.first is None:
+            return ""
+        return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footnote:
+    """What a reader must know; `topic` in a word or two, `warning` where the numbers cannot be trusted without it."""
+
+    topic: str
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """`ranked` in order of standing; `unranked` with reasons; `baselines`: trivial predictors, for scale."""
+
+    title: str
+    question: str
+    columns: tuple[Column, ...]
+    ranked: tuple[Row, ...]
+    unranked: tuple[Row, ...] = ()
+    baselines: tuple[Row, ...] = ()
+    footnotes: tuple[Footnote, ...] = ()

@@ -1,0 +1,122 @@
+"""`attnbench leaderboard`: the boards that the Records of a results folder answer."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..frame import Frame
+    from ..score import Correct
+    from ..store import Store
+    from ..trials import Predictions
+
+Results = Annotated[Path, typer.Option("--results", help="Folder that holds the Records.")]
+Machine = Annotated[str | None, typer.Option("--machine", help="Machine whose speeds to show.")]
+Selection = Annotated[
+    str | None, typer.Option("--selection", help="Split that chose the checkpoint: validation or test.")
+]
+Fidelity = Annotated[str | None, typer.Option("--fidelity", help="Only official, regenerated or surrogate data.")]
+Task = Annotated[str | None, typer.Option("--task", help="Only these tasks.")]
+Preset = Annotated[str | None, typer.Option("--preset", help="Only these presets.")]
+
+
+class Format(StrEnum):
+    RICH = "rich"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    JSON = "json"
+    LATEX = "latex"
+
+
+def leaderboard(
+    results: Results = Path("results/local"),
+    task: Task = None,
+    preset: Preset = None,
+    selection: Selection = None,
+    fidelity: Fidelity = None,
+    machine: Machine = None,
+    format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
+    margin: Annotated[
+        float, typer.Option(help="Points below the reference that still count as no worse.", min=0.0)
+    ] = 1.0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write instead of the terminal.")] = None,
+) -> None:
+    """Show who is right most often and what it costs, with intervals, from the Records of past runs."""
+    from ...dashboards import markdown, tables, terminal
+    from ..question import Filter, questions
+    from ..taskboard import board_for_task
+
+    frame, predictions = read(results)
+    wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
+    boards = [board_for_task(frame, q, predictions=predictions, margin=margin) for q in questions(frame, wanted)]
+    if format is Format.RICH and out is None:
+        from rich.console import Console
+
+        terminal.show(boards, Console(highlight=False))
+        return
+    render = {
+        Format.RICH: terminal.render,
+        Format.MARKDOWN: markdown.render,
+        Format.CSV: tables.to_csv,
+        Format.JSON: tables.to_json,
+        Format.LATEX: tables.to_latex,
+    }[format]
+    emit(render(boards), out)
+
+
+def read(results: Path) -> tuple[Frame, Predictions]:
+    """The Records of a results folder; raises StoreError, saying what to run, where there are none."""
+    from ..errors import StoreError
+    from ..frame import frame_of
+    from ..store import Store
+
+    store = Store(results, notice=lambda text: typer.echo(text, err=True))
+    frame = frame_of(store.records())
+    if frame.cells.empty:
+        raise StoreError(
+            f"no Records in {results}; make some with `attnbench run --variants rela,entmax15 --task lra-text`, "
+            "or name a folder that has some with --results"
+        )
+    return frame, _Predictions(store)
+
+
+class _Predictions:
+    """Reads per-example results; None, told once, for those that are not at hand or are not what they claim to be."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self.told = False
+
+    def __call__(self, name: str) -> Correct | None:
+        import numpy as np
+
+        from ..errors import StoreError
+
+        try:
+            with np.load(self.store.artifact(name), allow_pickle=False) as file:
+                correct = np.asarray(file["correct"])
+        except (StoreError, OSError, ValueError, KeyError) as error:
+            if not self.told:
+                self.told = True
+                why = error if isinstance(error, StoreError) else f"{name} is not a readable .npz of predictions"
+                typer.echo(f"not all predictions are paired by example: {why}", err=True)
+            return None
+        return correct if correct.ndim == 1 and correct.dtype == np.uint8 and (correct <= 1).all() else None
+
+
+def emit(text: str, out: Path | None) -> None:
+    """Writes to the file, or to the terminal; raises StoreError where the file cannot be written."""
+    from ..errors import StoreError
+
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot write {out}: {error.strerror or error}; name another file with --out") from None

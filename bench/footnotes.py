@@ -1,0 +1,212 @@
+"""Footnotes: what a reader must know to believe a board, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import wording
+from .board import Footnote
+from .cell import REFERENCE
+from .frame import Frame
+from .intervals import LEVEL
+from .question import Question
+from .record import Machine
+from .score import BATCHES, CAP, ratio
+from .timings import Timing, controls, floor_of
+from .trials import Trials
+
+PERCENT = f"{LEVEL:.0%}".replace("%", " %")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the rows of a task's board share. `setting`: the preset in full; `stale`: counts by reason."""
+
+    question: Question
+    trials: Mapping[str, Trials]
+    timings: dict[str, Timing]
+    margin: float
+    setting: Mapping[str, Any]
+    sources: tuple[str, ...]
+    notes: tuple[str, ...]
+    counts: Mapping[str, int]
+    trained_on: tuple[str, ...]
+    machine: Machine | None
+    foreign_load: float | None
+    reference_bytes: float | None
+    reference_parameters: float | None
+    stale: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls,
+        frame: Frame,
+        question: Question,
+        trials: Mapping[str, Trials],
+        timings: dict[str, Timing],
+        margin: float,
+    ) -> Facts:
+        cells = question.cells(frame, "train", "time", "baseline")
+        reference = cells[cells["variant"] == REFERENCE]
+        placed = cells[~cells["unplaced"]]
+        old = frame.cells[(frame.cells["stale"] != "") & (frame.cells["task"] == question.task)]
+        old = old[old["preset"] == question.preset]
+        bytes_found = frame.values("peak_bytes", reference)
+        parameters = frame.values("parameters", reference)
+        load = frame.values("foreign_load", cells)
+        return cls(
+            question=question,
+            trials=trials,
+            timings=timings,
+            margin=margin,
+            setting=next((s for s in reversed(cells["setting"].tolist()) if s), {}),
+            sources=tuple(sorted(set(placed["source"]) - {""})),
+            notes=tuple(dict.fromkeys(note for notes in placed["notes"] for note in notes)),
+            counts=next((c for c in reversed(placed["counts"].tolist()) if c), {}),
+            trained_on=tuple(sorted(set(cells[cells["lane"] == "train"]["machine"]))),
+            machine=frame.machines.get(question.machine),
+            foreign_load=max(load) if load else None,
+            reference_bytes=bytes_found[-1] if bytes_found else None,
+            reference_parameters=parameters[-1] if parameters else None,
+            stale=old["stale"].value_counts().to_dict(),
+        )
+
+
+def footnotes(facts: Facts) -> tuple[Footnote, ...]:
+    """All that applies, the most needed first."""
+    return tuple(f for part in (_data, _setting, _quality, _cost, _past) for f in part(facts))
+
+
+def _data(facts: Facts) -> Iterator[Footnote]:
+    question = facts.question
+    words = {
+        "official": "the original data, by its checksum",
+        "regenerated": "made by our generator, not the original files",
+        "surrogate": "other data of the same kind: not comparable with official results",
+        "synthetic": "inputs drawn at random",
+    }.get(question.fidelity, "unknown origin")
+    source = f" ({'; '.join(facts.sources)})" if facts.sources else ""
+    yield Footnote(
+        topic="data",
+        text=f"{question.fidelity}: {words}{source}",
+        warning=question.fidelity in ("surrogate", "unknown"),
+    )
+    for note in facts.notes:
+        yield Footnote(topic="data", text=note)
+    if facts.counts:
+        yield Footnote(
+            topic="data", text=", ".join(f"{count:,} {split}" for split, count in facts.counts.items()) + " examples"
+        )
+    if question.selection == "test":
+        yield Footnote(
+            topic="selection",
+            text="the checkpoint was chosen on the test split, as Long Range Arena does: accuracies are too high",
+            warning=True,
+        )
+
+
+def _setting(facts: Facts) -> Iterator[Footnote]:
+    setting = facts.setting
+    words = [f"preset {facts.question.preset}, protocol {facts.question.protocol}"]
+    try:
+        words += [
+            "{layers} layers, width {width}, {heads} heads, feed-forward {feed_forward}".format_map(setting),
+            "{positions} positions, {pooling} pooling".format_map(setting),
+            "length {length}, batch {batch}, {steps:,} steps".format_map(setting),
+            "learning rate {learning_rate:g}, {warmup} warm-up steps, {schedule} decay".format_map(setting),
+            "{precision}".format_map(setting),
+        ]
+    except (KeyError, ValueError):
+        words.append("no full setting was recorded")
+    yield Footnote(topic="preset", text="; ".join(words))
+
+
+def _quality(facts: Facts) -> Iterator[Footnote]:
+    able = [t for t in facts.trials.values() if t.seeds]
+    if not able:
+        return
+    reference = facts.trials.get(REFERENCE)
+    seeds = sorted({seed for t in able for seed in t.seeds})
+    kept = all(t.correct for t in able)
+    pairing = "paired by example" if kept else "not all predictions are kept: taken as independent, which is wider"
+    yield Footnote(
+        topic="accuracy",
+        text=f"mean over seeds {wording.listed([str(s) for s in seeds])}, each on the same "
+        f"{max(t.examples for t in able):,} test examples; ± and brackets: {PERCENT} intervals over seeds "
+        f"(Student's t) and over test examples ({pairing}), their squares added",
+    )
+    if reference is not None and len(able) > 1:
+        yield Footnote(
+            topic="verdict",
+            text=f"margin of {wording.margin(facts.margin)} below {REFERENCE}, by the interval of the difference",
+        )
+        yield Footnote(
+            topic="rank",
+            text=f"the places that the data leave open at {PERCENT}, corrected for all pairs; "
+            "variants of equal places are tied and in alphabetical order",
+        )
+
+
+def _cost(facts: Facts) -> Iterator[Footnote]:
+    if not facts.timings or facts.machine is None:
+        yield Footnote(topic="speed", text="no speed was measured for this board")
+        return
+    machine = facts.machine
+    rounds = sorted({len(t.seconds) for t in facts.timings.values() if t.seconds})
+    span = f"{rounds[0]}–{rounds[-1]}" if len(rounds) > 1 else "".join(map(str, rounds)) or "no"
+    unit = f"rounds in {BATCHES} batches" if rounds and rounds[0] >= 2 * BATCHES else "rounds"
+    where = (
+        machine.accelerators[0]
+        if machine.accelerators
+        else f"{machine.processor}, {machine.threads} of {machine.cores} cores"
+    )
+    torch_version = machine.versions.get("torch", "")
+    yield Footnote(
+        topic="speed",
+        text=f"one training step, {span} rounds interleaved with {REFERENCE} on {where} (machine {machine.id}"
+        + (f", torch {torch_version}" if torch_version else "")
+        + f"); brackets: {PERCENT} intervals of the geometric mean over {unit} (t)",
+    )
+    if facts.foreign_load is not None and facts.foreign_load > 0.1:
+        yield Footnote(
+            topic="speed",
+            text=f"other processes used up to {facts.foreign_load:.1f} cores meanwhile: trust ratios more than times",
+            warning=True,
+        )
+    if len(facts.trained_on) > 1:
+        yield Footnote(topic="machines", text=f"accuracies come from machines {wording.listed(facts.trained_on)}")
+    yield from _null_control(facts)
+    if any(t.outcome != "ok" for t in facts.timings.values()):
+        yield Footnote(
+            topic="failures",
+            text=f"out of memory, timeout and incorrect count as {CAP:.0f} × {REFERENCE}, the cap of all costs",
+        )
+
+
+def _null_control(facts: Facts) -> Iterator[Footnote]:
+    nulls = controls(facts.timings)
+    if not nulls:
+        yield Footnote(
+            topic="null control", text="none was measured: the noise floor of these speeds is unknown", warning=True
+        )
+        return
+    widest = max(nulls, key=lambda n: abs(n.value) + n.half_width())
+    found = ratio(widest)
+    floor = math.expm1(floor_of(facts.timings))
+    # every timed variant is one more chance to find a difference where there is none
+    separates = [n for n in nulls if n.p_value() * (len(facts.timings) + len(nulls)) < 1 - LEVEL]
+    text = (
+        f"{REFERENCE} timed under a second name came out at {found.value:.3f}× ({found.low:.3f}–{found.high:.3f}); "
+        f"≈ marks differences within this noise floor of {100 * floor:.1f} %"
+    )
+    if separates:
+        text += ". It separates from itself: no difference of that size can be trusted here"
+    yield Footnote(topic="null control", text=text, warning=bool(separates))
+
+
+def _past(facts: Facts) -> Iterator[Footnote]:
+    for reason, count in sorted(facts.stale.items()):
+        yield Footnote(topic="not counted", text=f"{count} older Record{'s' if count > 1 else ''}: {reason}")

@@ -1,0 +1,131 @@
+"""Wording: numbers as a reader of a board meets them."""
+
+from __future__ import annotations
+
+from .intervals import Interval
+
+MINUS = "−"
+
+
+def points(share: Interval) -> str:
+    """
+    >>> points(Interval(0.619, 0.606, 0.632))
+    '61.9 ± 1.3'
+    """
+    return f"{100 * share.value:.1f} ± {50 * (share.high - share.low):.1f}"
+
+
+def signed_points(gap: Interval) -> str:
+    """
+    >>> signed_points(Interval(0.004, -0.009, 0.017))
+    '+0.4 (−0.9 to +1.7)'
+    """
+    return f"{signed(gap.value)} ({signed(gap.low)} to {signed(gap.high)})"
+
+
+def signed(share: float) -> str:
+    """
+    >>> signed(0.004), signed(-0.0001)
+    ('+0.4', '0.0')
+    """
+    text = f"{abs(100 * share):.1f}"
+    if float(text) == 0:
+        return text
+    return (MINUS if share < 0 else "+") + text
+
+
+def speed(ratio: Interval) -> str:
+    """A cost ratio to the reference, in the direction that reads well.
+
+    >>> speed(Interval(0.5, 0.45, 0.55)), speed(Interval(1.02, 0.99, 1.05)), speed(point(0.25))
+    ('2.00× faster (1.82–2.22)', '1.02× slower (0.99–1.05)', '4.00× faster')
+    """
+    return _direction(ratio, "faster", "slower")
+
+
+def memory(times: float) -> str:
+    """
+    >>> memory(0.25)
+    '4.00× less'
+    """
+    return _direction(point(times), "less", "more")
+
+
+def point(value: float) -> Interval:
+    """A value without an interval."""
+    return Interval(value, value, value)
+
+
+def margin(of_points: float) -> str:
+    """
+    >>> margin(1.0), margin(0.5)
+    ('1 point', '0.5 points')
+    """
+    return f"{of_points:g} point{'' if of_points == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """
+    >>> percent(0.004), percent(0.0), percent(0.98)
+    ('0.4 %', '0 %', '98 %')
+    """
+    value = 100 * share
+    if 0 < value < 0.05:
+        return "< 0.1 %"
+    if 99.95 < value < 100:
+        return "> 99.9 %"
+    return f"{value:.0f} %" if value in (0, 100) or 9.95 <= value <= 99 else f"{value:.1f} %"
+
+
+def count(number: float) -> str:
+    """
+    >>> count(364_290), count(1_200_000), count(930)
+    ('364k', '1.20M', '930')
+    """
+    if number >= 1e6:
+        return f"{number / 1e6:.2f}M"
+    return f"{number / 1e3:.0f}k" if number >= 1e4 else f"{number:,.0f}"
+
+
+def size(count_of_bytes: float) -> str:
+    """
+    >>> size(123_456_789)
+    '118 MiB'
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if count_of_bytes < 1024:
+            return f"{count_of_bytes:.0f} {unit}"
+        count_of_bytes /= 1024
+    return f"{count_of_bytes:.1f} GiB"
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.0412), duration(2.5)
+    ('41.2 ms', '2.50 s')
+    """
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}" if scale > 1 else f"{seconds:.2f} s"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def listed(items: list[str] | tuple[str, ...]) -> str:
+    """
+    >>> listed(["0", "1", "2"])
+    '0, 1 and 2'
+    """
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
+
+
+def _direction(ratio: Interval, low_word: str, high_word: str) -> str:
+    value, low, high, word = ratio.value, ratio.low, ratio.high, high_word
+    if value < 1:
+        value, low, high, word = 1 / value, 1 / high, 1 / low, low_word
+    shown, first, last = (_times(end, value) for end in (value, low, high))
+    ends = f" ({first}–{last})" if first != last else ""
+    return f"{shown}× {word}{ends}" if float(shown) != 1 else f"{shown}×{ends}"
+
+
+def _times(number: float, like: float) -> str:
+    return f"{number:.{2 if like < 9.95 else 1 if like < 99.5 else 0}f}"

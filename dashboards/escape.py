@@ -1,0 +1,25 @@
+"""Escape: text that came from a Record, made harmless before it is shown."""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def visible(text: str, longest: int | None = None) -> str:
+    r"""`text` on one line, with every control character, and every one that reorders or hides text, as its code.
+
+    >>> visible("a\x1b[31mb\nc"), visible("abcdef", longest=4)
+    ('a\\x1b[31mb c', 'abcd… (2 more characters)')
+    """
+    if longest is not None and len(text) > longest:
+        text, rest = text[:longest], len(text) - longest
+        return visible(text) + f"… ({rest:,} more characters)"
+    return "".join(_shown(letter) for letter in text.replace("\r\n", "\n").replace("\n", " ").replace("\t", " "))
+
+
+def _shown(letter: str) -> str:
+    # Cc controls, Cf formats (bidirectional overrides, zero-width joiners), Cs lone surrogates, Zl and Zp line ends
+    if unicodedata.category(letter) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        return letter
+    code = ord(letter)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

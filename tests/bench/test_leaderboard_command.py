@@ -1,0 +1,94 @@
+"""`attnbench leaderboard`, from a results folder to text."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from attnbench.bench.cli.leaderboard import leaderboard
+from attnbench.bench.errors import SelectionError, StoreError
+from attnbench.bench.store import Store
+
+
+@pytest.fixture
+def results(bench, tmp_path: Path) -> Path:
+    b = bench()
+    for name, share in (("softmax", 0.6), ("rela", 0.7)):
+        b.train(name, [], correct=[(np.arange(500) < share * 500).astype(np.uint8)] * 3)
+    store = Store(tmp_path)
+    for record in b.records:
+        file = tmp_path / "artifacts" / record.artifacts["predictions"]
+        file.parent.mkdir(exist_ok=True)
+        np.savez(file, correct=b.artifacts[file.name], predicted=b.artifacts[file.name])
+        store.append(record)
+    return tmp_path
+
+
+def run(*arguments: str) -> str:
+    app = typer.Typer()
+    app.command()(leaderboard)
+    found = CliRunner().invoke(app, list(arguments))
+    if found.exception and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_shows_the_board_of_a_folder(results: Path) -> None:
+    shown = run("--results", str(results))
+    assert "rela" in shown and "+10.0" in shown
+
+
+@pytest.mark.parametrize(
+    ("form", "begin"), [("markdown", "## lra"), ("csv", "board,group"), ("json", "{"), ("latex", "\\begin{table}")]
+)
+def test_every_format_goes_to_the_terminal_or_a_file(form: str, begin: str, results: Path, tmp_path: Path) -> None:
+    assert run("--results", str(results), "--format", form).startswith(begin)
+    assert run("--results", str(results), "--format", form, "--out", str(tmp_path / "sub" / "board")) == ""
+    assert (tmp_path / "sub" / "board").read_text(encoding="utf-8").startswith(begin)
+
+
+def test_predictions_are_paired_by_example(results: Path) -> None:
+    board = json.loads(run("--results", str(results), "-f", "json"))["boards"][0]
+    gap = next(r for r in board["ranked"] if r["name"] == "rela")["entries"]["gap"]
+    assert gap["value"] == pytest.approx(10.0)
+    assert gap["high"] - gap["value"] == pytest.approx(196 * (0.1 * 0.9 / 499) ** 0.5, rel=1e-3)
+
+
+def test_missing_or_broken_predictions_are_told_and_cost_only_the_pairing(results: Path) -> None:
+    for file in (results / "artifacts").iterdir():
+        file.write_bytes(b"not a zip")
+    shown = run("--results", str(results))
+    assert "not all predictions are paired by example" in shown and "+10.0" in shown
+
+
+def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"no Records in .*attnbench run"):
+        run("--results", str(tmp_path / "nothing"))
+
+
+def test_a_filter_that_fits_nothing_says_what_there_is(results: Path) -> None:
+    with pytest.raises(SelectionError, match="there are Records of: quick"):
+        run("--results", str(results), "--preset", "slow")
+
+
+def test_a_file_that_cannot_be_written_is_one_message(results: Path) -> None:
+    with pytest.raises(StoreError, match="name another file with --out"):
+        run("--results", str(results), "-f", "csv", "--out", str(results))
+
+
+def test_needs_no_torch(results: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from attnbench.bench.cli.leaderboard import leaderboard\n"
+        "assert not {'torch', 'pandas'} & set(sys.modules), 'imported for nothing'\n"
+        f"leaderboard(results=Path({str(results)!r}))\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

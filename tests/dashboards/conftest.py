@@ -1,0 +1,56 @@
+"""A Board with everything on it, and text that nobody wishes to run."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnbench.bench.board import Board, Column, Entry, Footnote, Row
+
+HOSTILE = "a[p=<script>alert(1)</script>]"
+REASON = "crashed: \x1b[31mred\x1b[0m | \u202etxt.exe [bold]loud[/bold] `code` @octocat & " + "x" * 10_000
+
+
+@pytest.fixture
+def board() -> Board:
+    columns = (
+        Column(name="accuracy", title="accuracy", unit="%", better="higher", importance=0),
+        Column(name="gap", title="vs softmax", unit="points", better="higher", importance=1),
+        Column(name="verdict", title="verdict", importance=4),
+        Column(name="step_time", title="step time", unit="× reference", better="lower", importance=1),
+        Column(name="sparsity", title="zeros", unit="fraction", importance=2),
+        Column(name="parameters", title="parameters", unit="count", better="lower", importance=7),
+        Column(name="empty", title="never filled", importance=0),
+    )
+    blank = Entry()
+
+    def accuracy(value: float) -> Entry:
+        return Entry(text=f"{value:.1f} ± 1.2", value=value, low=value - 1.2, high=value + 1.2)
+
+    gap = Entry(text="+8.0 (+6.9 to +9.1)", brief="+8.0 ± 1.1", value=8.0, low=6.9, high=9.1)
+    small = Entry(text="−0.1 (−0.5 to +0.3)", brief="−0.1 ± 0.4", value=-0.1, low=-0.5, high=0.3)
+    slower = Entry(text="3.10× slower (2.98–3.22)", brief="3.10× slower", value=3.1, low=2.98, high=3.22)
+    even = Entry(text="1.01× slower (0.99–1.03)", brief="1.01× slower", value=1.01, low=0.99, high=1.03, note="≈")
+    zeros, size, heavy = (
+        Entry(text="88 %", value=0.88),
+        Entry(text="100k", value=1e5),
+        Entry(text="120k", value=1.2e5, note="†"),
+    )
+    return Board(
+        title="lra-text, preset quick",
+        question="Which attention is right most often on lra-text, and what does it cost against softmax?",
+        columns=columns,
+        ranked=(
+            Row(name="entmax15", entries=(accuracy(70.0), gap, Entry(text="better"), slower, zeros, size, blank),
+                first=1, last=1, group=1, records=("k1", "k2")),
+            Row(name="local[window=64]", first=2, last=3, group=2,
+                entries=(accuracy(61.9), small, Entry(text="within 1 point"), even, blank, heavy, blank)),
+            Row(name="softmax", entries=(accuracy(62.0), Entry(text="reference", value=0.0), blank,
+                Entry(text="41 ms a step", value=1.0), blank, size, blank), first=2, last=3, group=2),
+        ),
+        unranked=(Row(name=HOSTILE, entries=(blank,) * 7, reason=REASON),),
+        baselines=(Row(name="majority", entries=(accuracy(50.0), *(blank,) * 6)),),
+        footnotes=(
+            Footnote(topic="data", text="surrogate: other data of the same kind", warning=True),
+            Footnote(topic="speed", text="95 % intervals; 5_000 rounds & more"),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Boards as text: golden files, widths, and text from Records that must stay text."""
+
+import csv
+import doctest
+import io
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from attnbench.bench.board import Board
+from attnbench.dashboards import escape, markdown, tables, terminal
+from attnbench.dashboards.escape import visible
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+RENDERERS = {
+    "board-80.txt": lambda board: terminal.render([board], 80),
+    "board-200.txt": lambda board: terminal.render([board], 200),
+    "board.md": lambda board: markdown.render([board]),
+    "board.csv": lambda board: tables.to_csv([board]),
+    "board.json": lambda board: tables.to_json([board]),
+    "board.tex": lambda board: tables.to_latex([board]),
+}
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_golden(name: str, board: Board) -> None:
+    """Run with ATTNBENCH_GOLDEN=write to accept a change, and look at the difference."""
+    shown = RENDERERS[name](board)
+    if os.environ.get("ATTNBENCH_GOLDEN") == "write":
+        (GOLDEN / name).write_text(shown, encoding="utf-8")
+    assert shown == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(escape).failed == 0
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_no_line_is_wider_than_the_terminal(width: int, board: Board) -> None:
+    assert max(cell_len(line) for line in terminal.render([board], width).split("\n")) <= width
+
+
+def test_a_narrow_terminal_keeps_quality_and_cost_and_says_what_it_left_out(board: Board) -> None:
+    narrow = terminal.render([board], 80)
+    assert "+8.0 ± 1.1" in narrow and "3.10× slower" in narrow and "2.98" not in narrow
+    assert "left out: " in narrow and "parameters" in narrow.partition("left out: ")[2]
+    wide = terminal.render([board], 200)
+    assert "(2.98–3.22)" in wide and "120k †" in wide and "left out" not in wide
+
+
+def test_columns_without_entries_are_not_shown(board: Board) -> None:
+    assert "never filled" not in terminal.render([board], 200) + markdown.render([board]) + tables.to_latex([board])
+
+
+@pytest.mark.parametrize("name", ["board-80.txt", "board.md", "board.csv", "board.tex"])
+def test_nothing_from_a_record_takes_effect(name: str, board: Board) -> None:
+    shown = RENDERERS[name](board)
+    assert "\x1b" not in shown and "\u202e" not in shown and "\\x1b" in shown.replace("\\textbackslash{}", "\\")
+    if name.startswith("board-"):
+        assert "<script>" in shown and "[bold]loud[/bold]" in shown
+
+
+def test_markdown_lets_no_markup_of_a_record_through(board: Board) -> None:
+    shown = markdown.render([board])
+    assert "<script>" not in shown and "&lt;script&gt;" in shown
+    assert "@octocat" not in shown and "\\`code\\`" in shown
+    table = [line for line in shown.split("\n") if line.startswith("|")]
+    assert len(table) == 2 + 5 and {line.replace("\\|", "").count("|") for line in table} == {9}
+
+
+def test_long_reasons_are_cut_for_people_and_whole_for_machines(board: Board) -> None:
+    assert "more characters)" in terminal.render([board], 80) and len(terminal.render([board], 80)) < 4000
+    assert len(json.loads(tables.to_json([board]))["boards"][0]["unranked"][0]["reason"]) > 10_000
+
+
+def test_csv_reads_back_as_numbers(board: Board) -> None:
+    rows = list(csv.DictReader(io.StringIO(tables.to_csv([board]))))
+    assert [row["group"] for row in rows] == ["ranked"] * 3 + ["unranked", "baseline"]
+    assert (float(rows[0]["gap"]), float(rows[0]["gap_low"]), rows[1]["rank_first"], rows[1]["rank_last"]) == (
+        8.0,
+        6.9,
+        "2",
+        "3",
+    )
+    assert rows[3]["accuracy"] == ""
+
+
+def test_csv_of_boards_with_other_columns_shares_one_header(board: Board) -> None:
+    other = replace(board, columns=(replace(board.columns[0], name="loss"), *board.columns[1:]))
+    rows = list(csv.DictReader(io.StringIO(tables.to_csv([board, other]))))
+    assert len(rows) == 10 and rows[0]["loss"] == "" and rows[5]["accuracy"] == "" and rows[5]["loss"] == "70.0"
+
+
+def test_json_keys_entries_by_column(board: Board) -> None:
+    first = json.loads(tables.to_json([board]))["boards"][0]["ranked"][0]
+    assert (first["entries"]["step_time"]["value"], first["first"], first["records"]) == (3.1, 1, ["k1", "k2"])
+
+
+def test_a_board_without_rows_still_says_why(board: Board) -> None:
+    bare = replace(board, ranked=(), unranked=(), baselines=())
+    for render in RENDERERS.values():
+        assert "surrogate" in render(bare) or render in (RENDERERS["board.csv"],)
+
+
+def test_lone_surrogates_and_null_bytes_are_shown_as_codes() -> None:
+    assert visible("a\x00\ud800\u2028b") == "a\\x00\\ud800\\u2028b"
+    visible("a\ud800").encode("utf-8")
