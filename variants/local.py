@@ -1,0 +1,101 @@
+"""Local attention: blocks of queries, each beside its own block of keys and a flange around it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .bands import Band, RecentCache, attend, cached_bytes
+from .contract import AttentionShape, Mask
+from .patterns import PatternVariant, whole
+from .rank_positions import RankPositions
+
+
+class Local(PatternVariant):
+    """Block-local attention: each block of queries sees its own block and the `flange` keys before it.
+
+    Without a causal mask it also sees the `flange` keys after. The block, not the query, sets the window: the first
+    query of a block sees `flange` keys back, the last one block - 1 more. `query_block`: 256 as in the Routing
+    Transformer, or an eighth of max_length where that is less. `flange`: as `query_block`; any number, also 0 (blocks
+    apart). `relative` adds vectors by distance; `max_relative` (default query_block + flange) may not be below
+    query_block + flange. Only the blocks are computed. Decoding keeps query_block + flange tokens.
+    """
+
+    equation: ClassVar = "o_i = sum_j softmax_j(q_i·(k_j + a_{j-i}) / sqrt(d)) (v_j + b_{j-i}); j in block(i) ± flange"
+    paper: ClassVar = "Parmar et al. 2018, Image Transformer, 1D local attention; Roy et al. 2021, Routing Transformer"
+    time: ClassVar = "O(N (query_block + flange) d)"
+    memory: ClassVar = "O(N (query_block + flange))"
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        query_block: int | None = None,
+        flange: int | None = None,
+        relative: bool = True,
+        max_relative: int | None = None,
+    ):
+        super().__init__(shape)
+        self.query_block = whole("query_block", query_block, min(256, shape.max_length // 8))
+        self.flange = whole("flange", flange, self.query_block, least=0)
+        if relative:
+            needed = self.query_block + self.flange
+            self.positions = RankPositions(
+                max_relative,
+                shape.head_dim,
+                needed=needed,
+                because=f"query_block {self.query_block} + flange {self.flange}",
+            )
+
+    def visible(self, at: Tensor, keys: int, causal: bool) -> Tensor:
+        start = (at // self.query_block * self.query_block)[:, None]
+        key_at = torch.arange(keys, device=at.device)
+        seen = (key_at >= start - self.flange) & (key_at < start + self.query_block + self.flange)
+        return (seen & (key_at <= at[:, None]) if causal else seen)[None]
+
+    def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        after = 0 if mask.causal else self.flange
+        band = Band.fit(query.shape[2], self.query_block, self.flange, after)
+        output = attend(
+            band.split(query),
+            band.spans(key),
+            band.spans(value),
+            band.allowed(mask.keep, mask.causal, query.device),
+            scale=query.shape[-1] ** -0.5,
+            dropout=self.dropout,
+            positions=self.positions,
+            before=band.before,
+        )
+        return band.merge(output)
+
+    def entries(self, length: int, causal: bool) -> int:
+        total = 0
+        for start in range(0, length, self.query_block):
+            own = min(self.query_block, length - start)
+            before, after = min(self.flange, start), min(self.flange, length - start - own)
+            total += own * before + (own * (own + 1) // 2 if causal else own * (own + after))
+        return total
+
+    def state_bytes(self, shape: AttentionShape) -> int:
+        return cached_bytes(shape, self.query_block + self.flange)
+
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: RecentCache | None = None
+    ) -> tuple[Tensor, RecentCache]:
+        cache = state or RecentCache.empty(key, value)
+        if cache.seen % self.query_block == 0:
+            cache.trim(0, self.flange)
+        cache.append(key, value)
+        output = attend(
+            query,
+            cache.key,
+            cache.value,
+            None,
+            scale=query.shape[-1] ** -0.5,
+            dropout=self.dropout,
+            positions=self.positions,
+            before=cache.key.shape[2] - 1,
+        )
+        return output, cache
