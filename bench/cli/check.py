@@ -16,7 +16,6 @@ from ..registry import VARIANTS
 from ..spec import Spec, parse_selection
 
 if TYPE_CHECKING:
-    from ...variants.contract import AttentionShape
     from ..gate import Finding
 
 HEADS, HEAD_DIM, LENGTH = 2, 16, 384
@@ -84,7 +83,7 @@ def check(
     dtype: Annotated[str, typer.Option(help="Precision to examine in: float32, bfloat16, float16.")] = "float32",
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one object for each finding.")] = False,
 ) -> None:
-    """Test what variants promise: causality, padding, gradients, precision, decoding and more. Exit code 1 where one fails."""
+    """Test what variants promise: causality, padding, gradients, precision, decoding. Exit code 1 where one fails."""
     specs = _specs(names or [], every)
     _require(device, dtype)
     # one table for one or a few; for all of them a line each, and the table of those that fail

@@ -58,8 +58,7 @@ def dropout_never_renormalises(subject: Subject) -> Answer:
     inputs = view.inputs(min(LENGTH, view.lengths[0]))
     with torch.no_grad():
         weights = subject.module.weights(inputs.query, inputs.key, view.mask())
-    if weights is None:
-        return NotApplicable("it shows no weights")
+    assert weights is not None
     ones = Inputs(inputs.query, inputs.key, torch.ones_like(inputs.value))
     sums = _draws(dropped, view, ones, DRAWS, subject.seed)[..., 0]
     expected = weights.double().square().sum(-1) * RATE / (1 - RATE)
@@ -70,10 +69,13 @@ def dropout_never_renormalises(subject: Subject) -> Answer:
 
 def _prepared(subject: Subject) -> tuple[View, Variant] | NotApplicable:
     view = subject.native
+    inputs = view.inputs(min(LENGTH, view.lengths[0]))
+    with torch.no_grad():
+        if subject.module.weights(inputs.query, inputs.key, view.mask()) is None:
+            return NotApplicable("it shows no weights that could be dropped")
     if not linear_in_value(view):
         return NotApplicable("the output is not linear in the values")
     dropped = subject.like(dropout=RATE)
-    inputs = view.inputs(min(LENGTH, view.lengths[0]))
     if not _draws(dropped, view, inputs, 2, subject.seed).diff(dim=0).any():
         return NotApplicable("it drops nothing inside")
     return view, dropped

@@ -124,6 +124,9 @@ def _sums(view: View) -> Iterator[Answer]:
     inputs, keep = _masked(view)
     weights = _all(view, inputs, keep).double()
     alive = _allowed(view, inputs, keep, weights).any(-1)
+    if keep is not None and not view.shape.cross:
+        # the weights of a padded query mean nothing
+        alive = alive & keep[:, None].to(alive.device)
     sums = weights.sum(-1)[alive]
     yield Measured((sums - 1).abs().max().item(), max(view.tolerance, 1e-5), "sum of a row, away from 1")
     yield Measured(max(0.0, -weights.min().item()), 0.0, "a negative weight")

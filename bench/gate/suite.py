@@ -41,7 +41,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("closed cases", maps.closed_cases),
     Property("decode", decode.steps_equal_forward),
     Property("decode state", decode.state_as_declared),
-    Property("density", decode.density_as_declared),
+    Property("density", decode.density_as_declared, quick=False),
     Property("dropout in training only", dropout.dropout_in_training_only),
     Property("dropout mean", dropout.dropout_keeps_mean, quick=False),
     Property("dropout sums", dropout.dropout_never_renormalises, quick=False),
@@ -80,7 +80,7 @@ def quick_gate(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from more, and on a busy machine threads that wait for one another cost a factor of 30."""
+    """Small tensors gain nothing from more; on a busy machine threads that wait for each other cost a factor of 30."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
