@@ -252,6 +252,13 @@ def masked_softmax(scores: Tensor, allowed: Tensor | None, dim: int = -1) -> Ten
     return weights.masked_fill(~allowed, 0.0)
 
 
+def allowed_keys(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """How many keys each query may see, broadcastable to (batch, heads, queries, 1), in the dtype of `scores`."""
+    if allowed is None:
+        return scores.new_full((1, 1, 1, 1), scores.shape[-1])
+    return allowed.expand(*allowed.shape[:-1], scores.shape[-1]).sum(-1, keepdim=True).to(scores.dtype)
+
+
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which scores and sums are kept: float32 at least."""
     return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,65 @@
+"""Rectified linear attention: ReLU in the place of softmax, and a gated norm of what comes out."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .contract import AttentionShape, Mask, ScoredVariant
+
+
+class ReLA(ScoredVariant):
+    """Rectified linear attention: ReLU of the scores as weights, then an RMS norm gated by its own input.
+
+    Weights are the rectified scores: not normalised, before dropout. The norm runs over the concatenated heads, so that
+    their relative size matters; `norm=head` gives each head its own, `gated=false` leaves the gate out. `epsilon` is
+    the paper's 1e-8. Sums, norm and gate are computed in float32 whatever the dtype of the inputs, since the sum over
+    keys grows with their number and leaves the range of float16.
+
+    A query without a positive score in any head is a null row: its output is exactly zero, and so is its gradient. The
+    norm multiplies gradients by up to 1 / sqrt(epsilon) = 1e4 there, which float32 holds with room (it would leave the
+    range of float16, and then meet a zero as infinity), and the ReLU lets nothing of it through. Rows that are nearly
+    null do pass it on; a larger epsilon tames them.
+    """
+
+    equation: ClassVar = "P = ReLU(Q K^T / sqrt(d)); o = P V; O = s * o / sqrt(mean(o^2) + eps) * sigmoid(g * o)"
+    paper: ClassVar = "Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units"
+    simplex: ClassVar = False
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        gated: bool = True,
+        norm: Literal["concat", "head"] = "concat",
+        epsilon: float = 1e-8,
+    ):
+        super().__init__(shape)
+        self.norm = norm
+        self.epsilon = epsilon
+        self.scale = nn.Parameter(torch.ones(shape.width))
+        # uniform with the variance 1 / width: the gate starts near one half
+        bound = math.sqrt(3.0 / shape.width)
+        self.gate = nn.Parameter(torch.empty(shape.width).uniform_(-bound, bound)) if gated else None
+
+    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        weights = scores.relu()
+        return weights if allowed is None else weights * allowed.to(weights.dtype)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        weights = F.dropout(self.weights(query, key, mask), self.shape.dropout, self.training)
+        return self.normalise(weights @ value.to(weights.dtype)).to(value.dtype)
+
+    def normalise(self, sums: Tensor) -> Tensor:
+        """The gated norm of the weighted sums of values, both (batch, heads, queries, head_dim), float32 at least."""
+        across = (1, 3) if self.norm == "concat" else (3,)
+        inverse = torch.rsqrt(sums.square().mean(across, keepdim=True) + self.epsilon)
+        output = sums * inverse * self._per_head(self.scale)
+        return output if self.gate is None else output * torch.sigmoid(self._per_head(self.gate) * sums)
+
+    def _per_head(self, parameter: Tensor) -> Tensor:
+        return parameter.view(self.shape.heads, 1, self.shape.head_dim)
