@@ -22,7 +22,7 @@ _LATEX = {
 
 
 def to_csv(boards: Sequence[Board]) -> str:
-    """One line per row of every board: group and places, then value, low and high by column; a text where it has no value."""
+    """One line per row of every board: group, places, then value (text where there is none), low and high by column."""
     names = list(dict.fromkeys(column.name for board in boards for column in board.columns))
     header = ["board", "group", "rank_first", "rank_last", "variant", "reason"]
     header += [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
