@@ -16,6 +16,6 @@ class Floor(ScoredVariant):
         self.floor = floor
 
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        keys = scores.shape[-1] if allowed is None else allowed.sum(-1, keepdim=True).clamp(min=1)
+        keys = scores.shape[-1] if allowed is None else allowed.sum(-1, keepdim=True, dtype=scores.dtype).clamp(min=1)
         kept = (masked_softmax(scores, allowed) - self.floor / keys).relu()
         return kept / kept.sum(-1, keepdim=True).clamp(min=1e-9)
