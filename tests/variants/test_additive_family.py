@@ -413,9 +413,9 @@ def test_the_logits_of_additive_lm_stay_within_its_rescale() -> None:
     torch.testing.assert_close(x.std(-1), torch.ones_like(x[..., 0]), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("layer", "window"), [(0, None), (1, 6), (2, 12), (3, None)])
+@pytest.mark.parametrize(("layer", "window"), [(0, None), (1, 6), (2, 12), (3, 24), (4, None)])
 def test_windows_double_with_the_layer_and_the_first_and_last_layer_see_all(layer: int, window: int | None) -> None:
-    assert make("additive-lm[window=3]", layer=layer, layers=4, causal=True).window == window
+    assert make("additive-lm[window=3]", layer=layer, layers=5, causal=True).window == window
 
 
 @pytest.mark.parametrize(
@@ -490,6 +490,11 @@ def test_dropout_of_additive_lm_falls_on_both_averages_and_on_nothing_in_evaluat
     expected = nn.functional.dropout(variant._pool(first * k, variant.key_vector, Mask(causal=True)), 0.5) * v
     torch.manual_seed(9)
     torch.testing.assert_close(variant(q, k, v, Mask(causal=True)), expected)
+    one = [x[:, :, :1] for x in (q, k, v)]
+    torch.manual_seed(9)
+    stepped, _ = variant.step(*one)
+    torch.manual_seed(9)
+    torch.testing.assert_close(stepped, variant(*one, Mask(causal=True)))
 
 
 def test_two_logits_a_token_are_declared_of_all_pairs() -> None:

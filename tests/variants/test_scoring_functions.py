@@ -205,6 +205,18 @@ def test_decoded_outputs_equal_the_parallel_ones_and_the_state_has_the_declared_
 
 @pytest.mark.parametrize("selection", SELECTIONS)
 @torch.no_grad()
+def test_a_decoded_token_drops_as_the_parallel_one_does(selection: str) -> None:
+    variant = make(selection, dropout=0.5)
+    q, k, v = heads(1, 1, batch=20)
+    torch.manual_seed(1)
+    stepped, _ = variant.step(q, k, v)
+    torch.manual_seed(1)
+    torch.testing.assert_close(stepped, variant(q, k, v, Mask(causal=True)))
+    assert not torch.equal(stepped, variant.eval()(q, k, v, Mask(causal=True)))
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+@torch.no_grad()
 def test_the_future_changes_nothing_before_it(selection: str) -> None:
     variant = make(selection, max_length=40)
     q, k, v = heads(40, 40)
@@ -323,6 +335,7 @@ def test_no_tensor_is_larger_than_the_mechanism_needs(selection: str, elements: 
 @torch.no_grad()
 def test_normalized_additive_scores_do_not_depend_on_the_length_of_w(scale: float) -> None:
     variant = make("additive[normalized=true]")
+    assert variant.bias is not None  # part of that form
     q, k, _ = heads(4, 4)
     before = variant.score(q, k)
     variant.direction *= scale
