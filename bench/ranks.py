@@ -41,7 +41,7 @@ def standings(names: Sequence[str], gap: Gap, floor: float = 0.0) -> list[Standi
     for at, one in enumerate(names):
         for other in names[at + 1 :]:
             difference = gap(one, other)
-            if abs(difference.value) > floor and difference.p_value() * pairs < 1 - LEVEL:
+            if abs(difference.value) > floor and difference_is_proven(difference, pairs):
                 winner, loser = (one, other) if difference.value > 0 else (other, one)
                 better[loser].add(winner)
     ahead = {name: _closure(name, better) for name in names}
@@ -50,6 +50,17 @@ def standings(names: Sequence[str], gap: Gap, floor: float = 0.0) -> list[Standi
         for name in names
     ]
     return sorted(found, key=lambda s: (s.first, s.last, s.name))
+
+
+def difference_is_proven(difference: Estimate, pairs: int = 1) -> bool:
+    """Whether zero is out of the question, as one of that many pairs.
+
+    >>> from attnbench.bench.intervals import Noise
+    >>> gap = Estimate(2.2, (Noise(1.0),))
+    >>> difference_is_proven(gap), difference_is_proven(gap, pairs=3)
+    (True, False)
+    """
+    return difference.p_value() * pairs < 1 - LEVEL
 
 
 def _closure(name: str, better: dict[str, set[str]]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""`attnbench leaderboard`: the boards that the Records of a results folder answer."""
+"""`attnbench leaderboard` and `compare`: what the Records of a results folder say."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ Selection = Annotated[
 Fidelity = Annotated[str | None, typer.Option("--fidelity", help="Only official, regenerated or surrogate data.")]
 Task = Annotated[str | None, typer.Option("--task", help="Only these tasks.")]
 Preset = Annotated[str | None, typer.Option("--preset", help="Only these presets.")]
+Margin = Annotated[float, typer.Option(help="Points below the reference that still count as no worse.", min=0.0)]
 
 
 class Format(StrEnum):
@@ -40,9 +41,7 @@ def leaderboard(
     fidelity: Fidelity = None,
     machine: Machine = None,
     format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
-    margin: Annotated[
-        float, typer.Option(help="Points below the reference that still count as no worse.", min=0.0)
-    ] = 1.0,
+    margin: Margin = 1.0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write instead of the terminal.")] = None,
 ) -> None:
     """Show who is right most often and what it costs, with intervals, from the Records of past runs."""
@@ -120,3 +119,47 @@ def emit(text: str, out: Path | None) -> None:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror or error}; name another file with --out") from None
+
+
+def compare(
+    one: Annotated[str, typer.Argument(help="A variant.")],
+    other: Annotated[str, typer.Argument(help="The variant to hold it against.")] = "softmax",
+    results: Results = Path("results/local"),
+    task: Task = None,
+    preset: Preset = None,
+    selection: Selection = None,
+    fidelity: Fidelity = None,
+    machine: Machine = None,
+    margin: Margin = 1.0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say how two variants differ, with intervals and in words, question by question."""
+    import json as writer
+    from dataclasses import asdict
+
+    from ...dashboards.escape import visible
+    from ..comparison import compare as compare_on
+    from ..errors import SelectionError
+    from ..question import Filter, questions
+
+    frame, predictions = read(results)
+    wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
+    found, problems = [], []
+    for question in questions(frame, wanted):
+        try:
+            found.append(compare_on(frame, question, one, other, predictions, margin))
+        except SelectionError as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]
+    if json:
+        typer.echo(writer.dumps([asdict(c) for c in found], indent=1))
+        return
+    for at, comparison in enumerate(found):
+        question = comparison.question
+        where = ", ".join(
+            filter(None, [question.task, question.preset, question.fidelity, question.selection, question.machine])
+        )
+        typer.echo(("\n" if at else "") + visible(f"{comparison.one} against {comparison.other} on {where}"))
+        for sentence in comparison.sentences:
+            typer.echo(f"  {visible(sentence)}")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attnbench.bench.cli.leaderboard import leaderboard
+from attnbench.bench.cli.leaderboard import compare, leaderboard
 from attnbench.bench.errors import SelectionError, StoreError
 from attnbench.bench.store import Store
 
@@ -29,9 +30,9 @@ def results(bench, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, command: Callable[..., None] = leaderboard) -> str:
     app = typer.Typer()
-    app.command()(leaderboard)
+    app.command()(command)
     found = CliRunner().invoke(app, list(arguments))
     if found.exception and not isinstance(found.exception, SystemExit):
         raise found.exception
@@ -92,3 +93,16 @@ def test_needs_no_torch(results: Path) -> None:
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_compare_speaks_in_sentences(results: Path) -> None:
+    shown = run("rela", "--results", str(results), command=compare)
+    assert shown.startswith("rela against softmax on lra-text, quick, official, validation\n")
+    assert "+10.0 points" in shown and "rela is right more often than softmax" in shown
+    (found,) = json.loads(run("rela", "softmax", "--results", str(results), "--json", command=compare))
+    assert found["points"]["value"] == pytest.approx(10.0) and len(found["records"]) == 6
+
+
+def test_compare_names_what_there_is(results: Path) -> None:
+    with pytest.raises(SelectionError, match="there are: rela, softmax"):
+        run("topk", "--results", str(results), command=compare)
