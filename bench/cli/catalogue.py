@@ -157,7 +157,11 @@ def _variant_facts(spec: Spec) -> Iterator[Fact]:
 
 def _class_facts(plugin: type[Variant]) -> Iterator[Fact]:
     yield Fact(label="equation", value=plugin.equation or "not stated")
-    kinds = {"exact": "exact", "approximate": "approximates softmax", "different": "a function of its own"}
+    kinds = {
+        "exact": f"exact: the same function as {plugin.twin}" if plugin.twin else "exact",
+        "approximate": "approximates softmax",
+        "different": "a function of its own",
+    }
     yield Fact(label="kind", value=kinds[plugin.kind])
     causalities = {
         "strict": "strict",
