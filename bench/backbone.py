@@ -37,7 +37,8 @@ class Attention(nn.Module):
         # a variant decides itself what it accumulates in; autocast would cast its float32 scores back down
         with torch.autocast(x.device.type, enabled=False):
             output = self.variant(query, key, value, mask)
-        return self.project_out(output.transpose(1, 2).reshape(batch, length, width))
+        joined: Tensor = self.project_out(output.transpose(1, 2).reshape(batch, length, width))
+        return joined
 
 
 class Block(nn.Module):
@@ -61,7 +62,8 @@ class Block(nn.Module):
         if self.before is not None:
             x = x + self.before(x, mask.keep)
         x = x + self.dropout(self.attention(self.attention_norm(x), mask))
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return x
 
 
 class Encoder(nn.Module):
@@ -127,7 +129,8 @@ class Encoder(nn.Module):
         if self.problem.towers == 2:
             first, second = pooled.view(batch, 2, -1).unbind(1)
             pooled = torch.cat([first, second, first * second, first - second], dim=-1)
-        return self.head(pooled)
+        logits: Tensor = self.head(pooled)
+        return logits
 
     def _pool(self, x: Tensor, keep: Tensor | None) -> Tensor:
         if self.recipe.pooling == "cls":
@@ -149,7 +152,7 @@ class Encoder(nn.Module):
     def parameter_counts(self) -> tuple[int, int]:
         """Trainable parameters of the whole model, and of them those that the variants bring."""
         own = [parameter for variant in self.variants for parameter in variant.parameters()]
-        own += [p for block in self.blocks if block.before is not None for p in block.before.parameters()]
+        own += [p for name, p in self.blocks.named_parameters() if name.partition(".")[2].startswith("before.")]
         return _count(list(self.parameters())), _count(own)
 
 

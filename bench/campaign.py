@@ -12,7 +12,7 @@ import torch
 
 from ..tasks.contract import Task
 from ..tasks.data import place
-from .cell import Cell, Lane, Selection
+from .cell import Cell, Lane
 from .digest import digest_of_cell, with_source
 from .errors import SelectionError
 from .execute import execute

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from .train import Training
 
 
-def write_checkpoint(
-    path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, state: Training
-) -> None:
+def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, state: Training) -> None:
     """Atomic: a kill during the write leaves the previous checkpoint."""
     values = {field.name: getattr(state, field.name) for field in fields(state)}
     values["curve"] = [asdict(point) for point in state.curve]
@@ -38,7 +36,7 @@ def write_checkpoint(
         unfinished.replace(path)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
-        raise StoreError(f"cannot write the checkpoint {path}: {error}; free space or choose another --results") from None
+        raise StoreError(f"cannot write the checkpoint {path}: {error}; free space, or use other --results") from None
 
 
 def read_checkpoint(

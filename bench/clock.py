@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -22,7 +23,7 @@ FLUSH_BYTES = 256 * 2**20
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """Samples of one subject, one a round, in the order of the rounds. `cpu_seconds` counts all threads of the process."""
+    """Samples of one subject, one a round, in the order of the rounds. `cpu_seconds` counts all threads."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
@@ -49,7 +50,7 @@ def interleave(
 ) -> Timing:
     """Times every subject once a round until every ratio's 95 % half-width is below `half_width`, or the budget ends.
 
-    All subjects are warmed up before any is timed; `before` is told whose turn it is. At least `LEAST_ROUNDS` rounds are made, whatever the budget.
+    All are warmed up before any is timed; `before` is told whose turn it is. At least `LEAST_ROUNDS` rounds are made, whatever the budget.
     """
     stopwatch = _CudaStopwatch(device) if device.type == "cuda" else _HostStopwatch()
     for name, work in subjects.items():
@@ -78,7 +79,7 @@ def interleave(
 
 
 def ratio_half_width(ours: list[float], reference: list[float]) -> float:
-    """Half-width of the 95 % interval of the mean log-ratio, by the normal approximation; serves to stop, not to report."""
+    """Half-width of the 95 % interval of the mean log-ratio, by the normal approximation: to stop by, not to report."""
     logs = [math.log(a / b) for a, b in zip(ours, reference, strict=True)]
     mean = sum(logs) / len(logs)
     variance = sum((x - mean) ** 2 for x in logs) / max(len(logs) - 1, 1)
@@ -100,7 +101,7 @@ class _CudaStopwatch:
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
 
     def measure(self, work: Work) -> tuple[float, float]:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         self.flush.zero_()
         torch.cuda.synchronize(self.device)
         cpu = time.process_time()
@@ -128,7 +129,7 @@ class _ForeignLoad:
 
 def _busy_seconds() -> float | None:
     try:
-        with open("/proc/stat", encoding="ascii") as file:
+        with Path("/proc/stat").open(encoding="ascii") as file:
             fields = [int(ticks) for ticks in file.readline().split()[1:]]
     except (OSError, ValueError):
         return None

@@ -139,9 +139,7 @@ def _run_child(
     return _Ending(child.returncode, cause, " ".join(" ".join(tail[-ERROR_LINES:]).split())[-500:])
 
 
-def _handle(
-    line: str, watch: _Watch, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]
-) -> None:
+def _handle(line: str, watch: _Watch, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]) -> None:
     event = json.loads(line)
     if event["event"] == "record":
         record = Record.from_json(event["record"])
@@ -180,7 +178,7 @@ def _epitaph(
 
 
 def _end(child: subprocess.Popen[str], patience: float) -> None:
-    """Waits for the child, then ends its whole process group, softly first: it may have started processes of its own."""
+    """Waits for the child, then ends its whole process group, softly first: it may have children of its own."""
     for seconds, sign in ((patience, signal.SIGTERM), (5.0, signal.SIGKILL)):
         try:
             child.wait(timeout=seconds)

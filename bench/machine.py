@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -47,16 +48,24 @@ def describe(device: torch.device) -> Machine:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    facts = {
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "cores": os.cpu_count() or 1,
-        "threads": torch.get_num_threads(),
-        "accelerators": accelerators,
-    }
-    memory = _memory_bytes()
-    decides = facts | {"memory_gib": round(memory / 2**30), "torch": versions["torch"], "device": device.type}
-    return Machine(id=content_hash(decides, 12), memory_bytes=memory, driver=driver, versions=versions, **facts)
+    machine = Machine(
+        id="",
+        system=f"{platform.system()} {platform.machine()}",
+        processor=_processor(),
+        cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        memory_bytes=_memory_bytes(),
+        accelerators=accelerators,
+        driver=driver,
+        versions=versions,
+    )
+    return replace(machine, id=_identity(machine))
+
+
+def _identity(machine: Machine) -> str:
+    # memory in GiB, since what the system reports moves a little between two starts
+    decides = [machine.system, machine.processor, machine.cores, machine.threads, round(machine.memory_bytes / 2**30)]
+    return content_hash([*decides, machine.accelerators, machine.driver, machine.versions["torch"]], 12)
 
 
 def available_bytes() -> int | None:

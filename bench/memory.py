@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     """Peak of allocated bytes during `work` above what was allocated before it.
 
-    On CUDA from the allocator's counters, reset first. On CPU the running sum of the profiler's allocation events: exact
-    to the byte, and it sees the workspaces of fused kernels. It slows `work`, which must therefore not be timed.
+    On CUDA from the allocator's counters, reset first. On CPU the running sum of the profiler's allocation events:
+    exact to the byte, and it sees the workspaces of fused kernels. It slows `work`, which must therefore not be timed.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -27,7 +27,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     with _quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         work()
     running = highest = 0
-    for event in profiler.profiler.kineto_results.events():  # type: ignore[union-attr]
+    for event in profiler.profiler.kineto_results.events():
         if event.name() == "[memory]":
             running += event.nbytes()
             highest = max(highest, running)

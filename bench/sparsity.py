@@ -1,7 +1,7 @@
-"""Sparsity: what a trained model's attention does on real batches, without an N × N tensor beyond one chunk of queries.
+"""Sparsity: what a trained model's attention does on real batches, never N × N beyond one chunk of queries.
 
-Formulas: zero share, null rows and entropy as in ReLA (Zhang et al. 2021) and adaptively sparse Transformers (Correia et
-al. 2019); distance is Long Range Arena's required attention span (Tay et al. 2020, section 2.3), in tokens.
+Formulas: zero share, null rows and entropy as in ReLA (Zhang et al. 2021) and adaptively sparse Transformers (Correia et al.
+2019); distance is Long Range Arena's required attention span (Tay et al. 2020, section 2.3), in tokens.
 """
 
 from __future__ import annotations
@@ -28,31 +28,29 @@ CHUNK = 128
 class Tally:
     """Sums over the rows of one layer, by head: (heads,) float64 each."""
 
-    rows: Tensor
-    null: Tensor
-    entries: Tensor
-    zeros: Tensor
-    entropy: Tensor
-    entropy_rows: Tensor
-    distance: Tensor
-    distance_rows: Tensor
-    tiles: dict[int, Tensor] = field(default_factory=dict)
-    empty_tiles: dict[int, Tensor] = field(default_factory=dict)
+    heads: int
+    rows: Tensor = field(init=False)
+    null: Tensor = field(init=False)
+    entries: Tensor = field(init=False)
+    zeros: Tensor = field(init=False)
+    entropy: Tensor = field(init=False)
+    entropy_rows: Tensor = field(init=False)
+    distance: Tensor = field(init=False)
+    distance_rows: Tensor = field(init=False)
+    tiles: dict[int, Tensor] = field(init=False)
+    empty_tiles: dict[int, Tensor] = field(init=False)
 
-    @classmethod
-    def empty(cls, heads: int) -> Tally:
-        names = ("rows", "null", "entries", "zeros", "entropy", "entropy_rows", "distance", "distance_rows")
-        tally = cls(**{name: torch.zeros(heads, dtype=torch.float64) for name in names})
-        for block in BLOCKS:
-            tally.tiles[block] = torch.zeros(heads, dtype=torch.float64)
-            tally.empty_tiles[block] = torch.zeros(heads, dtype=torch.float64)
-        return tally
+    def __post_init__(self) -> None:
+        for name in ("rows", "null", "entries", "zeros", "entropy", "entropy_rows", "distance", "distance_rows"):
+            setattr(self, name, torch.zeros(self.heads, dtype=torch.float64))
+        self.tiles = {block: torch.zeros(self.heads, dtype=torch.float64) for block in BLOCKS}
+        self.empty_tiles = {block: torch.zeros(self.heads, dtype=torch.float64) for block in BLOCKS}
 
 
 def measure_attention(
     model: Encoder, subset: Subset, recipe: Recipe, device: torch.device, examples: int = 32
 ) -> list[Measurement]:
-    """Overall, per-layer and per-head figures over the first `examples` of `subset`; empty for variants without weights."""
+    """Overall, per-layer and per-head figures over the first `examples` of `subset`; none without weights."""
     tallies: dict[int, Tally] = {}
     model.eval()
     handles = [
@@ -79,7 +77,7 @@ def _recorder(tallies: dict[int, Tally], layer: int, heads: int) -> Any:
             weights = variant.weights(query, key, mask, rows)
             if weights is None:
                 return
-            tally = tallies.setdefault(layer, Tally.empty(heads))
+            tally = tallies.setdefault(layer, Tally(heads))
             count_rows(tally, weights, mask, query.shape[2], rows)
 
     return record
@@ -130,7 +128,8 @@ def _tiles(entries: Tensor, block: int) -> Tensor:
     """Whether each block × block tile has a true entry: (batch, heads, row tiles, key tiles)."""
     rows, keys = entries.shape[-2:]
     padded = torch.nn.functional.pad(entries, (0, -keys % block, 0, -rows % block))
-    return padded.unflatten(-1, (-1, block)).any(-1).unflatten(-2, (-1, block)).any(-2)
+    tiles: Tensor = padded.unflatten(-1, (-1, block)).any(-1).unflatten(-2, (-1, block)).any(-2)  # type: ignore[no-untyped-call]
+    return tiles
 
 
 def _measurements(tallies: dict[int, Tally]) -> Iterator[Measurement]:
@@ -151,7 +150,7 @@ def _measurements(tallies: dict[int, Tally]) -> Iterator[Measurement]:
                     yield Measurement.of(name, float(cells[at, head]), **where, layer=layer, head=head)
 
 
-def _quotients() -> Iterator[tuple[str, Any, Any, dict[str, int]]]:
+def _quotients() -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     yield "sparsity", lambda t: t.zeros, lambda t: t.entries, {}
     yield "null_rate", lambda t: t.null, lambda t: t.rows, {}
     yield "entropy", lambda t: t.entropy, lambda t: t.entropy_rows, {}

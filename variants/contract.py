@@ -42,7 +42,8 @@ class AttentionShape:
 
     @property
     def bytes_per_value(self) -> int:
-        return getattr(torch, self.dtype).itemsize
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +187,10 @@ class ScoredVariant(Variant):
     """
 
     def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
-        """Scores (batch, heads, queries, keys), at least float32; `first` is the position of the first query among the keys."""
+        """Scores (batch, heads, queries, keys), float32 or more; the first query stands at key `first`."""
         query, key = query.to(accumulator(query.dtype)), key.to(accumulator(key.dtype))
-        return query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+        scale: float = query.shape[-1] ** -0.5
+        return query @ key.transpose(-2, -1) * scale
 
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         """Weights of `scores`, zero wherever `allowed` is False and on rows where nothing is allowed."""

@@ -8,7 +8,13 @@ from typing import Annotated
 import typer
 
 from ..errors import AttnbenchError
-from . import catalogue, check, data, doctor, leaderboard, plugin, run
+from .catalogue import list_, show
+from .check import check
+from .data import app as data
+from .doctor import doctor
+from .leaderboard import leaderboard
+from .plugin import new
+from .run import plan, run
 
 app = typer.Typer(
     name="attnbench",
@@ -36,15 +42,15 @@ def options(
     """Benchmark attention variants: accuracy, speed, memory and sparsity, in one record."""
 
 
-app.command("run")(run.run)
-app.command("plan")(run.plan)
-app.command("leaderboard")(leaderboard.leaderboard)
-app.command("list")(catalogue.list_)
-app.command("show")(catalogue.show)
-app.command("check")(check.check)
-app.command("new")(plugin.new)
-app.command("doctor")(doctor.doctor)
-app.add_typer(data.app, name="data")
+app.command("run")(run)
+app.command("plan")(plan)
+app.command("leaderboard")(leaderboard)
+app.command("list")(list_)
+app.command("show")(show)
+app.command("check")(check)
+app.command("new")(new)
+app.command("doctor")(doctor)
+app.add_typer(data, name="data")
 
 
 def main() -> int:

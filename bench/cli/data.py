@@ -64,8 +64,9 @@ def get(
         forget_failures(here)
         for spec in _specs(tasks):
             task: Task = TASKS.build(spec)
-            estimate = next((way.estimate for way in task.availability(here) if way.ready and way.estimate), "")
-            live.notice(f"{spec}: {estimate or 'no source is here yet'}")
+            ways = sorted((way for way in task.availability(here) if way.estimate), key=lambda way: not way.ready)
+            if ways:
+                live.notice(f"{spec}: {ways[0].source if ways[0].ready else 'nothing is here yet'}, {ways[0].estimate}")
             try:
                 dataset = task.load(here, task.recipe(Spec.parse(preset)), 0, "validation")
             except DataError as error:

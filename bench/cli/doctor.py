@@ -133,7 +133,5 @@ def _data(data_dir: Path | None) -> list[Finding]:
         if ready:
             found.append(Finding(subject=entry.name, state=f"{ready.fidelity}: {ready.source}"))
         else:
-            found.append(
-                Finding(subject=entry.name, state="no data yet", remedy=f"attnbench data get {entry.name}")
-            )
+            found.append(Finding(subject=entry.name, state="no data yet", remedy=f"attnbench data get {entry.name}"))
     return found

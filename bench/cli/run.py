@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -12,7 +12,7 @@ from ..errors import SelectionError
 
 if TYPE_CHECKING:
     from ..campaign import Campaign
-    from ..plan import Plan
+    from ..cell import Lane
     from ..suite import Suite
 
 Variants = Annotated[str | None, typer.Option(help="Variants, such as `rela,local[window=64,128]`.")]
@@ -20,7 +20,7 @@ Tasks = Annotated[str | None, typer.Option("--task", "--tasks", help="Tasks, suc
 SuiteName = Annotated[str | None, typer.Option("--suite", help="A built-in suite, or a FILE.toml.")]
 Preset = Annotated[str | None, typer.Option(help="smoke, quick, pt-2x64, …; `quick[steps=100]` changes it.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds (default 3; smoke 1).")]
-SelectionSplit = Annotated[str | None, typer.Option(help="Choose the checkpoint on `validation` or, as LRA does, `test`.")]
+SelectionSplit = Annotated[str | None, typer.Option(help="Split that chooses the checkpoint: `validation`, or `test`.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 (default: the GPU where there is one).")]
 Results = Annotated[Path, typer.Option(help="Where records are kept.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of original data (or ATTNBENCH_DATA).")]
@@ -48,6 +48,7 @@ def run(
     lanes: Lanes = None,
 ) -> None:
     """Train and measure variants on tasks, and print the leaderboard. What is done already is not run again."""
+    from .leaderboard import leaderboard
     from .live import Live
 
     asked = _suite(suite, variants, task, preset, seeds, selection)
@@ -63,7 +64,14 @@ def run(
     failed = Counter(str(record.outcome) for record in live.failures)
     if not plan.blocks:
         typer.echo("Nothing to do: every cell of this selection is measured already.\n")
-    _print_boards(campaign, results)
+    for task_spec in campaign.tasks:
+        leaderboard(
+            results=results,
+            task=str(task_spec),
+            preset=str(campaign.preset),
+            selection=asked.selection,
+            machine=campaign.machine.id,
+        )
     if failed:
         listed = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
         typer.echo(f"\nNot all cells are ok: {listed}; reasons are on the board, `--retry` runs them again.", err=True)
@@ -173,12 +181,5 @@ def _campaign(
     if lanes:
         from dataclasses import replace
 
-        request = replace(request, lanes=tuple(lane.strip() for lane in lanes.split(",")))  # type: ignore[arg-type]
+        request = replace(request, lanes=cast("tuple[Lane, ...]", tuple(lane.strip() for lane in lanes.split(","))))
     return Campaign(request=request, notice=live.notice, progress=live.progress)
-
-
-def _print_boards(campaign: Campaign, results: Path) -> None:
-    from .leaderboard import print_boards
-
-    for task in campaign.tasks:
-        print_boards(results, task=str(task), preset=str(campaign.preset), machine=campaign.machine.id)

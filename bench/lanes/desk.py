@@ -103,7 +103,7 @@ class Sheet:
 
 
 def builder(spec: Spec, device: torch.device) -> BuildVariant:
-    """Makes the variant for each layer's shape; raises Unsupported with its reason, and Incorrect where the gate is red."""
+    """Makes the variant for each layer's shape; raises Unsupported with its reason, Incorrect where the gate is red."""
     passed = False
 
     def build(shape: AttentionShape) -> Variant:

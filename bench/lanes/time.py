@@ -18,7 +18,7 @@ from ..memory import held_bytes, peak_bytes
 from ..record import Measurement, Outcome, Record
 from ..spec import Spec
 from ..train import to_device, train_step
-from .desk import Desk, Sheet, builder
+from .desk import Desk, builder
 
 NULL = "null control"
 

@@ -83,8 +83,10 @@ def _train(sheet: Sheet) -> None:
 
 
 def _judged(found: Evaluation, split: str) -> list[Measurement]:
-    where = {"split": split, "examples": len(found.correct)}
-    return [Measurement.of("accuracy", found.accuracy, **where), Measurement.of("loss", found.loss, **where)]
+    return [
+        Measurement.of(name, value, split=split, examples=len(found.correct))
+        for name, value in (("accuracy", found.accuracy), ("loss", found.loss))
+    ]
 
 
 def _alphas(model: Encoder) -> list[Measurement]:

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+
 from attnbench.bench import clock
 from attnbench.bench.clock import LEAST_ROUNDS, interleave, ratio_half_width
 
@@ -38,7 +39,7 @@ def test_all_are_warmed_up_before_any_is_timed_and_rounds_alternate(monkeypatch:
 
 
 def test_drift_that_hits_all_alike_leaves_the_ratio_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    drift = [1.0 + 0.1 * round_ for round_ in range(40)]
+    drift = [1.0 + 0.1 * step for step in range(40)]
     script = Script(monkeypatch, a=drift, b=[2 * d for d in drift])
     timing = interleave(script.subjects, reference="a", device=CPU, budget_seconds=1e9, half_width=0.01)
     assert (timing.stopped, timing.rounds) == ("narrow", 2 * LEAST_ROUNDS)

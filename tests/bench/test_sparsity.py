@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
+
 from attnbench.bench.sparsity import Tally, _measurements, count_rows
 from attnbench.variants import Mask
 
 
 def tally(weights: torch.Tensor, mask: Mask, chunk: int = 128) -> dict[str, float]:
-    found = Tally.empty(weights.shape[1])
+    found = Tally(weights.shape[1])
     queries = weights.shape[2]
     for first in range(0, queries, chunk):
         rows = slice(first, min(first + chunk, queries))
