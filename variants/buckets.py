@@ -21,7 +21,7 @@ def cut(x: Tensor, size: int, dim: int) -> Tensor:
 
 
 def with_previous(x: Tensor, dim: int) -> Tensor:
-    """(…, buckets, size, …) -> (…, buckets, 2 size, …): the bucket before (zeros or False for the first), then itself."""
+    """(…, buckets, size, …) -> (…, buckets, 2 size, …): the bucket before (zeros or False at the first), itself."""
     count = x.shape[dim]
     before = torch.cat([torch.zeros_like(x.narrow(dim, 0, 1)), x.narrow(dim, 0, count - 1)], dim)
     return torch.cat([before, x], dim + 1)

@@ -21,7 +21,7 @@ class Cosformer(FeatureVariant):
     """
 
     equation: ClassVar = "W_ij = relu(q_i)·relu(k_j) cos(pi/2 (i - j)/M); O = W V / max(W 1, 1e-6)"
-    paper: ClassVar = "Qin et al. 2022, cosFormer: Rethinking Softmax in Attention, eq. 10-12"
+    paper: ClassVar = "Qin et al. 2022, cosFormer: Rethinking Softmax in Attention, section 3"
     time: ClassVar = "O(N d^2)"
     memory: ClassVar = "O(N d + d^2)"
     floor: ClassVar = 1e-6

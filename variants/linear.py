@@ -19,7 +19,7 @@ class Linear(FeatureVariant):
 
     simplex: ClassVar = True
     equation: ClassVar = "O_i = phi(q_i) S / phi(q_i) z; S = sum_j phi(k_j)^T v_j; z = sum_j phi(k_j); phi = elu + 1"
-    paper: ClassVar = "Katharopoulos et al. 2020, Transformers are RNNs, eq. 5-7, 9-12"
+    paper: ClassVar = "Katharopoulos et al. 2020, Transformers are RNNs, sections 3.2-3.4"
     time: ClassVar = "O(N d^2)"
     memory: ClassVar = "O(N d + d^2)"
 

@@ -26,7 +26,7 @@ class Nystrom(Variant):
     causality: ClassVar = None
     crosses: ClassVar = False
     equation: ClassVar = "O = softmax(Q K~^T) softmax(Q~ K~^T)^+ softmax(Q~ K^T) V + conv(V), scores / sqrt(d)"
-    paper: ClassVar = "Xiong et al. 2021, Nyströmformer, eq. 11-15"
+    paper: ClassVar = "Xiong et al. 2021, Nyströmformer, section 3"
     time: ClassVar = "O(N m d + m^3)"
     memory: ClassVar = "O(N m + m^2)"
 

@@ -26,7 +26,7 @@ class Performer(FeatureVariant):
     kind: ClassVar = "approximate"
     simplex: ClassVar = True
     equation: ClassVar = "phi(x)_f = m^-1/2 exp(w_f·x d^-1/4 - |x|^2 d^-1/2 / 2), w orthogonal; O = phi(Q) S / phi(Q) z"
-    paper: ClassVar = "Choromanski et al. 2021, Rethinking Attention with Performers, lemma 1, section 2.4"
+    paper: ClassVar = "Choromanski et al. 2021, Rethinking Attention with Performers, lemma 1"
 
     projection: Tensor
     steps: Tensor
@@ -81,8 +81,8 @@ class Performer(FeatureVariant):
 
     def _project(self, x: Tensor) -> Tensor:
         dtype = accumulator(x.dtype)
-        scaled = x.to(dtype) * x.shape[-1] ** -0.25
-        return scaled @ self.projection.to(dtype).T
+        projected: Tensor = x.to(dtype) * x.shape[-1] ** -0.25 @ self.projection.to(dtype).T
+        return projected
 
     def _draw(self, draw: int) -> Tensor:
         generator = torch.Generator().manual_seed((self.seed * 1_009 + self.shape.layer) * 1_000_003 + draw)
@@ -91,10 +91,9 @@ class Performer(FeatureVariant):
 
 def orthogonal_features(count: int, width: int, generator: torch.Generator) -> Tensor:
     """(count, width), float64: rows orthogonal in blocks of `width`, each of the norm of a Gaussian vector."""
-    blocks = []
-    for _ in range(math.ceil(count / width)):
-        square = torch.randn(width, width, generator=generator, dtype=torch.float64)
-        q, r = torch.linalg.qr(square)
-        blocks.append(q * r.diagonal().sign())  # without the signs q is not uniform over rotations
-    norms = torch.randn(count, width, generator=generator, dtype=torch.float64).norm(dim=1, keepdim=True)
-    return torch.cat(blocks)[:count] * norms
+    squares = torch.randn(math.ceil(count / width), width, width, generator=generator, dtype=torch.float64)
+    q, r = torch.linalg.qr(squares)
+    # without the signs q is not uniform over rotations
+    directions = (q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]).flatten(0, 1)[:count]
+    norms: Tensor = torch.randn(count, width, generator=generator, dtype=torch.float64).norm(dim=1, keepdim=True)
+    return directions * norms

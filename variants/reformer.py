@@ -47,7 +47,7 @@ class Reformer(Variant):
     equation: ClassVar = (
         "P_i = softmax of q_i·q_j / (|q_j| sqrt(d)) over j != i with chunk(i) - 1 <= chunk(j) <= chunk(i)"
     )
-    paper: ClassVar = "Kitaev et al. 2020, Reformer: The Efficient Transformer, eq. 2-6"
+    paper: ClassVar = "Kitaev et al. 2020, Reformer: The Efficient Transformer, section 2"
     time: ClassVar = "O(r N (c d + log N))"
     memory: ClassVar = "O(r N c)"
 
@@ -87,7 +87,8 @@ class Reformer(Variant):
         output = (weights @ seen_value).flatten(3, 4)[:, :, :, :length]
         output = output.gather(3, order.rank[..., None].expand(-1, -1, -1, -1, value.shape[-1]))
         share = total.flatten(3, 4)[:, :, :, :length].gather(3, order.rank).softmax(2)
-        return (output * share[..., None]).sum(2).to(value.dtype)
+        joined: Tensor = (output * share[..., None]).sum(2).to(value.dtype)
+        return joined
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         """Softmax over the union of the keys met in any round: what the rounds add up to."""

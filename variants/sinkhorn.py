@@ -29,7 +29,7 @@ class Sinkhorn(Variant):
     kind: ClassVar = "approximate"
     crosses: ClassVar = False
     equation: ClassVar = "O_b = softmax(Q_b [R K, K_b]^T / sqrt(d)) [R V, V_b]; R = sinkhorn(W2 relu(W1 mean(K_b)))"
-    paper: ClassVar = "Tay et al. 2020, Sparse Sinkhorn Attention, eq. 1-8"
+    paper: ClassVar = "Tay et al. 2020, Sparse Sinkhorn Attention, section 3"
     time: ClassVar = "O(N c d + (N/c)^2 c d)"
     memory: ClassVar = "O(N c + (N/c)^2)"
 
@@ -81,7 +81,7 @@ class Sinkhorn(Variant):
         return (weights @ seen_value).flatten(2, 3)[:, :, lead : lead + queries].to(value.dtype)
 
     def sort_logits(self, key: Tensor, live: Tensor, causal: bool) -> Tensor:
-        """Logits (batch, heads, blocks, blocks), row = where to; key (batch, heads, blocks, size, d), 0 where not live."""
+        """Logits (batch, heads, blocks, blocks), row = where to; key (batch, heads, blocks, size, d), 0 if not live."""
         if causal:
             total, count = key.flatten(2, 3).cumsum(2), live.flatten(1).cumsum(1).clamp(min=1)
             pooled = (total / count[:, None, :, None])[:, :, :: self.block]

@@ -26,7 +26,7 @@ class Synthesizer(ScoredVariant):
 
     simplex: ClassVar = True
     equation: ClassVar = "P = softmax(W2 relu(W1 q + b1) + b2), or softmax(R), or softmax(R1 R2^T); O = P V"
-    paper: ClassVar = "Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, eq. 1-6"
+    paper: ClassVar = "Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, section 3"
 
     def __init__(
         self,
