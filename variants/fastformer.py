@@ -13,10 +13,11 @@ from .contract import AttentionShape, Causality, Mask, Variant, accumulator, mas
 class Fastformer(Variant):
     """Fastformer: pools the queries, pools the keys times that, and multiplies each value by the result.
 
-    As in the authors' code: the logits of a head are read from the full width (heads mix), all three maps have a bias
-    and start at N(0, 0.02), zero; the query is added at the end, and nothing inside is dropped. That code has no values
-    of its own: `value=query`, the default, multiplies the query, and the projected value goes unused; `value=value`
-    multiplies the projected value, as the paper's equations do. There is no matrix of weights.
+    As in the authors' code: the logits of a head are read from the full width (heads mix), all three maps start at
+    N(0, 0.02), the query is added at the end, and nothing inside is dropped. Its biases of the logits are left out: a
+    softmax cancels them, so that they never learn. That code has no values of its own: `value=query`, the default,
+    multiplies the query, and the projected value goes unused; `value=value` multiplies the projected value, as the
+    paper's equations do. There is no matrix of weights.
     """
 
     causality: ClassVar[Causality | None] = None
@@ -34,12 +35,12 @@ class Fastformer(Variant):
         self.value = value
         if value == "query":
             self.ignores = frozenset({"value"})
-        self.query_logits = nn.Linear(shape.width, shape.heads)
-        self.key_logits = nn.Linear(shape.width, shape.heads)
+        self.query_logits = nn.Linear(shape.width, shape.heads, bias=False)
+        self.key_logits = nn.Linear(shape.width, shape.heads, bias=False)
         self.transform = nn.Linear(shape.width, shape.width)
         for linear in (self.query_logits, self.key_logits, self.transform):
             nn.init.normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
+        nn.init.zeros_(self.transform.bias)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         if mask.causal or query.shape[2] != key.shape[2]:
@@ -72,4 +73,5 @@ def _join(x: Tensor) -> Tensor:
 
 def _apply(linear: nn.Linear, x: Tensor) -> Tensor:
     """The map in the dtype of `x`, in which sums are kept."""
-    return nn.functional.linear(x, linear.weight.to(x.dtype), linear.bias.to(x.dtype))
+    bias = None if linear.bias is None else linear.bias.to(x.dtype)
+    return nn.functional.linear(x, linear.weight.to(x.dtype), bias)

@@ -153,7 +153,7 @@ def fastformer_by_loops(variant: Any, q: Tensor, k: Tensor, v: Tensor, keep: Ten
     def pool(tokens: list[Tensor], linear: nn.Linear) -> Tensor:
         joined = torch.zeros(width, dtype=torch.float64)
         for h in range(HEADS):
-            logits = [(linear.weight[h] @ tokens[j] + linear.bias[h]) / math.sqrt(DIM) for j in real]
+            logits = [linear.weight[h] @ tokens[j] / math.sqrt(DIM) for j in real]
             total = sum(x.exp() for x in logits)
             for x, j in zip(logits, real, strict=True):
                 joined[h * DIM : (h + 1) * DIM] += x.exp() / total * tokens[j][h * DIM : (h + 1) * DIM]
@@ -236,7 +236,6 @@ def test_fastformer_of_lucidrains_lacks_one_factor_of_the_global_query() -> None
         (ours.key_logits, theirs.to_k_attn_logits.weight),
     ):
         linear.weight.copy_(torch.block_diag(*[source] * HEADS))
-        linear.bias.zero_()
     ours.transform.weight.copy_(torch.block_diag(*[theirs.to_r.weight / pooled[h] for h in range(HEADS)]))
     ours.transform.bias.copy_(theirs.to_r.bias.repeat(HEADS))
     output = ours(q, k, v, Mask(keep)).transpose(1, 2).reshape(1, length, width)
