@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -230,20 +231,19 @@ def _print_json(values: Any) -> None:
 
 def _print_rows(rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = (), styles: Sequence[str] = ()) -> None:
     """A table on a terminal; elsewhere plain lines, uncut, for other programs. Text is never taken as markup."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    if not console.is_terminal:
+    if not sys.stdout.isatty():
         widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
         for row in rows:
             padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
             print("  ".join([*padded, row[-1]]).rstrip())
         return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, show_header=bool(header), pad_edge=False)
     for name in header or ("", ""):
         table.add_column(name, overflow="fold")
     for row, style in zip(rows, styles or [""] * len(rows), strict=True):
         table.add_row(Text(row[0], style="bold"), *(Text(cell, style=style) for cell in row[1:]))
-    console.print(table)
+    Console().print(table)
