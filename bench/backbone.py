@@ -86,7 +86,6 @@ class Encoder(nn.Module):
             self.head = nn.Sequential(
                 nn.Linear(features, recipe.feed_forward), nn.ReLU(), nn.Linear(recipe.feed_forward, problem.classes)
             )
-            nn.init.normal_(self.embedding.weight, std=0.02)
 
     def _variant(self, build: BuildVariant, layer: int, length: int, seed: int, device: str) -> Variant:
         recipe = self.recipe

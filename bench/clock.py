@@ -50,7 +50,8 @@ def interleave(
 ) -> Timing:
     """Times every subject once a round until every ratio's 95 % half-width is below `half_width`, or the budget ends.
 
-    All are warmed up before any is timed; `before` is told whose turn it is. At least `LEAST_ROUNDS` rounds are made, whatever the budget.
+    All are warmed up before any is timed; `before` is told whose turn it is. At least `LEAST_ROUNDS`
+    rounds are made, whatever the budget.
     """
     stopwatch = _CudaStopwatch(device) if device.type == "cuda" else _HostStopwatch()
     for name, work in subjects.items():

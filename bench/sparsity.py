@@ -1,7 +1,7 @@
 """Sparsity: what a trained model's attention does on real batches, never N × N beyond one chunk of queries.
 
-Formulas: zero share, null rows and entropy as in ReLA (Zhang et al. 2021) and adaptively sparse Transformers (Correia et al.
-2019); distance is Long Range Arena's required attention span (Tay et al. 2020, section 2.3), in tokens.
+Formulas: zero share, null rows and entropy as in ReLA (Zhang et al. 2021) and adaptively sparse Transformers (Correia
+et al. 2019); distance is Long Range Arena's required attention span (Tay et al. 2020, section 2.3), in tokens.
 """
 
 from __future__ import annotations

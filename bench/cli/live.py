@@ -48,7 +48,7 @@ class Live:
         self._bars.stop()
 
     def notice(self, message: str) -> None:
-        self.console.print(escape(message), highlight=False)
+        self.console.print(escape(message), highlight=False, soft_wrap=True)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Long work on data: downloads and preparation."""
