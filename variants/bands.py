@@ -91,12 +91,29 @@ def attend(
 
     `positions` adds its vectors by rank; query r has the rank of key `before` + r.
     """
+    if positions is None and query.dtype == key.dtype == value.dtype:
+        return _fused(query, key, value, allowed, scale, dropout)
     bias = None if positions is None else positions.scores(scaled(query, scale), key.shape[-2], before)
     weights = F.dropout(group_weights(query, key, allowed, scale=scale, bias=bias), dropout)
     output = weights.to(value.dtype) @ value
     if positions is not None:
         output = output + positions.values(weights, before).to(value.dtype)
     return output
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scale: float, dropout: float) -> Tensor:
+    """`attend` without positions by PyTorch's kernels, the groups as further heads."""
+    groups, dead = query.shape[1:-2], None
+    if allowed is not None:
+        # what the kernels give on a row without an allowed key differs from one to the next
+        dead = ~allowed.any(-1, keepdim=True)
+        allowed = (allowed | dead).expand(-1, *groups, -1, -1).flatten(1, -3)
+    heads = query.flatten(1, -3), key.flatten(1, -3), value.flatten(1, -3)
+    output = F.scaled_dot_product_attention(
+        heads[0], heads[1], heads[2], attn_mask=allowed, dropout_p=dropout, scale=scale
+    )
+    output = output.reshape(*query.shape[:-1], value.shape[-1])
+    return output if dead is None else output.masked_fill(dead, 0.0)
 
 
 def group_weights(

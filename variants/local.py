@@ -19,8 +19,9 @@ class Local(PatternVariant):
     Without a causal mask it also sees the `flange` keys after. The block, not the query, sets the window: the first
     query of a block sees `flange` keys back, the last one block - 1 more. `query_block`: 256 as in the Routing
     Transformer, or an eighth of max_length where that is less. `flange`: as `query_block`; any number, also 0 (blocks
-    apart). `relative` adds vectors by distance; `max_relative` (default query_block + flange) may not be below
-    query_block + flange. Only the blocks are computed. Decoding keeps query_block + flange tokens.
+    apart). `relative` adds vectors by distance, as the Routing Transformer does; `max_relative`, how far they go (at
+    least query_block + flange, which is the default), turns it on. Only the blocks are computed. Decoding keeps
+    query_block + flange tokens.
     """
 
     equation: ClassVar = "o_i = sum_j softmax_j(q_i·(k_j + a_{j-i}) / sqrt(d)) (v_j + b_{j-i}); j in block(i) ± flange"
@@ -34,20 +35,15 @@ class Local(PatternVariant):
         *,
         query_block: int | None = None,
         flange: int | None = None,
-        relative: bool = True,
+        relative: bool = False,
         max_relative: int | None = None,
     ):
         super().__init__(shape)
         self.query_block = whole("query_block", query_block, min(256, shape.max_length // 8))
         self.flange = whole("flange", flange, self.query_block, least=0)
-        if relative:
-            needed = self.query_block + self.flange
-            self.positions = RankPositions(
-                max_relative,
-                shape.head_dim,
-                needed=needed,
-                because=f"query_block {self.query_block} + flange {self.flange}",
-            )
+        needed = self.query_block + self.flange
+        because = f"query_block {self.query_block} + flange {self.flange}"
+        self.positions = RankPositions.wanted(relative, max_relative, shape.head_dim, needed=needed, because=because)
 
     def visible(self, at: Tensor, keys: int, causal: bool) -> Tensor:
         start = (at // self.query_block * self.query_block)[:, None]

@@ -80,10 +80,8 @@ class Routing(Variant):
         self.decodes = form == "strict"  # type: ignore[misc]
         self.ignores = frozenset({"key"}) if share_qk else frozenset()
         self.centroids = Centroids(shape.heads, self.clusters, shape.head_dim, decay)
-        self.positions = None
-        if relative:
-            because = f"the cluster window of {self.window}"
-            self.positions = RankPositions(max_relative, shape.head_dim, needed=self.window, because=because)
+        needed, because = self.window, f"the cluster window of {self.window}"
+        self.positions = RankPositions.wanted(relative, max_relative, shape.head_dim, needed=needed, because=because)
         self._loss: Tensor | None = None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:

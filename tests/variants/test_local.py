@@ -129,7 +129,7 @@ def test_defaults_are_the_papers_and_shrink_with_the_length():
 
 
 def test_gradients_agree_with_finite_differences_and_reach_the_tables():
-    variant = Local(shape(7, heads=1, causal=True), query_block=2, flange=3).double()
+    variant = Local(shape(7, heads=1, causal=True), query_block=2, flange=3, relative=True).double()
     query, key, value = (x.requires_grad_() for x in tensors(7, batch=1, heads=1))
     keep = torch.tensor([[False, True, True, False, True, True, True]])
     tables = (variant.positions.key_table, variant.positions.value_table)
@@ -141,7 +141,7 @@ def test_gradients_agree_with_finite_differences_and_reach_the_tables():
 
 
 def test_bfloat16_sums_in_float32():
-    variant = Local(shape(64), query_block=8, flange=8)
+    variant = Local(shape(64), query_block=8, flange=8, relative=True)
     query, key, value = tensors(64, dtype=torch.float32)
     low = [x.bfloat16() for x in (query, key, value)]
     output = variant(*low, Mask())

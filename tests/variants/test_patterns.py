@@ -203,6 +203,17 @@ def test_gradients_agree_with_finite_differences(make, causal):
     torch.autograd.gradcheck(lambda q, k, v: variant(q, k, v, Mask(keep, causal)), inputs)
 
 
+@pytest.mark.parametrize("make", [Local, Longformer, BigBird, Sparse])
+def test_the_fused_path_agrees_with_weights_times_values_forward_and_backward(make):
+    variant, mask = make(shape(64)), padded_mask(61, False)
+    inputs = [x.requires_grad_() for x in tensors(61, dtype=torch.float32)]
+    outputs = (variant(*inputs, mask), variant.weights(inputs[0], inputs[1], mask) @ inputs[2])
+    torch.testing.assert_close(*outputs, atol=2e-6, rtol=0)
+    upstream = torch.randn(outputs[0].shape, generator=torch.Generator().manual_seed(1))
+    for fused, eager in zip(*(torch.autograd.grad(o, inputs, upstream) for o in outputs), strict=True):
+        torch.testing.assert_close(fused, eager, atol=5e-6, rtol=0)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_longformer_without_global_tokens_agrees_with_local_attention_of_exact_window(causal):
     library = pytest.importorskip("local_attention.local_attention", reason="the package local-attention is the oracle")
@@ -241,7 +252,7 @@ def allocations(make, length, causal):
 
 
 LINEAR = {
-    "local": lambda s: Local(s, query_block=16, flange=16),
+    "local": lambda s: Local(s, query_block=16, flange=16, relative=True),
     "longformer": lambda s: Longformer(s, window=16, global_tokens=2),
     "bigbird": lambda s: BigBird(s, block=8),
     "routing paper": lambda s: Routing(s, clusters=s.max_length // 32, window=32),
