@@ -21,7 +21,7 @@ def file_checksum(place: DataPlace, task: str, path: Path) -> str:
 
 
 def tree_checksum(place: DataPlace, task: str, root: Path, folders: Sequence[str]) -> str:
-    """SHA-256 over (path, length, bytes) of the files in these folders of `root`, sorted by path.
+    """SHA-256 over (path, length, bytes) of these files, and the files in these folders, of `root`, sorted by path.
 
     Read again only when a folder's modification time changes: a file edited in place is found by `verify_originals`.
     """
@@ -81,7 +81,11 @@ def _remembered(place: DataPlace, note: dict[str, Any], paths: Sequence[Path], c
 
 def _tree_digest(place: DataPlace, root: Path, folders: Sequence[str]) -> str:
     digest = hashlib.sha256()
-    paths = sorted((f"{folder}/{path.name}", path) for folder in folders for path in (root / folder).iterdir())
+    paths = sorted(
+        (path.relative_to(root).as_posix(), path)
+        for folder in folders
+        for path in ((root / folder).iterdir() if (root / folder).is_dir() else [root / folder])
+    )
     for done, (name, path) in enumerate(paths):
         content = path.read_bytes()
         digest.update(name.encode() + b"\0" + str(len(content)).encode() + b"\0" + content)

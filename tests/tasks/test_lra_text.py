@@ -10,6 +10,7 @@ import pytest
 
 from attnbench.bench.errors import DataError, SelectionError
 from attnbench.bench.spec import Spec
+from attnbench.tasks import sources
 from attnbench.tasks.contract import DataPlace, Recipe
 from attnbench.tasks.data import place as place_of
 from attnbench.tasks.lra import imdb, imdb_sources
@@ -210,12 +211,13 @@ def test_tfds_is_passed_over_unless_it_is_prepared_for_reading_without_tensorflo
 ) -> None:
     folder = place.root / "imdb_reviews" / "plain_text" / "1.0.0"
     folder.mkdir(parents=True)
-    source = imdb_sources.TFDS()
+    source = imdb_sources.sources()[2]
+    assert isinstance(source, sources.TFDS)
     (folder / "dataset_info.json").write_text(json.dumps({"fileFormat": "tfrecord"}))
     assert source.folder(place) is None
     (folder / "dataset_info.json").write_text(json.dumps({"fileFormat": "array_record"}))
     assert source.folder(place) == folder
-    monkeypatch.setattr(imdb_sources.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
     assert not source.availability(place).ready
 
 

@@ -36,7 +36,7 @@ class ImdbReviews(tfds.core.GeneratorBasedBuilder):  # type: ignore[name-defined
 def test_reviews_prepared_by_tfds_are_read_without_tensorflow(place: DataPlace, file_format: str) -> None:
     ImdbReviews(data_dir=str(place.root), config="plain_text", file_format=file_format).download_and_prepare()
     dataset = Text().load(place, Recipe(), 0, "test")
-    assert dataset.provenance.source == "TFDS imdb_reviews" and dataset.provenance.fidelity == "surrogate"
+    assert dataset.provenance.source == "TFDS imdb_reviews/plain_text" and dataset.provenance.fidelity == "surrogate"
     assert sorted(name.split(".")[0] for name in dataset.provenance.files) == [
         "imdb_reviews-test",
         "imdb_reviews-train",
