@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..bench.errors import Unsupported
 from . import thresholds
 
 Piece = tuple[Any, ...]
@@ -50,22 +50,44 @@ class Simplex(torch.autograd.Function):
         return weights
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         weights, alpha = ctx.saved_tensors
+        with torch.no_grad():
+            gradients = list(Simplex._gradients(ctx, weights, alpha, upstream))
+        # PyTorch's own once_differentiable lets a graph pass where `upstream` is a constant
+        if torch.is_grad_enabled():
+            gradients = [None if g is None else _Once.apply(g, weights) for g in gradients]  # type: ignore[no-untyped-call]
+        return *gradients, None, None
+
+    @staticmethod
+    def _gradients(ctx: Any, weights: Tensor, alpha: Tensor | None, upstream: Tensor) -> tuple[Tensor, Tensor | None]:
         downstream = _blank(weights, ctx.pieces)
-        to_alpha = torch.zeros_like(alpha, memory_format=torch.contiguous_format) if ctx.needs_input_grad[1] else None
+        to_alpha = None
+        if alpha is not None and ctx.needs_input_grad[1]:
+            to_alpha = torch.zeros_like(alpha, memory_format=torch.contiguous_format)
         for piece, factors, products in _with_scratch(weights, ctx.pieces):
             p, coming = weights[piece], upstream[piece]
-            piece_alpha = ctx.fixed_alpha or alpha[_rows(piece)]
-            thresholds.gradient_factors(p, piece_alpha, factors)
+            piece_alpha = None if alpha is None else alpha[_rows(piece)]
+            thresholds.gradient_factors(p, ctx.fixed_alpha if piece_alpha is None else piece_alpha, factors)
             torch.mul(factors, coming, out=products)
             total = factors.sum(-1, keepdim=True).clamp_(min=torch.finfo(p.dtype).tiny)
             mean = products.sum(-1, keepdim=True).div_(total)
             torch.addcmul(products, factors, mean, value=-1.0, out=downstream[piece])
-            if to_alpha is not None:
+            if to_alpha is not None and piece_alpha is not None:
                 to_alpha[_rows(piece)] = thresholds.alpha_gradient(p, coming, piece_alpha)
-        return downstream, to_alpha, None, None
+        return downstream, to_alpha
+
+
+class _Once(torch.autograd.Function):
+    """A gradient, as it is, that refuses to be differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, weights: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, ...]:
+        raise Unsupported("sparsemax and entmax have a first derivative only; for a second one use softmax")
 
 
 def _ceiling(allowed: Tensor, scores: Tensor) -> Tensor:
