@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from .ranks import Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,14 @@ class Row:
         if self.first is None:
             return ""
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
+
+
+def in_order(standings: Sequence[Standing], rows: Mapping[str, Row]) -> tuple[Row, ...]:
+    """The rows that have a standing, with their places, in order; rows of equal places share a group."""
+    groups = {places: at for at, places in enumerate(dict.fromkeys((s.first, s.last) for s in standings), start=1)}
+    return tuple(
+        replace(rows[s.name], first=s.first, last=s.last, group=groups[s.first, s.last], reason="") for s in standings
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from . import wording
 from .board import Footnote
 from .cell import REFERENCE
 from .frame import Frame
+from .frontier import DRAWS, frontier, frontier_shares
 from .intervals import LEVEL
 from .question import Question
 from .record import Machine
@@ -39,6 +40,8 @@ class Facts:
     reference_bytes: float | None
     reference_parameters: float | None
     stale: Mapping[str, int]
+    frontier: frozenset[str]
+    frontier_shares: Mapping[str, float]
 
     @classmethod
     def of(
@@ -57,6 +60,7 @@ class Facts:
         bytes_found = frame.values("peak_bytes", reference)
         parameters = frame.values("parameters", reference)
         load = frame.values("foreign_load", cells)
+        shares = frontier_shares(trials, timings)
         return cls(
             question=question,
             trials=trials,
@@ -72,7 +76,14 @@ class Facts:
             reference_bytes=bytes_found[-1] if bytes_found else None,
             reference_parameters=parameters[-1] if parameters else None,
             stale=old["stale"].value_counts().to_dict(),
+            frontier=_frontier(trials, timings, frozenset(shares)),
+            frontier_shares=shares,
         )
+
+
+def _frontier(trials: Mapping[str, Trials], timings: Mapping[str, Timing], names: frozenset[str]) -> frozenset[str]:
+    costs = {name: timing.standing.value for name, timing in timings.items() if name in names and timing.standing}
+    return frozenset(frontier({name: trials[name].accuracy().value for name in costs}, costs))
 
 
 def footnotes(facts: Facts) -> tuple[Footnote, ...]:
@@ -130,15 +141,18 @@ def _quality(facts: Facts) -> Iterator[Footnote]:
         return
     reference = facts.trials.get(REFERENCE)
     seeds = sorted({seed for t in able for seed in t.seeds})
+    of_seeds = (
+        f"mean over seeds {wording.listed([str(s) for s in seeds])}" if len(seeds) > 1 else f"seed {seeds[0]} alone"
+    )
     kept = all(t.correct for t in able)
     pairing = "paired by example" if kept else "not all predictions are kept: taken as independent, which is wider"
     yield Footnote(
         topic="accuracy",
-        text=f"mean over seeds {wording.listed([str(s) for s in seeds])}, each on the same "
+        text=f"{of_seeds}, each on the same "
         f"{max(t.examples for t in able):,} test examples; ± and brackets: {PERCENT} intervals over seeds "
         f"(Student's t) and over test examples ({pairing}), their squares added",
     )
-    if reference is not None and len(able) > 1:
+    if reference is not None and sum(not t.lack for t in able) > 1 and facts.setting.get("ranked", True):
         yield Footnote(
             topic="verdict",
             text=f"margin of {wording.margin(facts.margin)} below {REFERENCE}, by the interval of the difference",
@@ -178,6 +192,12 @@ def _cost(facts: Facts) -> Iterator[Footnote]:
         )
     if len(facts.trained_on) > 1:
         yield Footnote(topic="machines", text=f"accuracies come from machines {wording.listed(facts.trained_on)}")
+    if facts.frontier_shares:
+        yield Footnote(
+            topic="frontier",
+            text=f"share of {DRAWS} bootstrap draws over seeds, test examples and rounds in which no other is at "
+            "once as accurate and as fast; ● where none is by the values shown",
+        )
     yield from _null_control(facts)
     if any(t.outcome != "ok" for t in facts.timings.values()):
         yield Footnote(

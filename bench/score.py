@@ -37,7 +37,15 @@ def log_ratio(costs: Sequence[float], reference: Sequence[float]) -> Estimate:
     """
     if len(costs) != len(reference):
         raise ValueError(f"expected samples of the same rounds, got {len(costs)} and {len(reference)}")
-    return mean_estimate(_batches(np.log(np.asarray(costs)) - np.log(np.asarray(reference))))
+    return mean_estimate(log_ratios(costs, reference))
+
+
+def log_ratios(costs: Sequence[float], reference: Sequence[float]) -> npt.NDArray[np.float64]:
+    """The draws behind `log_ratio`: log-ratios by round, or by batch where there are many rounds."""
+    values = np.log(np.asarray(costs, dtype=np.float64)) - np.log(np.asarray(reference, dtype=np.float64))
+    if len(values) < 2 * BATCHES:
+        return values
+    return np.array([batch.mean() for batch in np.array_split(values, BATCHES)])
 
 
 def ratio(estimate: Estimate, level: float = LEVEL) -> Interval:
@@ -140,9 +148,3 @@ def noise_floor(controls: Sequence[Estimate]) -> float:
     0.0198
     """
     return max((abs(c.value) + c.half_width() for c in controls), default=0.0)
-
-
-def _batches(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    if len(values) < 2 * BATCHES:
-        return values
-    return np.array([batch.mean() for batch in np.array_split(values, BATCHES)])

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pandas as pd
 
 from . import wording
-from .board import Board, Column, Entry, Footnote, Row
+from .board import Board, Column, Entry, Footnote, Row, in_order
 from .cell import REFERENCE
 from .footnotes import Facts, footnotes
 from .frame import Frame
 from .intervals import Interval
 from .question import Question
-from .ranks import Standing, standings
+from .ranks import standings
 from .record import Outcome
 from .score import CAP, LEAST_SEEDS, accuracy, ratio, verdict
 from .timings import CAPPED, Timing, floor_of, timings_of_all
@@ -37,6 +36,8 @@ COLUMNS = (
            description="share of 64 × 64 blocks without any positive weight: only these can save time"),
     Column(name="null_rate", title="null", unit="fraction", importance=6,
            description="share of queries that attend to nothing"),
+    Column(name="frontier", title="on frontier", unit="fraction", better="higher", importance=5,
+           description="share of bootstrap draws in which no other is at once as accurate and as fast"),
     Column(name="dividend", title="dividend", better="higher", importance=9,
            description="speed-up × declared density; 1 where all of the promised saving was realised"),
     Column(name="parameters", title="parameters", unit="count", better="lower", importance=7,
@@ -65,12 +66,8 @@ def board_for_task(
         title=f"{question.task}, preset {question.preset}",
         question=f"Which attention is right most often on {question.task}, and what does it cost against {REFERENCE}?",
         columns=COLUMNS,
-        ranked=tuple(_ranked(order, rows)),
-        unranked=tuple(
-            _with_reason(row, _reason(name, trials.get(name), timings.get(name), facts))
-            for name, row in rows.items()
-            if name not in {s.name for s in order}
-        ),
+        ranked=in_order(order, rows),
+        unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
         baselines=tuple(_baselines(frame, question)),
         footnotes=footnotes(facts) + _marks(rows),
     )
@@ -82,37 +79,14 @@ def _marks(rows: dict[str, Row]) -> tuple[Footnote, ...]:
     return ()
 
 
-def _ranked(order: Sequence[Standing], rows: dict[str, Row]) -> list[Row]:
-    found: list[Row] = []
-    groups: dict[tuple[int, int], int] = {}
-    for standing in order:
-        row = rows[standing.name]
-        group = groups.setdefault((standing.first, standing.last), len(groups) + 1)
-        found.append(
-            Row(
-                name=row.name,
-                entries=row.entries,
-                records=row.records,
-                first=standing.first,
-                last=standing.last,
-                group=group,
-            )
-        )
-    return found
-
-
-def _with_reason(row: Row, reason: str) -> Row:
-    return Row(name=row.name, entries=row.entries, records=row.records, reason=reason)
-
-
-def _reason(name: str, trials: Trials | None, timing: Timing | None, facts: Facts) -> str:
+def _reason(trials: Trials | None, timing: Timing | None, facts: Facts) -> str:
     if trials is None:
         words = "" if timing is None or timing.outcome == Outcome.OK else f"; timing: {outcome_words(timing.outcome)}"
         return f"not trained{words}"
-    if trials.lack:
-        return trials.lack
     if not facts.setting.get("ranked", True):
         return f"preset {facts.question.preset} proves that it runs and is never ranked"
+    if trials.lack:
+        return trials.lack
     return "nothing to be ranked against"
 
 
@@ -145,6 +119,7 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "sparsity": _share(frame, cells, "sparsity"),
         "block_sparsity": _share(frame, cells, "block_sparsity", block=64),
         "null_rate": _share(frame, cells, "null_rate"),
+        "frontier": _frontier(name, facts),
         "dividend": _dividend(frame, cells, timing),
         "parameters": _parameters(frame, cells, facts),
         "examples_rate": _rate(frame, cells, "examples_per_second"),
@@ -152,7 +127,12 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "padded_tokens_rate": _rate(frame, cells, "padded_tokens_per_second"),
         "seeds": Entry(text=str(len(trials.seeds)), value=len(trials.seeds)) if trials else Entry(),
     }
-    return Row(name=name, entries=tuple(entries[c.name] for c in COLUMNS), records=tuple(cells["key"]))
+    return Row(
+        name=name,
+        entries=tuple(entries[c.name] for c in COLUMNS),
+        reason=_reason(trials, timing, facts),
+        records=tuple(cells["key"]),
+    )
 
 
 def _scaled(found: Interval, scale: float, text: str, *, note: str = "", brief: str = "") -> Entry:
@@ -211,6 +191,13 @@ def _dividend(frame: Frame, cells: pd.DataFrame, timing: Timing | None) -> Entry
     found = timing.cost.interval()
     value, low, high = (density[-1] * math.exp(-end) for end in (found.value, found.high, found.low))
     return Entry(text=f"{value:.2f}", value=value, low=low, high=high)
+
+
+def _frontier(name: str, facts: Facts) -> Entry:
+    share = facts.frontier_shares.get(name)
+    if share is None:
+        return Entry()
+    return Entry(text=wording.percent(share), value=share, note="●" if name in facts.frontier else "")
 
 
 def _parameters(frame: Frame, cells: pd.DataFrame, facts: Facts) -> Entry:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from .cell import REFERENCE
@@ -15,7 +16,7 @@ from .frame import Frame
 from .intervals import Estimate
 from .question import Question
 from .record import Outcome
-from .score import LEAST_ROUNDS, capped, log_ratio, noise_floor
+from .score import LEAST_ROUNDS, capped, log_ratio, log_ratios, noise_floor
 
 Mode = Literal["step", "forward", "decode"]
 
@@ -25,7 +26,9 @@ CAPPED = (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT, Outcome.INCORRECT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """`cost`: log-ratio to the reference, None where none could be measured. `seconds`: one sample a round.
+    """`cost`: log-ratio to the reference, None where none could be measured; `logs`: the draws that it is the mean of.
+
+    `seconds`: one sample a round.
 
     `failure`: the outcome in words where it is not ok, `reason` its own words. `block`: whose rounds it shared.
     """
@@ -34,6 +37,7 @@ class Timing:
     row: int
     cost: Estimate | None = None
     null: Estimate | None = None
+    logs: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0), compare=False)
     seconds: tuple[float, ...] = ()
     outcome: str = Outcome.OK
     reason: str = ""
@@ -102,6 +106,7 @@ def _timing(row: Any, samples: dict[str, pd.Series[object]]) -> Timing:
         variant=row.variant,
         row=int(row.Index),
         cost=cost,
+        logs=log_ratios(own, reference) if cost is not None and row.variant != REFERENCE else np.empty(0),
         null=log_ratio(null, reference) if len(null) == len(reference) >= LEAST_ROUNDS else None,
         seconds=own,
         outcome=row.outcome,

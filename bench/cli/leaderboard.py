@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from ..board import Board
     from ..frame import Frame
+    from ..question import Question
     from ..score import Correct
     from ..store import Store
     from ..trials import Predictions
@@ -23,6 +25,12 @@ Fidelity = Annotated[str | None, typer.Option("--fidelity", help="Only official,
 Task = Annotated[str | None, typer.Option("--task", help="Only these tasks.")]
 Preset = Annotated[str | None, typer.Option("--preset", help="Only these presets.")]
 Margin = Annotated[float, typer.Option(help="Points below the reference that still count as no worse.", min=0.0)]
+
+
+class Mode(StrEnum):
+    STEP = "step"
+    FORWARD = "forward"
+    DECODE = "decode"
 
 
 class Format(StrEnum):
@@ -40,6 +48,9 @@ def leaderboard(
     selection: Selection = None,
     fidelity: Fidelity = None,
     machine: Machine = None,
+    suite: Annotated[str | None, typer.Option("--suite", help="Average over the tasks of this suite.")] = None,
+    lengths: Annotated[bool, typer.Option("--lengths", help="Cost over lengths instead of quality.")] = False,
+    mode: Annotated[Mode, typer.Option("--mode", help="What is timed, with --lengths.")] = Mode.STEP,
     format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
     margin: Margin = 1.0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write instead of the terminal.")] = None,
@@ -51,7 +62,13 @@ def leaderboard(
 
     frame, predictions = read(results)
     wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
-    boards = [board_for_task(frame, q, predictions=predictions, margin=margin) for q in questions(frame, wanted)]
+    found = questions(frame, wanted)
+    if suite is not None:
+        boards = [_board_for_suite(frame, suite, found, predictions)]
+    elif lengths:
+        boards = _boards_for_lengths(frame, found, mode)
+    else:
+        boards = [board_for_task(frame, question, predictions=predictions, margin=margin) for question in found]
     if format is Format.RICH and out is None:
         from rich.console import Console
 
@@ -65,6 +82,28 @@ def leaderboard(
         Format.LATEX: tables.to_latex,
     }[format]
     emit(render(boards), out)
+
+
+def _board_for_suite(frame: Frame, name: str, found: list[Question], predictions: Predictions) -> Board:
+    from dataclasses import replace
+
+    from ..suite import load_suite
+    from ..suiteboard import board_for_suite
+
+    tasks = tuple(str(task) for task in load_suite(name).tasks)
+    # accuracy may come from any machine
+    of_suite = {replace(question, machine="") for question in found if question.task in tasks}
+    return board_for_suite(frame, name, sorted(of_suite), predictions=predictions, wanted=tasks)
+
+
+def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode) -> list[Board]:
+    from ..errors import SelectionError
+    from ..lengthboard import board_for_lengths, sweeps
+
+    boards = [board_for_lengths(frame, sweep, mode.value) for sweep in sweeps(frame, found)]
+    if not boards:
+        raise SelectionError("no task was timed at two lengths or more; run one with a range such as [length=256..4k]")
+    return boards
 
 
 def read(results: Path) -> tuple[Frame, Predictions]:

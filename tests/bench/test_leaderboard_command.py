@@ -106,3 +106,14 @@ def test_compare_speaks_in_sentences(results: Path) -> None:
 def test_compare_names_what_there_is(results: Path) -> None:
     with pytest.raises(SelectionError, match="there are: rela, softmax"):
         run("topk", "--results", str(results), command=compare)
+
+
+def test_a_suite_shows_what_it_lacks(results: Path) -> None:
+    board = json.loads(run("--results", str(results), "--suite", "lra", "-f", "json"))["boards"][0]
+    assert "lra-listops: not run" in board["unranked"][0]["reason"]
+    assert board["unranked"][0]["entries"]["lra-text"]["value"] == pytest.approx(70.0)
+
+
+def test_lengths_need_two_lengths(results: Path) -> None:
+    with pytest.raises(SelectionError, match="two lengths or more"):
+        run("--results", str(results), "--lengths")

@@ -1,0 +1,213 @@
+"""The board of cost over lengths: ratios to the reference at each, and where a variant starts to pay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from . import wording
+from .board import Board, Column, Entry, Footnote, Row, in_order
+from .cell import REFERENCE
+from .errors import SelectionError
+from .footnotes import PERCENT
+from .frame import Frame
+from .intervals import Estimate, Noise
+from .question import Question
+from .ranks import difference_is_proven, standings
+from .record import Outcome
+from .score import BATCHES, CAP, ratio
+from .spec import Spec
+from .timings import CAPPED, Mode, Timing, floor_of, timings_of_all
+from .trials import outcome_words
+
+MODES: Mapping[Mode, str] = {"step": "a training step", "forward": "a forward pass", "decode": "a decoding step"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Questions that differ in length alone. `name`: task and preset without it; `machine`: where all were timed."""
+
+    name: str
+    machine: str
+    questions: Mapping[int, Question]
+
+
+def sweeps(frame: Frame, questions: list[Question]) -> list[Sweep]:
+    """The sweeps among `questions` that have two lengths or more."""
+    found: dict[tuple[object, ...], dict[int, Question]] = {}
+    for question in questions:
+        settings = [s for s in question.cells(frame, "time")["setting"] if s.get("length")]
+        if question.machine and settings:
+            task, preset = _without_length(question.task), _without_length(question.preset)
+            family = (task, preset, question.fidelity, question.protocol, question.machine)
+            found.setdefault(family, {})[int(settings[-1]["length"])] = question
+    return [
+        Sweep(
+            name=f"{family[0]}, preset {family[1]}", machine=str(family[-1]), questions=dict(sorted(by_length.items()))
+        )
+        for family, by_length in found.items()
+        if len(by_length) > 1
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossover:
+    """`length`: the smallest measured from which the variant beats the reference at every larger one, None for none.
+
+    `between`: the log-log interpolation to the next smaller length, where that is not beaten.
+    """
+
+    length: int | None
+    between: float | None = None
+    text: str = ""
+
+
+def crossover(costs: Mapping[int, Estimate | None], floor: float = 0.0) -> Crossover:
+    """Where cost falls below the reference's for good; a failure (None) beats nothing.
+
+    >>> slower, faster = Estimate(0.5, (Noise(0.01),)), Estimate(-0.5, (Noise(0.01),))
+    >>> crossover({256: slower, 512: faster, 1024: faster}).text
+    'from 512 on (about 362)'
+    """
+    lengths = sorted(costs)
+    won = [length for length in lengths if _beats(costs[length], floor)]
+    first = None
+    for length in reversed(lengths):
+        if length not in won:
+            break
+        first = length
+    if first is None:
+        return Crossover(length=None, text=f"not up to {lengths[-1]:,}" if lengths else "")
+    if first == lengths[0]:
+        return Crossover(length=first, text=f"from {first:,} on, or sooner")
+    before = lengths[lengths.index(first) - 1]
+    here, there = costs[before], costs[first]
+    between = None
+    if here is not None and there is not None and here.value > 0 > there.value:
+        share = here.value / (here.value - there.value)
+        between = math.exp(math.log(before) + share * (math.log(first) - math.log(before)))
+    about = f" (about {between:,.0f})" if between else ""
+    return Crossover(length=first, between=between, text=f"from {first:,} on{about}")
+
+
+def board_for_lengths(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Board:
+    """Ranks by the geometric mean of the ratios over all lengths; a length that was not measured costs the rank."""
+    timings = {length: timings_of_all(frame, question, mode) for length, question in sweep.questions.items()}
+    timings = {length: found for length, found in timings.items() if any(t.cost for t in found.values())}
+    if not timings:
+        raise SelectionError(f"{sweep.name} was not timed in the mode {mode!r}")
+    lengths = list(timings)
+    names = sorted({name for found in timings.values() for name in found})
+    floor = max(floor_of(found) for found in timings.values())
+    lacks = {name: _lack(name, timings) for name in names}
+    able = [name for name in names if not lacks[name]]
+
+    def gap(one: str, other: str) -> Estimate:
+        return mean_of([timings[length][one].gap(timings[length][other]) for length in lengths])
+
+    columns = (
+        *(Column(name=f"at_{n}", title=f"{n:,}", unit="× reference", better="lower", importance=1 + i,
+                 description=f"time of {MODES[mode]} at length {n:,}") for i, n in enumerate(lengths)),
+        Column(name="mean", title="mean", unit="× reference", better="lower", importance=0,
+               description="geometric mean of the ratios over all lengths"),
+        Column(name="crossover", title="pays", unit="tokens", better="lower", importance=1,
+               description="smallest measured length from which it beats the reference at every larger one"),
+    )  # fmt: skip
+    rows = {
+        name: Row(
+            name=name,
+            entries=_entries(name, timings, not lacks[name], floor),
+            reason=lacks[name] or "nothing to be ranked against",
+        )
+        for name in names
+    }
+    order = standings(able, gap, floor) if len(able) > 1 else []
+    return Board(
+        title=f"{sweep.name}: {MODES[mode]} over lengths",
+        question=f"What does {MODES[mode]} cost against {REFERENCE}, and from which length does it pay?",
+        columns=columns,
+        ranked=in_order(order, rows),
+        unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
+        footnotes=_footnotes(sweep, timings, floor),
+    )
+
+
+def mean_of(estimates: list[Estimate]) -> Estimate:
+    """The mean of independent estimates: of these tasks or lengths, not of others like them.
+
+    >>> mean_of([Estimate(1.0, (Noise(0.3, 4),)), Estimate(3.0, (Noise(0.4, 4),))])
+    Estimate(value=2.0, noise=(Noise(error=0.15, freedom=4), Noise(error=0.2, freedom=4)))
+    """
+    count = len(estimates)
+    noise = tuple(Noise(n.error / count, n.freedom) for e in estimates for n in e.noise)
+    return Estimate(math.fsum(e.value for e in estimates) / count, noise)
+
+
+def _without_length(text: str) -> str:
+    spec = Spec.parse(text)
+    return str(Spec(spec.name, tuple(p for p in spec.parameters if p[0] != "length")))
+
+
+def _beats(cost: Estimate | None, floor: float) -> bool:
+    return cost is not None and cost.value < -floor and difference_is_proven(cost)
+
+
+def _lack(name: str, timings: Mapping[int, Mapping[str, Timing]]) -> str:
+    missing = [length for length, found in timings.items() if name not in found]
+    if missing:
+        return f"not measured at {', '.join(f'{n:,}' for n in missing)}"
+    for length, found in timings.items():
+        timing = found[name]
+        if timing.outcome == Outcome.INCORRECT or timing.standing is None:
+            words = outcome_words(timing.outcome) if timing.outcome != Outcome.OK else timing.reason
+            return f"{words} at {length:,}" + (f": {timing.reason}" if timing.outcome != Outcome.OK else "")
+    return ""
+
+
+def _entries(name: str, timings: Mapping[int, Mapping[str, Timing]], able: bool, floor: float) -> tuple[Entry, ...]:
+    found = {length: by_name[name] for length, by_name in timings.items() if name in by_name}
+    entries = [_entry(found.get(length)) for length in timings]
+    costs = {length: timing.cost for length, timing in found.items()}
+    if name == REFERENCE:
+        return (*entries, Entry(text="reference", value=1.0), Entry())
+    mean = Entry()
+    if able:
+        over_all = ratio(mean_of([timing.standing for timing in found.values() if timing.standing]))
+        mean = Entry(text=wording.speed(over_all), brief=wording.speed(wording.point(over_all.value)),
+                     value=over_all.value, low=over_all.low, high=over_all.high)  # fmt: skip
+    pays = crossover(costs, floor)
+    return (*entries, mean, Entry(text=pays.text, value=pays.length))
+
+
+def _entry(timing: Timing | None) -> Entry:
+    if timing is None:
+        return Entry()
+    if timing.outcome != Outcome.OK or timing.cost is None:
+        words = outcome_words(timing.outcome) if timing.outcome != Outcome.OK else "too few rounds"
+        return Entry(text=words, value=CAP if timing.outcome in CAPPED else None, note=timing.reason)
+    if timing.variant == REFERENCE:
+        return Entry(text=wording.duration(timing.median), value=1.0)
+    found = ratio(timing.cost)
+    text = wording.speed(found)
+    return Entry(
+        text=text, brief=wording.speed(wording.point(found.value)), value=found.value, low=found.low, high=found.high
+    )
+
+
+def _footnotes(sweep: Sweep, timings: Mapping[int, Mapping[str, Timing]], floor: float) -> tuple[Footnote, ...]:
+    rounds = sorted({len(t.seconds) for found in timings.values() for t in found.values() if t.seconds})
+    span = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else "".join(map(str, rounds))
+    return (
+        Footnote(
+            topic="speed",
+            text=f"on machine {sweep.machine}, {span} rounds a length, interleaved with {REFERENCE}; "
+            f"brackets: {PERCENT} intervals over rounds (in {BATCHES} batches from {2 * BATCHES} on), on these lengths",
+        ),
+        Footnote(
+            topic="pays",
+            text="needs an interval that leaves the reference behind, beyond the noise floor of "
+            f"{100 * math.expm1(floor):.1f} %, at that length and at every larger one",
+        ),
+        Footnote(topic="failures", text=f"out of memory and timeout count as {CAP:.0f} × {REFERENCE}"),
+    )  # fmt: skip
