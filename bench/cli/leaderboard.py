@@ -1,4 +1,4 @@
-"""`attnbench leaderboard` and `compare`: what the Records of a results folder say."""
+"""`attnbench leaderboard`, `compare` and `choose`: what the Records of a results folder say."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ def leaderboard(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write instead of the terminal.")] = None,
 ) -> None:
     """Show who is right most often and what it costs, with intervals, from the Records of past runs."""
-    from ...dashboards import markdown, tables, terminal
     from ..question import Filter, questions
     from ..taskboard import board_for_task
 
@@ -69,6 +68,13 @@ def leaderboard(
         boards = _boards_for_lengths(frame, found, mode)
     else:
         boards = [board_for_task(frame, question, predictions=predictions, margin=margin) for question in found]
+    show(boards, format, out)
+
+
+def show(boards: list[Board], format: Format, out: Path | None) -> None:
+    """The boards in that format, to the terminal or a file."""
+    from ...dashboards import markdown, tables, terminal
+
     if format is Format.RICH and out is None:
         from rich.console import Console
 
@@ -202,3 +208,33 @@ def compare(
         typer.echo(("\n" if at else "") + visible(f"{comparison.one} against {comparison.other} on {where}"))
         for sentence in comparison.sentences:
             typer.echo(f"  {visible(sentence)}")
+
+
+def choose(
+    length: Annotated[str, typer.Option("--length", help="Tokens per sequence, such as 16k.")],
+    mode: Annotated[Mode, typer.Option("--mode", help="What must be cheap.")] = Mode.STEP,
+    memory: Annotated[str | None, typer.Option("--memory", help="Peak memory of one step, such as 40GB.")] = None,
+    margin: Margin = 1.0,
+    results: Results = Path("results/local"),
+    task: Task = None,
+    preset: Preset = None,
+    selection: Selection = None,
+    fidelity: Fidelity = None,
+    machine: Machine = None,
+    format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
+) -> None:
+    """List the variants that fit a length, a memory and a loss of quality, by cost; and why the others do not."""
+    from ..choice import Wish, board_for_choice, bytes_of
+    from ..errors import SelectionError
+    from ..question import Filter, questions
+    from ..spec import parse_value
+
+    tokens = parse_value(length)
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
+    limit = bytes_of(memory) if memory is not None else None
+    wish = Wish(length=tokens, mode=mode.value, memory_bytes=limit, margin=margin)
+    frame, predictions = read(results)
+    wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
+    others = questions(frame, Filter(fidelity=fidelity, machine=machine))
+    show([board_for_choice(frame, questions(frame, wanted), wish, predictions, others)], format, None)

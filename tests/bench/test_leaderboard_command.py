@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attnbench.bench.cli.leaderboard import compare, leaderboard
+from attnbench.bench.cli.leaderboard import choose, compare, leaderboard
 from attnbench.bench.errors import SelectionError, StoreError
 from attnbench.bench.store import Store
 
@@ -117,3 +117,12 @@ def test_a_suite_shows_what_it_lacks(results: Path) -> None:
 def test_lengths_need_two_lengths(results: Path) -> None:
     with pytest.raises(SelectionError, match="two lengths or more"):
         run("--results", str(results), "--lengths")
+
+
+def test_choose_understands_lengths_and_sizes(results: Path) -> None:
+    with pytest.raises(SelectionError, match="a training step was not timed at length 16,000; nothing was timed"):
+        run("--results", str(results), "--length", "16k", "--memory", "40GB", command=choose)
+    with pytest.raises(SelectionError, match="a length such as"):
+        run("--results", str(results), "--length", "long", command=choose)
+    with pytest.raises(SelectionError, match="a size such as"):
+        run("--results", str(results), "--length", "1k", "--memory", "much", command=choose)
