@@ -35,10 +35,11 @@ def doctor(
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("", "state", "what to do", title="attnbench doctor", title_justify="left")
     for finding in findings:
-        table.add_row(finding.subject, finding.state, finding.remedy)
+        table.add_row(Text(finding.subject), Text(finding.state), Text(finding.remedy))
     Console().print(table)
 
 
