@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from attnbench.bench.backbone import Encoder
 from attnbench.tasks.contract import Problem, Recipe
 from attnbench.variants import build

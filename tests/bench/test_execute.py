@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from attnbench.bench.cell import Cell
 from attnbench.bench.execute import WorkerError, execute
 from attnbench.bench.job import Job

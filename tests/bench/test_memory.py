@@ -1,6 +1,7 @@
 """Exact bytes: checked against tensors of known size."""
 
 import torch
+
 from attnbench.bench.memory import held_bytes, peak_bytes
 
 CPU = torch.device("cpu")

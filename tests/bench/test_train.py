@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from attnbench.bench.backbone import Encoder
 from attnbench.bench.record import Provenance
 from attnbench.bench.train import Trainer, Training, evaluate, learning_rate
