@@ -1,0 +1,67 @@
+"""`attnbench validate` and `merge`: Records that others made, checked before they count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def validate(
+    folder: Annotated[Path, typer.Argument(help="Folder that holds records/ and artifacts/.")] = Path("results"),
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check a folder's Records: schema, keys, hashes, impossible values, missing seeds. Exit code 1 on an error."""
+    import json as writer
+    from dataclasses import asdict
+
+    from ...dashboards.escape import visible
+    from ..audit import audit
+
+    found = audit(folder)
+    if json:
+        typer.echo(writer.dumps({"records": found.count, "findings": [asdict(f) for f in found.findings]}, indent=1))
+    else:
+        for finding in found.findings:
+            typer.echo(visible(str(finding), longest=500))
+        typer.echo(f"{found.count:,} Records: {found.errors} errors, {len(found.findings) - found.errors} warnings")
+    if found.errors:
+        raise typer.Exit(1)
+
+
+def merge(
+    folders: Annotated[list[Path], typer.Argument(help="Folders whose Records to take in.")],
+    results: Annotated[Path, typer.Option("--results", help="Folder to add them to.")] = Path("results"),
+) -> None:
+    """Add the Records of other folders that are not there yet, with their artifacts. Unsound ones stay out."""
+    from ...dashboards.escape import visible
+    from ..audit import audit
+    from ..cell import content_hash
+    from ..store import Store
+
+    store = Store(results, notice=lambda text: typer.echo(text, err=True))
+    store.prepare()
+    known = {content_hash(record.to_json(), 64) for record in store.records()}
+    refused = 0
+    for folder in folders:
+        found = audit(folder)
+        added = 0
+        for record in found.sound:
+            identity = content_hash(record.to_json(), 64)
+            if identity in known:
+                continue
+            for name in record.artifacts.values():
+                # the name is a hash of the content, so this writes the same name, or what is there already
+                store.put_artifact((folder / "artifacts" / name).read_bytes(), name[24:])
+            store.append(record)
+            known.add(identity)
+            added += 1
+        for finding in found.findings:
+            if finding.severity == "error":
+                typer.echo(visible(f"left out: {finding.place}: {finding.text}", longest=500), err=True)
+        left_out = found.count - len(found.sound)
+        refused += left_out
+        typer.echo(visible(f"{folder}: {added} added, {len(found.sound) - added} known already, {left_out} left out"))
+    if refused:
+        raise typer.Exit(1)
