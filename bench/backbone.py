@@ -82,7 +82,8 @@ class Encoder(nn.Module):
             self.dropout = nn.Dropout(recipe.dropout)
             self.blocks = nn.ModuleList(Block(variant, recipe) for variant in variants)
             self.norm = nn.LayerNorm(recipe.width)
-            features = recipe.width * (4 if problem.towers == 2 else 1)
+            parts = {"nli4": 4, "concat2": 2}[problem.head] if problem.towers == 2 else 1
+            features = recipe.width * parts
             self.head = nn.Sequential(
                 nn.Linear(features, recipe.feed_forward), nn.ReLU(), nn.Linear(recipe.feed_forward, problem.classes)
             )
@@ -127,7 +128,8 @@ class Encoder(nn.Module):
         pooled = self._pool(self.norm(x), keep)
         if self.problem.towers == 2:
             first, second = pooled.view(batch, 2, -1).unbind(1)
-            pooled = torch.cat([first, second, first * second, first - second], dim=-1)
+            meeting = [first * second, first - second] if self.problem.head == "nli4" else []
+            pooled = torch.cat([first, second, *meeting], dim=-1)
         logits: Tensor = self.head(pooled)
         return logits
 

@@ -108,12 +108,16 @@ PRESETS: dict[str, Recipe] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What the model must know of a task: ids in [0, vocabulary), 0 = padding; `towers` = 2 for pairs of sequences."""
+    """What the model must know of a task: ids in [0, vocabulary), 0 = padding; `towers` = 2 for pairs of sequences.
+
+    `head`: what two towers' pooled states x1, x2 become; nli4 = [x1, x2, x1 * x2, x1 - x2], concat2 = [x1, x2].
+    """
 
     vocabulary: int
     classes: int
     towers: int = 1
     padded: bool = True
+    head: Literal["nli4", "concat2"] = "nli4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

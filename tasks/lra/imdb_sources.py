@@ -57,7 +57,7 @@ def read_archive(path: Path, source: str, files: dict[str, str]) -> Prepared:
         found = re.fullmatch(MEMBER, name)
         assert found is not None
         reviews[found[1]].append((LABELS.index(found[2]), text))
-    return arrange(_checked(reviews, path), source, files)
+    return arrange(_checked(reviews, path), source, files, verified=True)
 
 
 def read_tfds(folder: Path, source: str, files: dict[str, str]) -> Prepared:
