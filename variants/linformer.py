@@ -17,7 +17,7 @@ class Linformer(Variant):
 
     Padded keys and values are zeroed *before* they are mixed; released codes mask nothing. A shorter sequence uses the
     first columns of the projections; a longer one than `max_length` raises Unsupported. `sharing`: `headwise`, one pair
-    of projections for all heads; `key-value`, one projection for all; `none`, a pair for each head. The softmax runs
+    of projections for all heads; `key-value`, one projection for all; `separate`, a pair for each head. The softmax runs
     over all k mixtures, real or not, so weights on keys have no meaning.
 
     The density counts the N k scores.
@@ -31,11 +31,11 @@ class Linformer(Variant):
     memory: ClassVar = "O(N k)"
 
     def __init__(
-        self, shape: AttentionShape, *, k: int = 128, sharing: Literal["none", "headwise", "key-value"] = "headwise"
+        self, shape: AttentionShape, *, k: int = 128, sharing: Literal["separate", "headwise", "key-value"] = "headwise"
     ):
         super().__init__(shape)
         self.k = k
-        heads = shape.heads if sharing == "none" else 1
+        heads = shape.heads if sharing == "separate" else 1
         self.mix_keys = nn.Parameter(torch.randn(heads, k, shape.max_length) * k**-0.5)
         self.mix_values = (
             self.mix_keys if sharing == "key-value" else nn.Parameter(torch.randn(heads, k, shape.max_length) * k**-0.5)

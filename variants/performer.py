@@ -94,6 +94,6 @@ def orthogonal_features(count: int, width: int, generator: torch.Generator) -> T
     squares = torch.randn(math.ceil(count / width), width, width, generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(squares)
     # without the signs q is not uniform over rotations
-    directions = (q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]).flatten(0, 1)[:count]
+    directions: Tensor = (q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]).flatten(0, 1)[:count]
     norms: Tensor = torch.randn(count, width, generator=generator, dtype=torch.float64).norm(dim=1, keepdim=True)
     return directions * norms

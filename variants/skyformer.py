@@ -54,7 +54,7 @@ class Skyformer(Variant):
         used = torch.cat([used, used], -1)[:, None]
 
         left = gaussian(q, marks) * used[:, :, None, :]
-        right = gaussian(marks, k) * (used[..., None] & keep[:, None, None, :])
+        right = gaussian(marks, k) * used[..., None]
         middle = gaussian(marks, marks) * (used[..., None] & used[:, :, None, :])
         middle = middle + self.ridge * torch.eye(middle.shape[-1], dtype=dtype, device=query.device)
         # scaled by its row sums the matrix has norm 1, where the iteration converges fastest

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnbench.bench.errors import SelectionError, Unsupported
 from attnbench.variants.contract import AttentionShape, Mask, Variant
+from attnbench.variants.cosformer import Cosformer
 from attnbench.variants.landmarks import iterated_inverse, picks, segments
+from attnbench.variants.linear import Linear
 from attnbench.variants.linformer import Linformer
 from attnbench.variants.nystrom import Nystrom
+from attnbench.variants.performer import Performer
+from attnbench.variants.reformer import Reformer
+from attnbench.variants.sinkhorn import Sinkhorn
 from attnbench.variants.skyformer import Skyformer
 from attnbench.variants.synthesizer import Synthesizer
 
@@ -86,10 +93,52 @@ def test_half_precision_accumulates_in_single(variant: Variant) -> None:
     assert (output.double() - exact).abs().le(exact.abs() * 2**-8 + 2e-3 * exact.abs().max()).all()
 
 
+class LargestTensor(TorchDispatchMode):
+    """Entries of the largest tensor that any operation makes."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for x in made if isinstance(made, tuple) else (made,):
+            if isinstance(x, Tensor):
+                self.entries = max(self.entries, x.numel())
+        return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "causal"),
+    [
+        *((kind, False) for kind in (Linear, Performer, Cosformer, Linformer, Nystrom, Skyformer, Reformer, Sinkhorn)),
+        *((kind, True) for kind in (Linear, Performer, Cosformer, Reformer, Sinkhorn)),
+    ],
+)
+def test_no_pass_makes_anything_like_a_score_matrix_forward_or_backward(kind: type[Variant], causal: bool) -> None:
+    long = shape(causal, heads=1, max_length=4096)
+    variant = kind(long)
+    inputs = [torch.randn(1, 1, 4096, WIDTH, requires_grad=True) for _ in range(3)]
+    with LargestTensor() as largest:
+        variant(*inputs, Mask(causal=causal)).sum().backward()
+    assert 4096 < largest.entries <= 4096**2 / 16
+
+
 # linformer
 
 
-@pytest.mark.parametrize("sharing", ["none", "headwise", "key-value"])
+def test_linformer_drops_weights_in_training_and_keeps_the_mean() -> None:
+    torch.manual_seed(1)
+    variant = Linformer(shape(dropout=0.4), k=6).double()
+    inputs = draw(20, 20, 20)
+    with torch.no_grad():
+        exact = variant.eval()(*inputs, Mask())
+        variant.train()
+        runs = torch.stack([variant(*inputs, Mask()) for _ in range(400)])
+    assert (runs[0] - runs[1]).abs().max() > 0.1
+    error = (runs.mean(0) - exact) / (runs.std(0) / 400**0.5)
+    assert float(error.square().mean()) == pytest.approx(1.0, abs=0.5)
+
+
+@pytest.mark.parametrize("sharing", ["separate", "headwise", "key-value"])
 def test_linformer_equals_softmax_over_mixed_keys_masked_before_mixing(sharing: str) -> None:
     variant = built(Linformer, k=5, sharing=sharing)
     query, key, value = draw(11, 30, 30)
@@ -97,7 +146,7 @@ def test_linformer_equals_softmax_over_mixed_keys_masked_before_mixing(sharing: 
     output = variant(query, key, value, Mask(keep))
     for b, h in itertools.product(range(2), range(HEADS)):
         real = int(keep[b].sum())
-        mixes = [m[h if sharing == "none" else 0, :, :real] for m in (variant.mix_keys, variant.mix_values)]
+        mixes = [m[h if sharing == "separate" else 0, :, :real] for m in (variant.mix_keys, variant.mix_values)]
         scores = query[b, h] @ (mixes[0] @ key[b, h, :real]).T / WIDTH**0.5
         expected = scores.softmax(-1) @ (mixes[1] @ value[b, h, :real])
         torch.testing.assert_close(output[b, h], expected, rtol=1e-10, atol=1e-12)
@@ -105,7 +154,7 @@ def test_linformer_equals_softmax_over_mixed_keys_masked_before_mixing(sharing: 
 
 def test_linformer_counts_its_projections_by_how_they_are_shared() -> None:
     one = 5 * LONGEST
-    for sharing, count in (("headwise", 2), ("key-value", 1), ("none", 2 * HEADS)):
+    for sharing, count in (("headwise", 2), ("key-value", 1), ("separate", 2 * HEADS)):
         assert sum(p.numel() for p in Linformer(shape(), k=5, sharing=sharing).parameters()) == count * one
 
 
