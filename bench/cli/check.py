@@ -18,7 +18,7 @@ from ..spec import Spec, parse_selection
 if TYPE_CHECKING:
     from ..gate import Finding
 
-HEADS, HEAD_DIM, LENGTH = 2, 16, 384
+HEADS, LENGTH = 2, 384
 STYLES = {"holds": "green", "fails": "bold red", "n.a.": "dim"}
 
 
@@ -29,6 +29,11 @@ class Setting:
     causal: bool
     cross: bool
     padding: bool
+
+    @property
+    def head_dim(self) -> int:
+        """Two widths, since what overflows or is tiled may do so at one of them only."""
+        return 16 if self.padding else 64
 
     def __str__(self) -> str:
         kind = "cross" if self.cross else "causal" if self.causal else "self"
@@ -136,7 +141,12 @@ def _examine(spec: Spec, device: str, dtype: str) -> Examined:
     try:
         for setting in SETTINGS:
             shape = AttentionShape(
-                heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH, **asdict(setting), dtype=dtype, device=device
+                heads=HEADS,
+                head_dim=setting.head_dim,
+                max_length=LENGTH,
+                **asdict(setting),
+                dtype=dtype,
+                device=device,
             )
             findings += [(setting, finding) for finding in examine(spec, shape)]
     except AttnbenchError as error:

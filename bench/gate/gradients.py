@@ -21,27 +21,21 @@ NAMES = ("query", "key", "value")
 
 
 def gradient_reaches(subject: Subject) -> Answer:
-    """training moves query, key, value and every parameter of its own, but nothing that the variant says it ignores"""
-    view = subject.native
-    leaves = view.inputs(view.lengths[-1]).leaves()
-    module = _jittered(subject, view)
-    with torch.enable_grad():
-        output = module(*leaves.all(), view.mask())
-        toward = torch.randn(output.shape, generator=torch.Generator().manual_seed(subject.seed)).to(output)
-        loss = (output * toward).sum()
-        auxiliary = module.auxiliary_loss()
-        loss = loss if auxiliary is None else loss + auxiliary
-        named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(module)
-        if not loss.requires_grad:
-            return Measured(float(len(named)), 0.0, "no gradient at all")
-        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    reached = {name for name, g in zip(named, found, strict=True) if g is not None and bool((g != 0).any())}
-    missed = set(named) - reached - module.ignores
-    false = reached & module.ignores
-    detail = f"no gradient reaches {', '.join(sorted(missed))}" if missed else ""
-    if false:
-        detail = f"{detail}; declared ignored, yet reached: {', '.join(sorted(false))}".lstrip("; ")
-    return Measured(float(len(missed) + len(false)), 0.0, detail)
+    """training moves query, key and value, but for those that the variant says it ignores"""
+    reached = _reached(subject)
+    missed, false = set(NAMES) - reached - subject.module.ignores, reached & subject.module.ignores
+    details = [f"no gradient reaches {', '.join(sorted(missed))}"] if missed else []
+    details += [f"declared ignored, yet reached: {', '.join(sorted(false))}"] if false else []
+    return Measured(float(len(missed) + len(false)), 0.0, "; ".join(details))
+
+
+def parameters_learn(subject: Subject) -> Answer:
+    """training moves every parameter of the variant's own"""
+    own = set(_trained(subject.module))
+    if not own:
+        return NotApplicable("it has no parameters")
+    missed = own - _reached(subject)
+    return Measured(float(len(missed)), 0.0, f"no gradient reaches {', '.join(sorted(missed))}" if missed else "")
 
 
 def gradient_is_derivative(subject: Subject) -> Answer:
@@ -50,6 +44,24 @@ def gradient_is_derivative(subject: Subject) -> Answer:
     if view is None:
         return NotApplicable("it refuses float64 on a small shape; its twin speaks for its gradient")
     return worst(_directions(view))
+
+
+def _reached(subject: Subject) -> set[str]:
+    """Names of the inputs and parameters with a gradient that is not all zero, at the longest length of the view."""
+    view, module = subject.native, subject.like()
+    _jitter(module, subject.seed)
+    leaves = view.inputs(view.lengths[-1]).leaves()
+    with torch.enable_grad():
+        output = module(*leaves.all(), view.mask())
+        toward = torch.randn(output.shape, generator=torch.Generator().manual_seed(subject.seed)).to(output)
+        loss = (output * toward).sum()
+        auxiliary = module.auxiliary_loss()
+        loss = loss if auxiliary is None else loss + auxiliary
+        named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(module)
+        if not loss.requires_grad:
+            return set()
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {name for name, g in zip(named, found, strict=True) if g is not None and bool((g != 0).any())}
 
 
 def _small(subject: Subject) -> View | None:
@@ -120,12 +132,6 @@ def _disagreement(loss: Callable[[], float], tensor: Tensor, direction: Tensor, 
 
 def _trained(module: Variant) -> dict[str, Tensor]:
     return {f"parameter {name}": p for name, p in module.named_parameters() if p.requires_grad}
-
-
-def _jittered(subject: Subject, view: View) -> Variant:
-    module = subject.like()
-    _jitter(module, subject.seed)
-    return module
 
 
 def _jitter(module: Variant, seed: int) -> None:

@@ -157,12 +157,12 @@ class Subject:
         """The variant in the precision that will be measured."""
         epsilon = torch.finfo(getattr(torch, self.shape.dtype)).eps
         half = epsilon > 1e-4
-        view = View(self.module, self.shape, (4 if half else 16) * epsilon, self.seed)
+        view = View(self.module, self.shape, (4 if half else 64) * epsilon, self.seed)
         if self.double is None:
             return replace(view, tolerance=4 * view.tolerance)
         inputs = view.inputs(view.lengths[0])
         own = own_error(view.run(inputs), self.double.run(inputs.map(Tensor.double)))
-        return replace(view, tolerance=min(view.tolerance + 8 * own, max(5e-4, 8 * epsilon)))
+        return replace(view, tolerance=min(view.tolerance + 16 * own, max(5e-4, 8 * epsilon)))
 
     @cached_property
     def double(self) -> View | None:

@@ -29,6 +29,8 @@ PROPERTIES: tuple[Property, ...] = (
     Property("batch independence", masks.batch_independence),
     Property("masked rows", masks.masked_rows),
     Property("gradient reaches", gradients.gradient_reaches),
+    # at few positions some parameters have nothing to decide, such as those that choose between blocks
+    Property("parameters learn", gradients.parameters_learn, quick=False),
     Property("gradient", gradients.gradient_is_derivative),
     Property("twin", twins.equals_twin),
     Property("implementations", twins.implementations_agree),
