@@ -111,7 +111,8 @@ def _weights(x: Tensor, alpha: float | Tensor, dim: int, allowed: Tensor | None,
     _check(x, dim)
     scores = x.to(accumulator(x.dtype)).movedim(dim, -1)
     if allowed is not None:
-        allowed = allowed.expand(x.shape).movedim(dim, -1)
+        # not expanded: a mask shared by heads or queries is worked on once
+        allowed = allowed[(None,) * (x.dim() - allowed.dim())].movedim(dim, -1)
     if not isinstance(alpha, Tensor) and alpha not in (1.5, 2.0):
         alpha = torch.full((), alpha, dtype=scores.dtype, device=x.device)
     if isinstance(alpha, Tensor):
