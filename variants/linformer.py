@@ -17,8 +17,8 @@ class Linformer(Variant):
 
     Padded keys and values are zeroed *before* they are mixed; released codes mask nothing. A shorter sequence uses the
     first columns of the projections; a longer one than `max_length` raises Unsupported. `sharing`: `headwise`, one pair
-    of projections for all heads; `key-value`, one projection for all; `separate`, a pair for each head. The softmax runs
-    over all k mixtures, real or not, so weights on keys have no meaning.
+    of projections for all heads; `key-value`, one projection for all; `separate`, a pair for each head. The softmax
+    runs over all k mixtures, real or not, so weights on keys have no meaning.
 
     The density counts the N k scores.
     """
