@@ -14,12 +14,12 @@ from .landmarks import iterated_inverse, nystrom_density, segments
 
 
 class Nystrom(Variant):
-    """Nyström attention over landmarks that are means of segments of the real tokens.
+    """Softmax attention approximated from landmarks, the means of segments of the real tokens.
 
-    A sequence of at most `landmarks` real tokens gets exact softmax attention, as in the released code, whatever its
-    padding. `kernel`: width of the depthwise convolution over values, odd, one filter per head; 0 = none. The starting
-    point of the inverse is scaled per sequence and head: released codes take a maximum over the batch, so that an
-    output depends on its neighbours. No dropout, as in the released code.
+    A sequence of at most `landmarks` real tokens gets exact softmax attention, whatever its padding. `kernel`: width of
+    the depthwise convolution over values, odd, one filter per head; 0 = none. The starting point of the inverse is
+    scaled per sequence and head: released codes take a maximum over the batch, so that an output depends on its
+    neighbours. No dropout, as in the released code.
     """
 
     kind: ClassVar = "approximate"

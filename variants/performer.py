@@ -13,11 +13,12 @@ from .feature_attention import FeatureVariant, KeyFeatures
 
 
 class Performer(FeatureVariant):
-    """FAVOR+; `features` is int(d ln d) where None; drawn from `seed` and the layer at construction, and saved.
+    """Softmax attention estimated with positive orthogonal random features (FAVOR+), in linear time.
 
-    Each key is scaled by its own largest feature and the scale is carried in the log domain, where released codes
-    subtract one maximum over the whole sequence (and in some, the batch), which lets the future and the padding in.
-    They also add 1e-4 to every feature, which then depends on that maximum; here nothing is added.
+    `features` is int(d ln d) where None; they are drawn from `seed` and the layer at construction, and saved. Each key
+    is scaled by its own largest feature and the scale is carried in the log domain, where released codes subtract one
+    maximum over the whole sequence, which lets the future and the padding in. They also add 1e-4 to every feature,
+    which then depends on that maximum; here nothing is added.
 
     `kernel=relu` is the generalised kernel relu(W x) + 1e-3, which does not aim at softmax. `redraw`: draw new features
     after so many optimiser steps; never where None. The features are shared by the heads.

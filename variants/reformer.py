@@ -26,13 +26,14 @@ class Order:
 
 
 class Reformer(Variant):
-    """LSH attention with queries as keys: the projected keys are not used, a key is the query at unit length.
+    """Attention among tokens that a locality-sensitive hash sorts near one another.
 
-    Tokens are sorted by their hash, padded ones last, and cut into chunks of `bucket`; a query sees its chunk and the
-    one before, whatever the bucket, as in the released code; `hashes` rounds. A pair met in several rounds counts
-    once. The first chunk has none before it, as in the paper's index set; released codes wrap around, across rounds.
-    The number of hash buckets follows the real length of each sequence, so that padding changes nothing. Rotations are
-    drawn from `seed` and the layer at construction, for all passes; released codes draw in each.
+    Queries serve as keys: the projected keys are not used, a key is the query at unit length. Tokens are sorted by
+    their hash, padded ones last, and cut into chunks of `bucket`; a query sees its chunk and the one before, whatever
+    the bucket, as in the released code; `hashes` rounds. A pair met in several rounds counts once. The first chunk has
+    none before it, as in the paper's index set; released codes wrap around, across rounds. The number of hash buckets
+    follows the real length of each sequence, so that padding changes nothing. Rotations are drawn from `seed` and the
+    layer at construction, for all passes; released codes draw in each.
 
     Causal: values never come from the future, but it decides which past keys share a chunk. Hence no decoding that
     equals the parallel form. A longer sequence than `max_length` raises Unsupported.

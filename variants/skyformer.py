@@ -13,12 +13,13 @@ from .landmarks import iterated_inverse, nystrom_density, picks
 
 
 class Skyformer(Variant):
-    """Kernelised attention through a Nyström approximation of the kernel matrix of queries and keys together.
+    """Gaussian-kernel attention approximated from a sample of queries and keys.
 
-    That matrix is positive semi-definite, which makes its Nyström approximation sound where that of softmax is not.
-    Half of the `landmarks` are queries, half keys. The paper samples them at random in every pass; here they are evenly
-    spaced over the real tokens, so that a pass can be repeated. `ridge` is added to their kernel matrix before it is
-    inverted, 0.1 in the released code. Rows are not normalised: outputs grow with the length. No dropout.
+    The kernel matrix of queries and keys together is positive semi-definite, which makes its Nyström approximation
+    sound where that of softmax is not. Half of the `landmarks` are queries, half keys. The paper samples them at random
+    in every pass; here they are evenly spaced over the real tokens, so that a pass can be repeated. `ridge` is added to
+    their kernel matrix before it is inverted, 0.1 in the released code. Rows are not normalised: outputs grow with the
+    length. No dropout.
     """
 
     causality: ClassVar = None

@@ -14,7 +14,7 @@ from .headwise import HeadwiseMap
 
 
 class Synthesizer(ScoredVariant):
-    """Logits of the `max_length` positions, from each query alone or from a learned table; dense by nature.
+    """Softmax of logits made from each query alone, or learned as a table; dense by nature.
 
     `variant`: `dense`, a two-layer map of the query, d -> d -> max_length, for each head; `random`, a table
     max_length x max_length for each head; `factorised-dense`, two such maps to a and b logits with a b >= max_length,
