@@ -44,9 +44,9 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Pre-norm attention and feed-forward with residuals; a variant may put a sublayer of its own before attention."""
 
-    def __init__(self, variant: Variant, recipe: Recipe):
+    def __init__(self, variant: Variant, before: nn.Module | None, recipe: Recipe):
         super().__init__()
-        self.before = variant.pre_layer(recipe.width)
+        self.before = before
         self.attention_norm = nn.LayerNorm(recipe.width)
         self.attention = Attention(variant, recipe.width, recipe.heads)
         self.feed_forward_norm = nn.LayerNorm(recipe.width)
@@ -73,14 +73,14 @@ class Encoder(nn.Module):
         super().__init__()
         self.problem, self.recipe = problem, recipe
         length = recipe.length + (recipe.pooling == "cls")
-        variants = [self._variant(build, layer, length, seed, device) for layer in range(recipe.layers)]
+        brought = [self._brought(build, layer, seed, device) for layer in range(recipe.layers)]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="init", seed=seed))
             # id `vocabulary` is the token that CLS pooling prepends
             self.embedding = nn.Embedding(problem.vocabulary + 1, recipe.width, padding_idx=0)
             self.positions = _positions(recipe, length)
             self.dropout = nn.Dropout(recipe.dropout)
-            self.blocks = nn.ModuleList(Block(variant, recipe) for variant in variants)
+            self.blocks = nn.ModuleList(Block(variant, before, recipe) for variant, before in brought)
             self.norm = nn.LayerNorm(recipe.width)
             parts = {"nli4": 4, "concat2": 2}[problem.head] if problem.towers == 2 else 1
             features = recipe.width * parts
@@ -88,22 +88,12 @@ class Encoder(nn.Module):
                 nn.Linear(features, recipe.feed_forward), nn.ReLU(), nn.Linear(recipe.feed_forward, problem.classes)
             )
 
-    def _variant(self, build: BuildVariant, layer: int, length: int, seed: int, device: str) -> Variant:
-        recipe = self.recipe
-        shape = AttentionShape(
-            heads=recipe.heads,
-            head_dim=recipe.head_dim,
-            max_length=length,
-            padding=self.problem.padded,
-            dropout=recipe.attention_dropout,
-            dtype=recipe.precision,
-            device=device,
-            layer=layer,
-            layers=recipe.layers,
-        )
+    def _brought(self, build: BuildVariant, layer: int, seed: int, device: str) -> tuple[Variant, nn.Module | None]:
+        """What the variant brings to a layer, drawn apart, so that it moves no random number of the shared model."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="variant init", seed=seed, layer=layer))
-            return build(shape)
+            variant = build(attention_shape(self.problem, self.recipe, layer, device))
+            return variant, variant.pre_layer(self.recipe.width)
 
     @property
     def variants(self) -> list[Variant]:
@@ -155,6 +145,22 @@ class Encoder(nn.Module):
         own = [parameter for variant in self.variants for parameter in variant.parameters()]
         own += [p for name, p in self.blocks.named_parameters() if name.partition(".")[2].startswith("before.")]
         return _count(list(self.parameters())), _count(own)
+
+
+def attention_shape(problem: Problem, recipe: Recipe, layer: int, device: str) -> AttentionShape:
+    """What the variant of one layer is built for."""
+    mixed = recipe.precision == "bfloat16" and device.startswith("cuda")
+    return AttentionShape(
+        heads=recipe.heads,
+        head_dim=recipe.head_dim,
+        max_length=recipe.length + (recipe.pooling == "cls"),
+        padding=problem.padded,
+        dropout=recipe.attention_dropout,
+        dtype="bfloat16" if mixed else "float32",
+        device=device,
+        layer=layer,
+        layers=recipe.layers,
+    )
 
 
 def _positions(recipe: Recipe, length: int) -> Tensor | None:

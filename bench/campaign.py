@@ -12,6 +12,7 @@ import torch
 
 from ..tasks.contract import Task
 from ..tasks.data import place
+from .backbone import attention_shape
 from .cell import Cell, Lane
 from .digest import digest_of_cell, with_source
 from .errors import SelectionError
@@ -20,7 +21,7 @@ from .job import Job
 from .machine import choose_device, describe
 from .plan import Block, Plan, plan
 from .record import Machine, Record
-from .registry import TASKS
+from .registry import TASKS, VARIANTS
 from .spec import Spec
 from .store import Store
 from .suite import Suite
@@ -73,9 +74,9 @@ class Campaign:
     def plan(self) -> Plan:
         """The cells, what is done and what is left; data that is there is looked at, none is fetched."""
         for task in self.tasks:
+            built: Task = TASKS.build(task)
+            self._try(built)
             if task not in self.sources:
-                built: Task = TASKS.build(task)
-                built.recipe(self.preset)
                 ways = built.availability(self._place())
                 self.sources[task] = next((way.source for way in ways if way.ready), "")
         made = plan(
@@ -118,6 +119,13 @@ class Campaign:
             keep(record)
 
         execute(job, machine=self.machine, keep=store, tell=tell, timeout=request.timeout)
+
+    def _try(self, task: Task) -> None:
+        """Builds every variant once, so that a parameter it refuses is said now and not after hours."""
+        recipe = task.recipe(self.preset)
+        shape = attention_shape(task.problem(), recipe, 0, str(self.device))
+        for variant in self.request.suite.variants:
+            VARIANTS.build(variant, shape)
 
     def _digests(self, cell: Cell) -> Sequence[str]:
         return [with_source(digest_of_cell(cell), self.sources[cell.task])]

@@ -54,6 +54,7 @@ def run(
     asked = _suite(suite, variants, task, preset, seeds, selection)
     with Live() as live:
         campaign = _campaign(asked, device, results, data_dir, offline, retry, timeout, threads, lanes, live)
+        campaign.plan()
         campaign.prepare()
         plan = campaign.plan()
         for notice in plan.notices:

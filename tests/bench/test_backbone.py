@@ -82,3 +82,15 @@ def test_sinusoidal_table_is_that_of_the_paper() -> None:
     angle = position / 10_000 ** (2 * pair / 16)
     assert table[position, 2 * pair].item() == pytest.approx(torch.tensor(angle).sin().item(), abs=1e-6)
     assert table[position, 2 * pair + 1].item() == pytest.approx(torch.tensor(angle).cos().item(), abs=1e-6)
+
+
+def test_a_sublayer_that_a_variant_brings_moves_no_shared_number() -> None:
+    plain = dict(encoder("softmax").named_parameters())
+    brought = dict(encoder("additive-lm[kernel_size=3]", layers=3).named_parameters())
+    more = dict(encoder("softmax", layers=3).named_parameters())
+    assert any("before." in name for name in brought)
+    assert torch.equal(plain["embedding.weight"], brought["embedding.weight"])
+    for name, value in more.items():
+        assert torch.equal(value, brought[name]), name
+    whole, extra = encoder("additive-lm[kernel_size=3]", layers=3).parameter_counts()
+    assert whole - extra == encoder("softmax", layers=3).parameter_counts()[0]
