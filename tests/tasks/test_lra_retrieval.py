@@ -1,11 +1,15 @@
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnbench.bench.backbone import Encoder
 from attnbench.bench.errors import DataError
+from attnbench.bench.registry import VARIANTS
 from attnbench.bench.spec import Spec
 from attnbench.tasks.contract import DataPlace, Recipe
 from attnbench.tasks.lra.pairs import FILES, literal_bytes, read_pairs
@@ -108,6 +112,18 @@ def test_without_files_the_error_says_where_they_belong(place: DataPlace) -> Non
 def test_the_head_is_a_parameter_of_the_problem() -> None:
     assert Retrieval().problem().head == "nli4" and Retrieval(head="concat2").problem().head == "concat2"
     assert Retrieval().problem().towers == 2
+
+
+def test_both_heads_see_the_same_two_states() -> None:
+    recipe = Recipe(length=12, width=8, heads=2, feed_forward=16, dropout=0.0, attention_dropout=0.0)
+    ids = torch.randint(1, 257, (3, 2, 12), generator=torch.Generator().manual_seed(0))
+    seen = {}
+    for head in ("nli4", "concat2"):
+        model = Encoder(Retrieval(head=head).problem(), recipe, partial(VARIANTS.build, Spec("softmax")), seed=0).eval()
+        model.head.register_forward_pre_hook(lambda module, inputs, head=head: seen.__setitem__(head, inputs[0]))
+        assert model(ids, torch.full((3, 2), 12)).shape == (3, 2)
+    first, second = seen["concat2"].split(8, dim=-1)
+    assert torch.equal(seen["nli4"], torch.cat([first, second, first * second, first - second], dim=-1))
 
 
 def test_word_overlap_finds_pairs_that_share_rare_words(place: DataPlace) -> None:
