@@ -77,7 +77,7 @@ class Recipe:
         return self.width // self.heads
 
     def with_overrides(self, preset: Spec) -> Recipe:
-        """This recipe with the parameters of `quick[learning_rate=3e-3]` in place; raises SelectionError for a bad one."""
+        """This recipe with the parameters of `quick[learning_rate=3e-3]`; raises SelectionError for a bad one."""
         known = {f.name: f for f in fields(self)}
         changes: dict[str, Any] = {}
         for name, value in preset.parameters:
@@ -197,9 +197,9 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlace:
-    """Where data is: `root` holds originals as a person laid them out, `cache` what we prepared. `offline`: no download.
+    """Where data is: `root` holds originals as a person laid them out, `cache` what we prepared.
 
-    `progress` is told of long work: what is being done, units done, units in all (0 = unknown).
+    `offline`: no download. `progress` is told of long work: what, units done, units in all (0 = unknown).
     """
 
     root: Path
