@@ -112,7 +112,7 @@ def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode) -> list
     return boards
 
 
-def read(results: Path) -> tuple[Frame, Predictions]:
+def read(results: Path) -> tuple[Frame, StoredPredictions]:
     """The Records of a results folder; raises StoreError, saying what to run, where there are none."""
     from ..errors import StoreError
     from ..frame import frame_of
@@ -125,10 +125,10 @@ def read(results: Path) -> tuple[Frame, Predictions]:
             f"no Records in {results}; make some with `attnbench run --variants rela,entmax15 --task lra-text`, "
             "or name a folder that has some with --results"
         )
-    return frame, _Predictions(store)
+    return frame, StoredPredictions(store)
 
 
-class _Predictions:
+class StoredPredictions:
     """Reads per-example results; None, told once, for those that are not at hand or are not what they claim to be."""
 
     def __init__(self, store: Store):

@@ -10,7 +10,7 @@ HOSTILE = "a[p=<script>alert(1)</script>]"
 REASON = "crashed: \x1b[31mred\x1b[0m | \u202etxt.exe [bold]loud[/bold] `code` @octocat & " + "x" * 10_000
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def board() -> Board:
     columns = (
         Column(name="accuracy", title="accuracy", unit="%", better="higher", importance=0),

@@ -1,0 +1,112 @@
+"""`attnbench dashboard`: one page of everything that a results folder answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .leaderboard import Fidelity, Machine, Margin, Preset, Results, Selection, Task, emit, read
+
+if TYPE_CHECKING:
+    from ..exhibit import Exhibit
+    from ..store import Store
+
+
+class Picture(StrEnum):
+    SVG = "svg"
+    PNG = "png"
+
+
+def dashboard(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for index.html.")] = Path("site"),
+    results: Results = Path("results/local"),
+    task: Task = None,
+    preset: Preset = None,
+    selection: Selection = None,
+    fidelity: Fidelity = None,
+    machine: Machine = None,
+    margin: Margin = 1.0,
+    figures: Annotated[Picture | None, typer.Option("--figures", help="Also write every figure as a file.")] = None,
+) -> None:
+    """Write one self-contained page: boards, frontier, lengths, sparsity, training curves, and all Records behind."""
+    needs_extra()
+    from ...dashboards import html
+    from ..question import Filter
+
+    wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
+    exhibits = _exhibits(results, wanted, margin)
+    emit(html.render(exhibits), out / "index.html")
+    typer.echo(f"{out / 'index.html'}: {len(exhibits)} boards")
+    if figures is not None:
+        typer.echo(f"{out / 'figures'}: {_write_figures(exhibits, out / 'figures', figures)} figures")
+
+
+def needs_extra() -> None:
+    """Raises SelectionError where the packages that draw are not installed."""
+    from importlib.util import find_spec
+
+    from ..errors import SelectionError
+
+    missing = [name for name in ("altair", "vl_convert") if find_spec(name) is None]
+    if missing:
+        raise SelectionError(
+            f"drawing needs {' and '.join(missing)}; install them with pip install 'attnbench[dashboard]'"
+        )
+
+
+def _exhibits(results: Path, wanted: Any, margin: float) -> list[Exhibit]:
+    from ..exhibit import exhibit_of_sweep, exhibit_of_task
+    from ..lengthboard import sweeps
+    from ..question import questions
+
+    frame, predictions = read(results)
+    found = questions(frame, wanted)
+    curves = _Curves(predictions.store)
+    swept = sweeps(frame, found)
+    # a length of a sweep on which nothing was trained has its place on the board of the sweep
+    within = {q for sweep in swept for q in sweep.questions.values() if q.cells(frame, "train", "baseline").empty}
+    of_tasks = [exhibit_of_task(frame, q, predictions, curves, margin) for q in found if q not in within]
+    return of_tasks + [exhibit_of_sweep(frame, sweep) for sweep in swept]
+
+
+class _Curves:
+    """Reads training curves; None for those that are not at hand."""
+
+    def __init__(self, store: Store):
+        self.store = store
+
+    def __call__(self, name: str) -> Sequence[Mapping[str, Any]] | None:
+        import json
+
+        from ..errors import StoreError
+
+        try:
+            points = json.loads(self.store.artifact(name).read_text(encoding="utf-8"))
+        except (StoreError, OSError, ValueError):
+            return None
+        names = {"step", "validation_accuracy", "validation_loss"}
+        sound = isinstance(points, list) and all(isinstance(p, dict) and names <= p.keys() for p in points)
+        return points if sound else None
+
+
+def _write_figures(exhibits: list[Exhibit], folder: Path, picture: Picture) -> int:
+    import re
+
+    from ...dashboards.figures import figures
+    from ..errors import StoreError
+
+    count = 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for exhibit in exhibits:
+            stem = re.sub(r"[^A-Za-z0-9.=-]+", "-", exhibit.name).strip("-")[:120]
+            for name, chart in figures(exhibit).items():
+                chart.save(str(folder / f"{stem}-{name}.{picture.value}"))
+                count += 1
+    except OSError as error:
+        raise StoreError(f"cannot write {folder}: {error.strerror or error}; name another folder with --out") from None
+    return count

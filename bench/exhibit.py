@@ -1,0 +1,291 @@
+"""Exhibit: a Board with what its figures draw and the Records behind it; all that a page shows of one question."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from .board import Board
+from .cell import REFERENCE
+from .frame import Frame
+from .lengthboard import MODES, Sweep, board_for_lengths, crossover
+from .question import Question
+from .score import ratio
+from .taskboard import board_for_task
+from .timings import Mode, controls, floor_of, timings_of_all
+from .trials import Predictions
+
+Curves = Callable[[str], Sequence[Mapping[str, Any]] | None]
+"""Reads an artifact: the points of a training curve; None where it is not at hand."""
+
+HEAD_QUANTITIES = ("sparsity", "null_rate", "entropy", "attention_distance")
+SHOWN_NUMBERS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """A variant between quality (% with its interval) and cost (× reference with its interval)."""
+
+    variant: str
+    quality: float
+    quality_low: float
+    quality_high: float
+    cost: float
+    cost_low: float
+    cost_high: float
+    on_frontier: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadValue:
+    """Mean over seeds of one quantity in one head."""
+
+    variant: str
+    quantity: str
+    layer: int
+    head: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alpha:
+    """The learned alpha of one head at one seed."""
+
+    variant: str
+    layer: int
+    head: int
+    seed: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveSpot:
+    """Mean over seeds at one training step, with the lowest and the highest seed; accuracy in %."""
+
+    variant: str
+    step: int
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    loss: float
+    loss_low: float
+    loss_high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NullControl:
+    """The reference against itself, in one block."""
+
+    block: str
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthSpot:
+    """Time and ratio of one variant at one length; `pays`: whether it beats the reference from here on."""
+
+    variant: str
+    length: int
+    seconds: float
+    ratio: float
+    low: float
+    high: float
+    pays: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One Record as a reader checks it. `numbers`: the values over the whole model, with their units."""
+
+    key: str
+    variant: str
+    lane: str
+    seed: int
+    outcome: str
+    reason: str
+    machine: str
+    started: str
+    seconds: float
+    digest: str
+    numbers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhibit:
+    """`facets`: what sets this question apart, by axis. `commands`: how to make each row. `machines`: words by id."""
+
+    name: str
+    facets: Mapping[str, str]
+    board: Board
+    spots: tuple[Spot, ...] = ()
+    heads: tuple[HeadValue, ...] = ()
+    alphas: tuple[Alpha, ...] = ()
+    curves: tuple[CurveSpot, ...] = ()
+    nulls: tuple[NullControl, ...] = ()
+    lengths: tuple[LengthSpot, ...] = ()
+    sources: tuple[Source, ...] = ()
+    commands: Mapping[str, str]
+    machines: Mapping[str, str]
+
+
+def exhibit_of_task(
+    frame: Frame, question: Question, predictions: Predictions, curves: Curves, margin: float = 1.0
+) -> Exhibit:
+    """What a page shows of one question."""
+    board = board_for_task(frame, question, predictions=predictions, margin=margin)
+    trained = question.cells(frame, "train").drop_duplicates("key", keep="last")
+    cells = question.cells(frame, "train", "time", "baseline")
+    timings = timings_of_all(frame, question)
+    controls_found = [ratio(control) for control in controls(timings)]
+    return Exhibit(
+        name="/".join(filter(None, [question.task, question.preset, question.fidelity, question.selection,
+                                    f"protocol {question.protocol}", question.machine])),
+        facets={"task": question.task, "preset": question.preset, "data": question.fidelity,
+                "selection": question.selection, "protocol": str(question.protocol),
+                "machine": question.machine or "–"},
+        board=board,
+        spots=tuple(_spots(board)),
+        heads=tuple(_heads(frame, trained)),
+        alphas=tuple(_alphas(frame, trained)),
+        curves=tuple(_curves(trained, curves)),
+        nulls=tuple(NullControl(block=f"block {at}", ratio=c.value, low=c.low, high=c.high)
+                    for at, c in enumerate(controls_found, start=1)),
+        sources=tuple(_sources(frame, cells)),
+        commands={str(variant): _command(question, str(variant), rows) for variant, rows in cells.groupby("variant")},
+        machines={name: _machine_words(frame, name) for name in sorted(set(cells["machine"]))},
+    )  # fmt: skip
+
+
+def exhibit_of_sweep(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Exhibit:
+    """What a page shows of cost over lengths; raises SelectionError where the mode was not timed."""
+    board = board_for_lengths(frame, sweep, mode)
+    questions = list(sweep.questions.values())
+    cells = pd.concat([question.cells(frame, "time") for question in questions])
+    return Exhibit(
+        name=f"{sweep.name}/{sweep.machine}/{mode}",
+        facets={"task": sweep.name, "preset": "lengths", "data": questions[0].fidelity, "selection": MODES[mode],
+                "protocol": str(questions[0].protocol), "machine": sweep.machine},
+        board=board,
+        lengths=tuple(_lengths(frame, sweep, mode)),
+        sources=tuple(_sources(frame, cells)),
+        commands={str(v): _command(questions[-1], str(v), rows) for v, rows in cells.groupby("variant")},
+        machines={sweep.machine: _machine_words(frame, sweep.machine)},
+    )  # fmt: skip
+
+
+def _spots(board: Board) -> Iterator[Spot]:
+    at = {column.name: i for i, column in enumerate(board.columns)}
+    for row in board.ranked:
+        quality, cost, share = (row.entries[at[name]] for name in ("accuracy", "step_time", "frontier"))
+        if quality.value is None or cost.value is None:
+            continue
+        yield Spot(
+            variant=row.name,
+            quality=quality.value,
+            quality_low=quality.value if quality.low is None else quality.low,
+            quality_high=quality.value if quality.high is None else quality.high,
+            cost=cost.value,
+            cost_low=cost.value if cost.low is None else cost.low,
+            cost_high=cost.value if cost.high is None else cost.high,
+            on_frontier=bool(share.note),
+        )
+
+
+def _by_head(frame: Frame, cells: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    table = frame.measurements
+    chosen = table["name"].isin(names) & table["at"].isin(cells.index) & table["head"].notna() & table["layer"].notna()
+    return table[chosen].join(cells[["variant", "seed"]], on="at")
+
+
+def _heads(frame: Frame, cells: pd.DataFrame) -> Iterator[HeadValue]:
+    table = _by_head(frame, cells, HEAD_QUANTITIES)
+    for (variant, name, layer, head), value in (
+        table.groupby(["variant", "name", "layer", "head"])["value"].mean().items()
+    ):
+        yield HeadValue(variant=variant, quantity=name, layer=int(layer), head=int(head), value=float(value))
+
+
+def _alphas(frame: Frame, cells: pd.DataFrame) -> Iterator[Alpha]:
+    for row in _by_head(frame, cells, ["alpha"]).itertuples():
+        yield Alpha(
+            variant=row.variant, layer=int(row.layer), head=int(row.head), seed=int(row.seed), value=float(row.value)
+        )
+
+
+def _curves(cells: pd.DataFrame, read: Curves) -> Iterator[CurveSpot]:
+    for variant, rows in cells.groupby("variant"):
+        names = [artifacts["curve"] for artifacts in rows["artifacts"] if "curve" in artifacts]
+        found = [points for points in map(read, names) if points]
+        by_step: dict[int, list[tuple[float, float]]] = {}
+        for point in (point for points in found for point in points):
+            values = (100 * float(point["validation_accuracy"]), float(point["validation_loss"]))
+            if all(map(math.isfinite, values)):
+                by_step.setdefault(int(point["step"]), []).append(values)
+        for step, seeds in sorted(by_step.items()):
+            accuracy, loss = (sorted(column) for column in zip(*seeds, strict=True))
+            yield CurveSpot(
+                variant=str(variant), step=step,
+                accuracy=sum(accuracy) / len(accuracy), accuracy_low=accuracy[0], accuracy_high=accuracy[-1],
+                loss=sum(loss) / len(loss), loss_low=loss[0], loss_high=loss[-1],
+            )  # fmt: skip
+
+
+def _lengths(frame: Frame, sweep: Sweep, mode: Mode) -> Iterator[LengthSpot]:
+    by_length = {length: timings_of_all(frame, question, mode) for length, question in sweep.questions.items()}
+    floor = max(floor_of(found) for found in by_length.values())
+    names = sorted({name for found in by_length.values() for name in found})
+    for name in names:
+        costs = {length: found[name].cost for length, found in by_length.items() if name in found}
+        pays = crossover(costs, floor).length if name != REFERENCE else None
+        for length, found in by_length.items():
+            timing = found.get(name)
+            if timing is None or timing.cost is None:
+                continue
+            ends = ratio(timing.cost)
+            yield LengthSpot(
+                variant=name, length=length, seconds=timing.median, ratio=ends.value, low=ends.low, high=ends.high,
+                pays=pays is not None and length >= pays,
+            )  # fmt: skip
+
+
+def _sources(frame: Frame, cells: pd.DataFrame) -> Iterator[Source]:
+    table = frame.measurements
+    overall = table[table["at"].isin(cells.index) & table["layer"].isna() & table["head"].isna()]
+    numbers = {at: _numbers(rows) for at, rows in overall.groupby("at")}
+    for at, cell in cells.sort_values(["variant", "lane", "seed"]).iterrows():
+        yield Source(
+            key=cell["key"], variant=cell["variant"], lane=cell["lane"], seed=int(cell["seed"]),
+            outcome=cell["outcome"],
+            reason=cell["reason"], machine=cell["machine"], started=cell["started"], seconds=float(cell["seconds"]),
+            digest=f"{cell['code']}-{cell['variant_code']}", numbers=numbers.get(at, ()),
+        )  # fmt: skip
+
+
+def _numbers(rows: pd.DataFrame) -> tuple[str, ...]:
+    found = []
+    for row in rows.head(SHOWN_NUMBERS).itertuples():
+        where = row.split if isinstance(row.split, str) else ""
+        block = f" of {int(row.block)} × {int(row.block)}" if pd.notna(row.block) else ""
+        found.append(f"{row.name}{block}{' ' + where if where else ''} {row.value:.6g}")
+    return tuple(found)
+
+
+def _command(question: Question, variant: str, rows: pd.DataFrame) -> str:
+    seeds = int(rows[rows["lane"] == "train"]["seed"].max()) + 1 if (rows["lane"] == "train").any() else 1
+    selection = ["--selection", question.selection] if question.selection != "validation" else []
+    words = ["attnbench", "run", "--variants", variant, "--task", question.task, "--preset", question.preset]
+    return shlex.join([*words, "--seeds", str(seeds), *selection])
+
+
+def _machine_words(frame: Frame, name: str) -> str:
+    machine = frame.machines[name]
+    versions = ", ".join(f"{package} {version}" for package, version in sorted(machine.versions.items()))
+    device = machine.accelerators[0] if machine.accelerators else f"{machine.threads} of {machine.cores} cores"
+    return f"{machine.processor}, {device}, {machine.system}" + (f"; {versions}" if versions else "")

@@ -1,0 +1,192 @@
+"""Figures: what an Exhibit draws, as Altair charts; the same ones for the page and, as SVG or PNG, for papers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import altair as alt
+
+from ..bench.exhibit import Exhibit
+from .escape import visible
+
+Chart = Any
+"""Altair's own types of layered and faceted charts do not compose."""
+
+HEIGHT = 320
+# Okabe and Ito's colours, told apart by all common kinds of colour vision; then the same, as other shapes
+PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f"]
+COLOUR = alt.Scale(range=PALETTE)
+
+_QUANTITIES = {
+    "sparsity": "share of exact zeros",
+    "null_rate": "queries that attend to nothing",
+    "entropy": "entropy (1 = uniform)",
+    "attention_distance": "mean distance in tokens",
+}
+
+
+def figures(exhibit: Exhibit) -> dict[str, Chart]:
+    """The charts that the exhibit has data for, by name."""
+    found: dict[str, Chart] = {}
+    if exhibit.spots:
+        found["frontier"] = frontier(exhibit)
+    if exhibit.lengths:
+        found["lengths"] = lengths(exhibit)
+    if exhibit.curves:
+        found["curves"] = curves(exhibit)
+    for quantity in _QUANTITIES:
+        if any(h.quantity == quantity for h in exhibit.heads):
+            found[quantity.replace("_", "-")] = heads(exhibit, quantity)
+    if exhibit.alphas:
+        found["alphas"] = alphas(exhibit)
+    if exhibit.nulls:
+        found["null-control"] = null_control(exhibit)
+    return found
+
+
+def frontier(exhibit: Exhibit) -> Chart:
+    """Quality against cost, with intervals both ways; the line joins who is not beaten in both."""
+    data = _data(exhibit.spots)
+    x = alt.X("cost:Q", title="step time, × softmax (log)", scale=alt.Scale(type="log", nice=False, padding=40))
+    y = alt.Y("quality:Q", title="test accuracy, %", scale=alt.Scale(zero=False))
+    hint = ["variant:N", alt.Tooltip("quality:Q", format=".1f"), alt.Tooltip("cost:Q", format=".2f")]
+    base = alt.Chart(data).encode(color=_colour("variant"))
+    line = (
+        alt.Chart(data)
+        .transform_filter("datum.on_frontier")
+        .mark_line(interpolate="step-after", strokeDash=[5, 4], color="#888888")
+        .encode(x=x, y=y, order="cost:Q")
+    )
+    across = base.mark_rule(opacity=0.6).encode(x="cost_low:Q", x2="cost_high:Q", y=y)
+    along = base.mark_rule(opacity=0.6).encode(
+        x=x, y=alt.Y("quality_low:Q", title="test accuracy, %"), y2="quality_high:Q"
+    )
+    dots = base.mark_point(size=90, filled=True, opacity=1).encode(x=x, y=y, shape=_shape("variant"), tooltip=hint)
+    names = base.mark_text(align="left", dx=9, dy=-9).encode(x=x, y=y, text="variant:N")
+    return _sized(line + across + along + dots + names, "Quality against cost; up and left is better")
+
+
+def lengths(exhibit: Exhibit) -> Chart:
+    """Ratio to the reference over length, both logarithmic; a filled mark where the variant pays from there on."""
+    data = _data(exhibit.lengths)
+    x = alt.X("length:Q", title="length, tokens (log)", scale=alt.Scale(type="log", base=2))
+    y = alt.Y("ratio:Q", title="time, × softmax (log)", scale=alt.Scale(type="log"))
+    base = alt.Chart(data).encode(color=_colour("variant"))
+    hint = [
+        "variant:N",
+        "length:Q",
+        alt.Tooltip("ratio:Q", format=".2f"),
+        alt.Tooltip("seconds:Q", format=".4g"),
+        "pays:N",
+    ]
+    rule = alt.Chart(_values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(y="one:Q")
+    band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y("low:Q", title="time, × softmax (log)"), y2="high:Q")
+    line = base.mark_line().encode(x=x, y=y)
+    dots = base.mark_point(size=60).encode(
+        x=x, y=y, shape=_shape("variant"), tooltip=hint,
+        fillOpacity=alt.condition("datum.pays", alt.value(1), alt.value(0)), fill=_colour("variant", legend=False),
+    )  # fmt: skip
+    return _sized(rule + band + line + dots, "Cost over lengths; filled: beats the reference from here on")
+
+
+def curves(exhibit: Exhibit) -> Chart:
+    """Validation accuracy and loss over training steps: mean over seeds, band from the lowest to the highest."""
+    data = _data(exhibit.curves)
+    x = alt.X("step:Q", title="training step")
+
+    def panel(name: str, title: str) -> Chart:
+        base = alt.Chart(data).encode(color=_colour("variant"))
+        y = alt.Y(f"{name}:Q", title=title, scale=alt.Scale(zero=False))
+        band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y(f"{name}_low:Q", title=title), y2=f"{name}_high:Q")
+        hint = ["variant:N", "step:Q", alt.Tooltip(f"{name}:Q", format=".3f")]
+        line = base.mark_line(point=True).encode(x=x, y=y, strokeDash=_dash("variant"), tooltip=hint)
+        return _sized(band + line, title)
+
+    accuracy = panel("accuracy", "validation accuracy, %")
+    loss = panel("loss", "validation loss")
+    return alt.vconcat(accuracy, loss).properties(title="Training: mean over seeds, band from lowest to highest")
+
+
+def heads(exhibit: Exhibit, quantity: str) -> Chart:
+    """One square a head, layers down and heads across, for each variant."""
+    data = _data([h for h in exhibit.heads if h.quantity == quantity])
+    shares = quantity != "attention_distance"
+    colour = alt.Color(
+        "value:Q", title=None,
+        scale=alt.Scale(scheme="viridis", domain=[0, 1]) if shares else alt.Scale(scheme="viridis"),
+    )  # fmt: skip
+    text = ".2f" if shares else ".0f"
+    hint = ["variant:N", "layer:O", "head:O", alt.Tooltip("value:Q", format=".4f")]
+    base = alt.Chart(data).encode(x=alt.X("head:O", axis=alt.Axis(labelAngle=0)), y=alt.Y("layer:O"))
+    squares = base.mark_rect().encode(color=colour, tooltip=hint)
+    dark = f"datum.value < {0.6 if shares else 0.75 * max(h.value for h in exhibit.heads if h.quantity == quantity)}"
+    words = base.mark_text(fontSize=10).encode(
+        text=alt.Text("value:Q", format=text), color=alt.condition(dark, alt.value("white"), alt.value("black"))
+    )  # fmt: skip
+    return (
+        alt.layer(squares, words, data=data)
+        .properties(width=alt.Step(38), height=alt.Step(30))
+        .facet(facet=alt.Facet("variant:N", title=None), columns=3)
+        .properties(title=f"By layer and head: {_QUANTITIES[quantity]}")
+    )
+
+
+def alphas(exhibit: Exhibit) -> Chart:
+    """How many heads learned which alpha, over all seeds, by variant."""
+    chart = (
+        alt.Chart(_data(exhibit.alphas))
+        .mark_bar()
+        .encode(
+            x=alt.X("value:Q", bin=alt.Bin(step=0.05), title="alpha (1 is softmax, 2 is sparsemax)"),
+            y=alt.Y("count():Q", title="heads"),
+            color=alt.Color("layer:O", scale=COLOUR),
+            row=alt.Row("variant:N", title=None),
+            tooltip=["variant:N", "layer:O", "count():Q"],
+        )
+        .properties(width=520, height=120, title="Learned alphas of all heads and seeds")
+    )
+    return chart
+
+
+def null_control(exhibit: Exhibit) -> Chart:
+    """The reference under a second name against itself: what no difference may be smaller than."""
+    data = _data(exhibit.nulls)
+    x = alt.X("ratio:Q", title="time of softmax over its own", scale=alt.Scale(zero=False))
+    y = alt.Y("block:N", title=None)
+    hint = ["block:N", *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("ratio", "low", "high"))]
+    rule = alt.Chart(_values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(x="one:Q")
+    base = alt.Chart(data).encode(y=y)
+    ends = base.mark_rule(color=PALETTE[0]).encode(x=alt.X("low:Q", title="time of softmax over its own"), x2="high:Q")
+    dots = base.mark_point(filled=True, size=70, color=PALETTE[0]).encode(x=x, tooltip=hint)
+    return _sized(rule + ends + dots, "Null control: softmax against itself", height=40 + 24 * len(exhibit.nulls))
+
+
+def _sized(chart: Chart, title: str, height: int = HEIGHT) -> Chart:
+    return chart.properties(width=520, height=height, title=title)
+
+
+def _data(items: Sequence[Any]) -> alt.InlineData:
+    rows = [asdict(item) for item in items]
+    for row in rows:
+        if "variant" in row:
+            row["variant"] = visible(row["variant"], longest=60)
+    return _values(rows)
+
+
+def _values(rows: list[dict[str, Any]]) -> alt.InlineData:
+    return alt.InlineData(values=rows)
+
+
+def _colour(field: str, *, legend: bool = True) -> Any:
+    shown = alt.Legend(title=None, symbolOpacity=1, symbolFillColor="transparent") if legend else None
+    return alt.Color(f"{field}:N", scale=COLOUR, legend=shown)
+
+
+def _shape(field: str) -> Any:
+    return alt.Shape(f"{field}:N", legend=None)
+
+
+def _dash(field: str) -> Any:
+    return alt.StrokeDash(f"{field}:N", legend=None)

@@ -1,0 +1,86 @@
+"""HTML: one self-contained page of all Exhibits; it loads nothing from anywhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from ..bench.board import Board
+from ..bench.exhibit import Exhibit
+from .figures import figures
+
+
+def render(exhibits: Sequence[Exhibit]) -> str:
+    """The page as text. Needs the extra `dashboard`.
+
+    What Records brought stands in JSON blocks, which the page's script turns into text nodes; the page's own policy
+    allows no script but its two, by hash, and no connection at all.
+    """
+    blocks = []
+    for exhibit in exhibits:
+        values = {
+            "board": _board(exhibit.board),
+            "figures": {name: chart.to_dict() for name, chart in figures(exhibit).items()},
+            "sources": [asdict(source) for source in exhibit.sources],
+            "commands": dict(exhibit.commands),
+            "machines": dict(exhibit.machines),
+        }
+        name = html.escape(exhibit.name, quote=True)
+        blocks.append(f'<script type="application/json" data-name="{name}">{_json(values)}</script>')
+    bundle, script = _bundle(), _part("page.js")
+    parts = {
+        "hashes": " ".join(f"'{_hash(text)}'" for text in (bundle, script)),
+        "style": _part("page.css"),
+        "bundle": bundle,
+        "script": script,
+        "exhibits": "\n".join(blocks),
+    }
+    return _filled(_part("page.html"), parts)
+
+
+def _board(board: Board) -> dict[str, Any]:
+    names = [column.name for column in board.columns]
+    values = asdict(board)
+    for kind in ("ranked", "unranked", "baselines"):
+        for row, source in zip(values[kind], getattr(board, kind), strict=True):
+            row["entries"] = dict(zip(names, row["entries"], strict=True))
+            row["place"] = source.place
+    return values
+
+
+def _json(values: Any) -> str:
+    """JSON that no HTML parser can leave early, and that JavaScript reads as JSON."""
+    text = json.dumps(values, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _filled(template: str, parts: Mapping[str, str]) -> str:
+    """Each `{{name}}` of the template replaced once; what is put in is not looked at again."""
+    found = []
+    for at, piece in enumerate(template.split("{{")):
+        name, end, rest = piece.partition("}}")
+        found.append(parts[name] + rest if at and end else piece)
+    return "".join(found)
+
+
+@cache
+def _bundle() -> str:
+    import vl_convert
+
+    text = str(vl_convert.javascript_bundle())  # type: ignore[call-arg]
+    return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,236 @@
+"use strict";
+// Text from Records enters the document as text nodes only; the state lives in the address after '#'.
+(() => {
+  const $ = (id) => document.getElementById(id);
+  const blocks = [...document.querySelectorAll("script[data-name]")];
+  const parsed = new Map();
+  const state = { q: 0, sort: "", dir: "", show: "", row: "", theme: "" };
+
+  function make(tag, text, properties = {}) {
+    const element = document.createElement(tag);
+    if (text !== undefined && text !== null) element.textContent = text;
+    for (const [name, value] of Object.entries(properties)) {
+      if (name in element) element[name] = value;
+      else element.setAttribute(name, value);
+    }
+    return element;
+  }
+
+  function exhibit() {
+    if (!parsed.has(state.q)) parsed.set(state.q, JSON.parse(blocks[state.q].textContent));
+    return parsed.get(state.q);
+  }
+
+  function readAddress() {
+    const given = new URLSearchParams(location.hash.slice(1));
+    const at = blocks.findIndex((block) => block.dataset.name === given.get("q"));
+    state.q = at < 0 ? 0 : at;
+    for (const name of ["sort", "dir", "show", "row", "theme"]) state[name] = given.get(name) || "";
+  }
+
+  function writeAddress() {
+    const kept = new URLSearchParams();
+    if (blocks.length) kept.set("q", blocks[state.q].dataset.name);
+    for (const name of ["sort", "dir", "show", "row", "theme"]) if (state[name]) kept.set(name, state[name]);
+    history.replaceState(null, "", "#" + kept);
+  }
+
+  function dark() {
+    return state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+
+  function ordered(board) {
+    const rows = ["ranked", "unranked", "baselines"].flatMap((kind) => board[kind].map((row) => ({ ...row, kind })));
+    const wanted = state.show.toLowerCase();
+    const kept = rows.filter((row) => row.name.toLowerCase().includes(wanted));
+    if (!state.sort) return kept;
+    const sign = state.dir === "desc" ? -1 : 1;
+    const value = (row) => (state.sort === "variant" ? row.name : row.entries[state.sort]?.value ?? null);
+    return kept.sort((a, b) => {
+      const [x, y] = [value(a), value(b)];
+      if (x === null || y === null) return (x === null) - (y === null);
+      return sign * (x < y ? -1 : x > y ? 1 : 0) || (a.name < b.name ? -1 : 1);
+    });
+  }
+
+  function heading(label, name, description, better) {
+    const cell = make("th", null, { scope: "col" });
+    const arrow = { higher: " ↑", lower: " ↓" }[better] || "";
+    const button = make("button", label + arrow, { type: "button", title: description });
+    if (state.sort === name) cell.setAttribute("aria-sort", state.dir === "desc" ? "descending" : "ascending");
+    button.addEventListener("click", () => {
+      // first the good end, then the other, then the standing again
+      const first = better === "higher" ? "desc" : "asc";
+      if (state.sort !== name) [state.sort, state.dir] = [name, first];
+      else if (state.dir === first) state.dir = first === "asc" ? "desc" : "asc";
+      else [state.sort, state.dir] = ["", ""];
+      drawTable();
+      writeAddress();
+      [...document.querySelectorAll("th button")].find((b) => b.textContent === button.textContent)?.focus();
+    });
+    cell.append(button);
+    return cell;
+  }
+
+  function drawTable() {
+    const { board } = exhibit();
+    const all = [...board.ranked, ...board.unranked, ...board.baselines];
+    const columns = board.columns.filter((c) => all.some((row) => row.entries[c.name].text));
+    const table = $("table");
+    const head = make("tr");
+    head.append(heading("rank", "", "standing, ties in alphabetical order", ""));
+    head.append(heading("variant", "variant", "name with parameters", ""));
+    for (const c of columns) head.append(heading(c.title, c.name, `${c.description} (${c.unit || "text"})`, c.better));
+    head.firstChild.firstChild.disabled = false;
+    const body = make("tbody");
+    const rows = ordered(board);
+    let before = null;
+    for (const row of rows) {
+      const group = `${row.kind}/${row.group}`;
+      const line = make("tr", null, { className: row.kind.replace(/s$/, "") });
+      if (!state.sort && before !== null && before !== group) line.classList.add("cut");
+      before = group;
+      line.append(make("td", row.place || (row.kind === "baselines" ? "·" : "–")));
+      const open = state.row === row.name;
+      const button = make("button", row.name, { type: "button", "aria-expanded": String(open) });
+      button.addEventListener("click", () => {
+        state.row = open ? "" : row.name;
+        drawTable();
+        writeAddress();
+        [...document.querySelectorAll("td button")].find((b) => b.textContent === row.name)?.focus();
+      });
+      const name = make("td");
+      name.append(button);
+      line.append(name);
+      for (const c of columns) {
+        const entry = row.entries[c.name];
+        const cell = make("td", entry.text + (entry.note.length === 1 ? " " + entry.note : ""));
+        if (entry.note.length > 1) cell.title = entry.note;
+        line.append(cell);
+      }
+      body.append(line);
+      if (open) body.append(detail(row, columns.length + 2));
+    }
+    const top = make("thead");
+    top.append(head);
+    table.replaceChildren(top, body);
+    $("count").textContent = `${rows.length} of ${all.length} variants`;
+  }
+
+  function detail(row, width) {
+    const { sources, commands, machines } = exhibit();
+    const line = make("tr", null, { className: "detail" });
+    const cell = make("td", null, { colSpan: width });
+    const inner = make("div", null, { className: "inner" });
+    if (row.reason) inner.append(make("p", "Unranked: " + row.reason, { className: "long" }));
+    if (commands[row.name]) inner.append(make("div", "To measure it again:"), make("pre", commands[row.name]));
+    const own = sources.filter((source) => source.variant === row.name);
+    inner.append(make("div", `${own.length} Records:`));
+    const list = make("ul");
+    for (const s of own.slice(0, 200)) {
+      const item = make("li");
+      item.append(make("code", s.key), ` ${s.lane}, seed ${s.seed}, ${s.outcome.replaceAll("_", " ")}; `);
+      item.append(`${s.started}, ${s.seconds.toFixed(1)} s on ${s.machine}; code ${s.digest}`);
+      if (s.numbers.length) item.append(make("div", s.numbers.join(" · ")));
+      if (s.reason) item.append(make("div", s.reason, { className: "long" }));
+      list.append(item);
+    }
+    if (own.length > 200) list.append(make("li", `and ${own.length - 200} more`));
+    inner.append(list);
+    for (const name of new Set(own.map((s) => s.machine))) {
+      inner.append(make("div", `Machine ${name}: ${machines[name] || "unknown"}`));
+    }
+    cell.append(inner);
+    line.append(cell);
+    return line;
+  }
+
+  function fitted(spec, width) {
+    // copies, since a wider window must find the wide one again
+    const copy = structuredClone(spec);
+    const walk = (part) => {
+      if (typeof part.width === "number" && part.width > width) part.width = width;
+      if (part.facet && part.columns && width < 420) part.columns = 1;
+      for (const name of ["layer", "hconcat", "vconcat", "concat"]) (part[name] || []).forEach(walk);
+      if (part.spec) walk(part.spec);
+    };
+    walk(copy);
+    return copy;
+  }
+
+  function drawFigures() {
+    const place = $("figures");
+    const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+    const line = getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
+    const words = { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line };
+    const config = {
+      background: "transparent", axis: words, legend: words, header: words,
+      title: { color: ink }, view: { stroke: line }, text: { color: ink },
+    };
+    const actions = { export: true, source: false, compiled: false, editor: false };
+    const narrow = place.clientWidth < 560;
+    if (narrow) config.legend = { ...words, orient: "bottom", columns: 2 };
+    const room = Math.max(180, place.clientWidth - (narrow ? 110 : 150));
+    const drawn = Object.entries(exhibit().figures).map(([name, spec]) => {
+      const figure = make("figure", null, { id: "figure-" + name, "aria-label": name.replaceAll("-", " ") });
+      const mount = make("div");
+      figure.append(mount);
+      vegaEmbed(mount, fitted(spec, room), { config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })
+        .then(() => { figure.dataset.ready = "yes"; })
+        .catch((error) => { mount.textContent = "This figure cannot be drawn: " + error; console.error(error); });
+      return figure;
+    });
+    place.replaceChildren(...drawn);
+  }
+
+  function drawAll() {
+    document.documentElement.dataset.theme = dark() ? "dark" : "light";
+    $("theme").textContent = dark() ? "Light" : "Dark";
+    $("theme").setAttribute("aria-pressed", String(dark()));
+    if (!blocks.length) {
+      $("question").textContent = "No Records yet.";
+      return;
+    }
+    const { board } = exhibit();
+    $("exhibit").value = String(state.q);
+    $("filter").value = state.show;
+    $("title").textContent = board.title;
+    $("question").textContent = board.question;
+    $("notes").replaceChildren(...board.footnotes.flatMap((note) => {
+      const className = note.warning ? "warning" : "";
+      return [make("dt", (note.warning ? "⚠ " : "") + note.topic, { className }), make("dd", note.text, { className })];
+    }));
+    drawTable();
+    // the board can be read before the figures are drawn
+    requestAnimationFrame(() => setTimeout(drawFigures, 0));
+  }
+
+  $("exhibit").append(...blocks.map((block, at) => make("option", block.dataset.name, { value: String(at) })));
+  $("exhibit").addEventListener("change", (event) => {
+    Object.assign(state, { q: Number(event.target.value), sort: "", dir: "", row: "" });
+    drawAll();
+    writeAddress();
+  });
+  $("filter").addEventListener("input", (event) => {
+    state.show = event.target.value;
+    drawTable();
+    writeAddress();
+  });
+  $("theme").addEventListener("click", () => {
+    state.theme = dark() ? "light" : "dark";
+    drawAll();
+    writeAddress();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (blocks.length && Math.abs(innerWidth - width) > 40) { width = innerWidth; drawFigures(); }
+  });
+  addEventListener("hashchange", () => {
+    if (location.hash === "#board") return;
+    readAddress();
+    drawAll();
+  });
+  readAddress();
+  drawAll();
+})();

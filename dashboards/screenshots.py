@@ -1,0 +1,38 @@
+"""Screenshots of a page for the documentation: python -m attnbench.dashboards.screenshots PAGE.html FOLDER."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+READY = "(all => all.length && all.every(f => f.dataset.ready))([...document.querySelectorAll('figure')])"
+VIEWS: dict[str, tuple[int, int, Literal["light", "dark"]]] = {
+    "light": (1280, 1000, "light"),
+    "dark": (1280, 1000, "dark"),
+    "narrow": (390, 844, "light"),
+}
+
+
+def take(page_file: Path, folder: Path, chromium: str = "/usr/bin/chromium") -> list[Path]:
+    """One PNG for each view; needs playwright and a Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for name, (width, height, scheme) in VIEWS.items():
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page.goto(page_file.resolve().as_uri())
+            page.wait_for_function(READY)
+            path = folder / f"page-{name}.png"
+            page.screenshot(path=str(path))
+            found.append(path)
+        browser.close()
+    return found
+
+
+if __name__ == "__main__":
+    for taken in take(Path(sys.argv[1]), Path(sys.argv[2])):
+        print(taken)

@@ -1,0 +1,243 @@
+"""The page in a real browser: sorting, filtering, links, themes, keyboard, phone; and text that stays text."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attnbench.bench.board import Board
+from attnbench.bench.exhibit import Alpha, CurveSpot, Exhibit, HeadValue, LengthSpot, NullControl, Source, Spot
+
+pytest.importorskip("altair", reason="the extra dashboard is not installed")
+pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
+
+from attnbench.dashboards import html
+from attnbench.dashboards.figures import figures
+
+CHROMIUM = Path("/usr/bin/chromium")
+HOSTILE = "a[p=<script>alert(1)</script>]"
+
+
+@pytest.fixture(scope="module")
+def exhibit(board: Board) -> Exhibit:
+    spots = tuple(
+        Spot(
+            variant=n,
+            quality=q,
+            quality_low=q - 1,
+            quality_high=q + 1,
+            cost=c,
+            cost_low=c * 0.9,
+            cost_high=c * 1.1,
+            on_frontier=f,
+        )
+        for n, q, c, f in (("softmax", 62, 1, True), ("entmax15", 70, 3.1, True), (HOSTILE, 50, 2, False))
+    )
+    heads = tuple(
+        HeadValue(variant="entmax15", quantity=name, layer=at, head=head, value=0.1 * (at + head))
+        for name in ("sparsity", "attention_distance") for at in range(2) for head in range(2)
+    )  # fmt: skip
+    curves = tuple(
+        CurveSpot(variant="softmax", step=s, accuracy=50 + s, accuracy_low=49 + s, accuracy_high=51 + s,
+                  loss=1 / (s + 1), loss_low=0.9 / (s + 1), loss_high=1.1 / (s + 1)) for s in range(4)
+    )  # fmt: skip
+    source = Source(
+        key="0123456789abcdef", variant=HOSTILE, lane="train", seed=0, outcome="crashed",
+        reason="</script><script>alert(2)//", machine="box-1", started="2026-01-01T00:00:00+00:00", seconds=1.5,
+        digest="a-b-c", numbers=("accuracy test 0.5",),
+    )  # fmt: skip
+    return Exhibit(
+        name=f"lra-text/quick/{HOSTILE}", facets={"task": "lra-text"}, board=board, spots=spots, heads=heads,
+        curves=curves, alphas=(Alpha(variant="entmax", layer=0, head=0, seed=0, value=1.4),),
+        nulls=(NullControl(block="block 1", ratio=1.001, low=0.99, high=1.012),), sources=(source,),
+        commands={HOSTILE: f"attnbench run --variants '{HOSTILE}'"}, machines={"box-1": "Abacus 9"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lengths(board: Board) -> Exhibit:
+    spots = tuple(
+        LengthSpot(variant=v, length=n, seconds=n / 1e4, ratio=r, low=0.9 * r, high=1.1 * r, pays=r < 1)
+        for v, n, r in (("linear", 256, 2.0), ("linear", 512, 0.5), ("softmax", 256, 1.0), ("softmax", 512, 1.0))
+    )
+    return Exhibit(name="sweep", facets={}, board=board, lengths=spots, commands={}, machines={})
+
+
+@pytest.fixture(scope="module")
+def file(exhibit: Exhibit, lengths: Exhibit, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("site") / "index.html"
+    path.write_text(html.render([exhibit, lengths]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
+    if not CHROMIUM.exists():
+        pytest.skip("no chromium")
+    with sync.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: object, file: Path) -> Iterator[object]:
+    """The page; fails at the end if anything was logged, asked, thrown or requested."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    troubles = watch(opened)
+    open_at(opened, file)
+    yield opened
+    opened.close()
+    assert troubles == []
+
+
+def watch(opened: object) -> list[str]:
+    troubles: list[str] = []
+    opened.on("console", lambda message: troubles.append(f"{message.type}: {message.text}"))
+    opened.on("pageerror", lambda error: troubles.append(f"error: {error}"))
+    opened.on("dialog", lambda dialog: (troubles.append("dialog"), dialog.dismiss()))
+    opened.on("request", lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else troubles.append(r.url))
+    return troubles
+
+
+def open_at(opened: object, file: Path, state: str = "") -> None:
+    # a state alone changes no document, so leave first
+    opened.goto("about:blank")
+    opened.goto(file.as_uri() + state)
+    drawn(opened)
+
+
+def drawn(opened: object) -> None:
+    opened.wait_for_function(
+        "(all => all.length && all.every(f => f.dataset.ready))([...document.querySelectorAll('figure')])"
+    )
+
+
+def names(opened: object) -> list[str]:
+    return opened.locator("tbody td button").all_inner_texts()
+
+
+def test_every_kind_of_data_has_its_figure(exhibit: Exhibit, lengths: Exhibit) -> None:
+    assert list(figures(exhibit)) == ["frontier", "curves", "sparsity", "attention-distance", "alphas", "null-control"]
+    assert list(figures(lengths)) == ["lengths"]
+
+
+def test_figures_are_also_vector_pictures(lengths: Exhibit, tmp_path: Path) -> None:
+    figures(lengths)["lengths"].save(str(tmp_path / "lengths.svg"))
+    drawn_text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
+    assert (
+        drawn_text.startswith("<svg")
+        and "linear" in drawn_text
+        and "http" not in drawn_text.replace("http://www.w3.org", "")
+    )
+
+
+def test_nothing_in_the_file_points_outside(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    head, _, rest = text.partition("<body>")
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?https?:""", head + rest.partition("<script>")[0])
+    assert "default-src 'none'" in head
+
+
+def test_data_cannot_end_its_block(exhibit: Exhibit) -> None:
+    text = html.render([exhibit])
+    block = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
+    assert block and json.loads(block[1])["sources"][0]["reason"] == "</script><script>alert(2)//"
+    assert "<script>alert" not in text
+
+
+def test_hostile_text_is_shown_as_text(page: object) -> None:
+    assert HOSTILE in names(page)
+    page.get_by_role("button", name=HOSTILE, exact=True).click()
+    detail = page.locator("tr.detail").inner_text()
+    assert "</script><script>alert(2)//" in detail and f"attnbench run --variants '{HOSTILE}'" in detail
+    assert page.locator("main script").count() == 0
+    # ten thousand characters of reason do not push the page apart
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_sorting_goes_good_end_first_then_the_other_then_back(page: object) -> None:
+    standing = names(page)
+    assert standing == ["entmax15", "local[window=64]", "softmax", HOSTILE, "majority"]
+    button = page.locator("th button", has_text="step time")
+    button.click()
+    assert names(page)[:3] == ["softmax", "local[window=64]", "entmax15"]
+    assert page.locator("th[aria-sort=ascending]").count() == 1
+    page.locator("th button", has_text="step time").click()
+    # what has no value stays last either way
+    assert names(page) == ["entmax15", "local[window=64]", "softmax", HOSTILE, "majority"]
+    page.locator("th button", has_text="step time").click()
+    assert names(page) == standing and "sort=" not in page.url
+
+
+def test_filter_and_link(page: object, file: Path) -> None:
+    page.fill("#filter", "max")
+    assert names(page) == ["entmax15", "softmax"] and page.inner_text("#count") == "2 of 5 variants"
+    page.locator("th button", has_text="variant").click()
+    page.get_by_role("button", name="softmax", exact=True).click()
+    link = "#" + page.url.partition("#")[2]
+    open_at(page, file, link)
+    assert names(page) == ["entmax15", "softmax"] and page.locator("tr.detail").count() == 1
+    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("variant")
+
+
+def test_choosing_a_question_changes_board_figures_and_address(page: object, file: Path) -> None:
+    page.select_option("#exhibit", label="sweep")
+    page.wait_for_selector("#figure-lengths[data-ready]")
+    assert "q=sweep" in page.url and page.locator("figure").count() == 1
+    open_at(page, file, "#q=sweep")
+    assert page.locator("#figure-lengths").count() == 1
+
+
+def test_ties_are_set_apart(page: object) -> None:
+    cuts = [row.split("\t")[1] for row in page.locator("tbody tr.cut").all_inner_texts()]
+    assert cuts == ["local[window=64]", HOSTILE, "majority"]
+
+
+def test_dark_by_button_by_link_and_by_system(page: object, browser: object, file: Path) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(ground) == "rgb(255, 255, 255)"
+    page.click("#theme")
+    drawn(page)
+    assert page.evaluate(ground) == "rgb(18, 22, 28)" and "theme=dark" in page.url
+    assert page.get_attribute("#theme", "aria-pressed") == "true"
+    fill = page.locator("#figure-frontier svg .role-axis-title text").first.get_attribute("fill")
+    assert fill == "#e8ebef"
+    system = browser.new_page(color_scheme="dark")
+    system.goto(file.as_uri())
+    assert system.evaluate(ground) == "rgb(18, 22, 28)"
+    system.close()
+
+
+def test_everything_can_be_reached_by_keyboard(page: object) -> None:
+    page.locator("th button", has_text="accuracy").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("th[aria-sort=descending]").inner_text().startswith("accuracy")
+    assert page.evaluate("document.activeElement.textContent").startswith("accuracy")
+    page.locator("tbody td button").first.focus()
+    page.keyboard.press("Space")
+    assert page.locator("tr.detail").count() == 1
+    assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
+
+
+def test_a_phone_scrolls_the_table_and_not_the_page(browser: object, file: Path) -> None:
+    phone = browser.new_page(viewport={"width": 390, "height": 844})
+    troubles = watch(phone)
+    open_at(phone, file)
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+    assert phone.evaluate("document.querySelector('.scroll').scrollWidth") > 390
+    assert troubles == []
+    phone.close()
+
+
+def test_no_records_make_a_page_that_says_so(browser: object, tmp_path: Path) -> None:
+    path = tmp_path / "empty.html"
+    path.write_text(html.render([]), encoding="utf-8")
+    empty = browser.new_page()
+    troubles = watch(empty)
+    empty.goto(path.as_uri())
+    assert empty.inner_text("#question") == "No Records yet." and troubles == []
+    empty.close()
