@@ -56,6 +56,10 @@ class Mask:
     keep: Tensor | None = None
     causal: bool = False
 
+    def offset(self, queries: int, keys: int) -> int:
+        """Position of the first query among the keys: causal queries end where the keys end, others begin there."""
+        return keys - queries if self.causal else 0
+
     def allowed(self, queries: int, keys: int, device: torch.device, rows: slice | None = None) -> Tensor | None:
         """Boolean (batch | 1, 1, rows, keys), True = may be seen; None where everything may.
 
@@ -64,7 +68,7 @@ class Mask:
         allowed = None if self.keep is None else self.keep[:, None, None, :]
         if self.causal:
             first, last, _ = (rows or slice(None)).indices(queries)
-            at = torch.arange(first, last, device=device) + (keys - queries)
+            at = torch.arange(first, last, device=device) + self.offset(queries, keys)
             past = torch.arange(keys, device=device)[None, :] <= at[:, None]
             allowed = past[None, None] if allowed is None else allowed & past
         return allowed
@@ -204,7 +208,7 @@ class ScoredVariant(Variant):
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         queries, keys = query.shape[2], key.shape[2]
         allowed = mask.allowed(queries, keys, query.device, rows)
-        first = (rows or slice(None)).indices(queries)[0] + keys - queries
+        first = (rows or slice(None)).indices(queries)[0] + mask.offset(queries, keys)
         return self.weigh(self.score(query if rows is None else query[:, :, rows], key, first), allowed)
 
 

@@ -73,7 +73,7 @@ class FeatureVariant(Variant):
         raise TypeError(f"{type(self).__name__} defines no key_features(key, first)")
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        left = self.query_features(query, key.shape[2] - query.shape[2] if mask.causal else 0)
+        left = self.query_features(query, mask.offset(query.shape[2], key.shape[2]))
         right = self.key_features(key, 0).keep(mask.keep)
         sums = (attend_past if mask.causal else attend_all)(left, right, _with_ones(value))
         return self._normalise(sums).to(value.dtype)
@@ -82,7 +82,7 @@ class FeatureVariant(Variant):
         """The implied matrix, normalised by row; forward never builds it."""
         queries, keys = query.shape[2], key.shape[2]
         chosen = rows or slice(None)
-        first = chosen.indices(queries)[0] + (keys - queries if mask.causal else 0)
+        first = chosen.indices(queries)[0] + mask.offset(queries, keys)
         right = self.key_features(key, 0).keep(mask.keep)
         scores = self.query_features(query[:, :, chosen], first) @ right.features.transpose(-2, -1)
         allowed = mask.allowed(queries, keys, query.device, rows)
@@ -124,8 +124,8 @@ class FeatureVariant(Variant):
     def _guard(self, total: Tensor) -> Tensor:
         if self.floor:
             return total.clamp(min=self.floor)
-        # a tiny divisor would make the gradient of a row without keys infinite
-        return total.masked_fill(total <= torch.finfo(total.dtype).tiny, 1.0)
+        # where no feature is large in both query and key the estimate is noise, and its gradient 1 / total overflows
+        return total.masked_fill(total <= torch.finfo(total.dtype).tiny ** 0.5, 1.0)
 
 
 def attend_all(query: Tensor, key: KeyFeatures, value: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ class Relative(ScoredVariant):
     query i and key j, so row 0 is the far past (some public code mirrors this). `values=false` leaves out the table of
     the values. Keys: Q times the table, then each pair picks its distance; values: weights summed by distance, then
     times the table. Nothing of size queries by keys by head_dim exists.
+    In cross attention both sequences begin at position 0, so that padding after the keys moves no distance.
     """
 
     simplex: ClassVar = True
@@ -47,7 +48,7 @@ class Relative(ScoredVariant):
         output = weights.to(value.dtype) @ value
         if self.value_table is None:
             return output
-        by_distance = collect(weights, key.shape[2] - query.shape[2], self.clip)
+        by_distance = collect(weights, mask.offset(query.shape[2], key.shape[2]), self.clip)
         return (output + by_distance @ self.value_table.to(weights.dtype)).to(value.dtype)
 
 

@@ -112,7 +112,7 @@ def attend_by_loops(selection: str, variant: Any, q: Tensor, k: Tensor, v: Tenso
     for b in range(q.shape[0]):
         for h in range(HEADS):
             for row in range(queries):
-                i = row + keys - queries
+                i = row + (keys - queries if mask.causal else 0)
                 seen = [
                     j for j in range(keys) if (mask.keep is None or mask.keep[b, j]) and (not mask.causal or j <= i)
                 ]
