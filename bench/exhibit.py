@@ -15,6 +15,7 @@ from .cell import REFERENCE
 from .frame import Frame
 from .lengthboard import MODES, Sweep, board_for_lengths, crossover
 from .question import Question
+from .record import QUANTITIES
 from .score import ratio
 from .taskboard import board_for_task
 from .timings import Mode, controls, floor_of, timings_of_all
@@ -199,8 +200,8 @@ def _spots(board: Board) -> Iterator[Spot]:
 
 
 def _by_head(frame: Frame, cells: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    table = frame.measurements
-    chosen = table["name"].isin(names) & table["at"].isin(cells.index) & table["head"].notna() & table["layer"].notna()
+    table = frame.heads
+    chosen = table["name"].isin(names) & table["at"].isin(cells.index)
     return table[chosen].join(cells[["variant", "seed"]], on="at")
 
 
@@ -256,25 +257,22 @@ def _lengths(frame: Frame, sweep: Sweep, mode: Mode) -> Iterator[LengthSpot]:
 
 
 def _sources(frame: Frame, cells: pd.DataFrame) -> Iterator[Source]:
-    table = frame.measurements
-    overall = table[table["at"].isin(cells.index) & table["layer"].isna() & table["head"].isna()]
-    numbers = {at: _numbers(rows) for at, rows in overall.groupby("at")}
-    for at, cell in cells.sort_values(["variant", "lane", "seed"]).iterrows():
+    for cell in cells.sort_values(["variant", "lane", "seed"]).itertuples():
         yield Source(
-            key=cell["key"], variant=cell["variant"], lane=cell["lane"], seed=int(cell["seed"]),
-            outcome=cell["outcome"],
-            reason=cell["reason"], machine=cell["machine"], started=cell["started"], seconds=float(cell["seconds"]),
-            digest=f"{cell['code']}-{cell['variant_code']}", numbers=numbers.get(at, ()),
+            key=cell.key, variant=cell.variant, lane=cell.lane, seed=int(cell.seed), outcome=cell.outcome,
+            reason=cell.reason, machine=cell.machine, started=cell.started, seconds=float(cell.seconds),
+            digest=f"{cell.code}-{cell.variant_code}", numbers=tuple(_numbers(frame, cell.Index)),
         )  # fmt: skip
 
 
-def _numbers(rows: pd.DataFrame) -> tuple[str, ...]:
+def _numbers(frame: Frame, at: int) -> list[str]:
     found = []
-    for row in rows.head(SHOWN_NUMBERS).itertuples():
-        where = row.split if isinstance(row.split, str) else ""
-        block = f" of {int(row.block)} × {int(row.block)}" if pd.notna(row.block) else ""
-        found.append(f"{row.name}{block}{' ' + where if where else ''} {row.value:.6g}")
-    return tuple(found)
+    for name in QUANTITIES:
+        for measurement in frame.overall.get((at, name), ()):
+            split, block = measurement.where.get("split", ""), measurement.where.get("block")
+            of_block = f" of {block} × {block}" if block else ""
+            found.append(f"{name}{of_block}{' ' if split else ''}{split} {measurement.value:.6g}")
+    return found[:SHOWN_NUMBERS]
 
 
 def _command(question: Question, variant: str, rows: pd.DataFrame) -> str:

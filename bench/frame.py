@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
-from .record import Machine, Record
-
-WHERE = ("split", "layer", "head", "block", "length", "examples")
+from .record import Machine, Measurement, Record
 
 _CELL = (
     "key", "variant", "task", "preset", "seed", "lane", "selection", "protocol", "outcome", "reason", "machine",
@@ -22,34 +22,42 @@ _CELL = (
 _COMPARABLE = ["task", "preset", "selection", "protocol", "lane", "place"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frame:
     """`cells`: one row per Record in the order of starting; `stale` says why a row no longer counts, else is empty.
 
-    `measurements`: one row per number; `at` is the row of its Record in `cells`. A number over a whole model has
-    neither layer nor head.
+    `heads`: one row per number of one head; `at` is the row of its Record in `cells`. `overall`: the measurements over
+    a whole model, by that row and their name.
     """
 
     cells: pd.DataFrame
-    measurements: pd.DataFrame
-    machines: dict[str, Machine]
+    heads: pd.DataFrame
+    overall: Mapping[tuple[int, str], Sequence[Measurement]]
+    machines: Mapping[str, Machine]
 
-    @property
+    @cached_property
     def current(self) -> pd.DataFrame:
         return self.cells[self.cells["stale"] == ""]
 
-    def numbers(self, name: str, cells: pd.DataFrame, **where: object) -> pd.DataFrame:
-        """The measurements `name` of `cells` over whole models whose `where` has these entries, by row of `cells`."""
-        table = self.measurements
-        chosen = (table["name"] == name) & table["layer"].isna() & table["head"].isna() & table["at"].isin(cells.index)
-        for key, value in where.items():
-            chosen &= table[key] == value
-        return table[chosen].drop_duplicates("at").set_index("at")
+    def answering(self, *shared: object) -> pd.DataFrame:
+        """The current cells of one task, preset, fidelity and protocol."""
+        return self._by_question.get(shared, self.current.iloc[:0])
+
+    @cached_property
+    def _by_question(self) -> dict[tuple[object, ...], pd.DataFrame]:
+        return dict(iter(self.current.groupby(["task", "preset", "fidelity", "protocol"])))
+
+    def number(self, name: str, at: int, **where: object) -> Measurement | None:
+        """The first measurement `name` of the Record in row `at` whose `where` has these entries."""
+        for measurement in self.overall.get((at, name), ()):
+            if where.items() <= measurement.where.items():
+                return measurement
+        return None
 
     def values(self, name: str, cells: pd.DataFrame, **where: object) -> list[float]:
-        """The finite values of `numbers`, in the order of the cells."""
-        found: pd.Series[float] = self.numbers(name, cells, **where)["value"].sort_index()
-        return [float(value) for value in found[found.abs() < float("inf")]]
+        """The finite values of that name, one a cell, in the order of the cells."""
+        found = (self.number(name, at, **where) for at in cells.index)
+        return [m.value for m in found if m is not None and math.isfinite(m.value)]
 
 
 def frame_of(records: Iterable[Record]) -> Frame:
@@ -58,22 +66,26 @@ def frame_of(records: Iterable[Record]) -> Frame:
     Accuracy may come from any machine; speeds are kept apart by machine, and so is their staleness.
     """
     rows: list[dict[str, Any]] = []
-    numbers: list[tuple[Any, ...]] = []
+    heads: list[tuple[Any, ...]] = []
+    overall: dict[tuple[int, str], list[Measurement]] = {}
     machines: dict[str, Machine] = {}
     for at, record in enumerate(sorted(records, key=lambda r: r.started)):
         rows.append(_row(record))
         machines[record.machine.id] = record.machine
         for m in record.measurements:
-            numbers.append((at, m.name, m.value, m.samples, *(m.where.get(name) for name in WHERE)))
+            layer, head = m.where.get("layer"), m.where.get("head")
+            if layer is None and head is None:
+                overall.setdefault((at, m.name), []).append(m)
+            elif layer is not None and head is not None:
+                heads.append((at, m.name, layer, head, m.value))
     cells = pd.DataFrame(rows, columns=list(_CELL))
-    measurements = pd.DataFrame(numbers, columns=["at", "name", "value", "samples", *WHERE])
     # a Record that failed before its data was there goes with the data that its question had last
     cells["fidelity"] = cells["fidelity"].replace("", None)
     known = cells.groupby(["task", "preset", "selection", "protocol"])["fidelity"].transform("last")
     cells["unplaced"] = cells["fidelity"].isna()
     cells["fidelity"] = cells["fidelity"].fillna(known).fillna("unknown")
     cells["stale"] = _staleness(cells)
-    return Frame(cells, measurements, machines)
+    return Frame(cells, pd.DataFrame(heads, columns=["at", "name", "layer", "head", "value"]), overall, machines)
 
 
 def _row(record: Record) -> dict[str, Any]:

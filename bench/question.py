@@ -27,9 +27,8 @@ class Question:
 
     def cells(self, frame: Frame, *lanes: str) -> pd.DataFrame:
         """The current cells of these lanes. Neither a speed nor a trivial baseline hangs on the model selection."""
-        table = frame.current
-        chosen = table["lane"].isin(lanes) & (table["fidelity"] == self.fidelity) & (table["protocol"] == self.protocol)
-        chosen &= (table["task"] == self.task) & (table["preset"] == self.preset)
+        table = frame.answering(self.task, self.preset, self.fidelity, self.protocol)
+        chosen = table["lane"].isin(lanes)
         chosen &= (table["selection"] == self.selection) | (table["lane"] != "train")
         chosen &= (table["machine"] == self.machine) | (table["lane"] != "time")
         return table[chosen]
@@ -70,13 +69,12 @@ def questions(frame: Frame, wanted: Filter | None = None) -> list[Question]:
     without = [name for name in SHARED if name != "selection"]
     rest = table[table["lane"] != "train"][SHARED].merge(trained[without].drop_duplicates(), how="left", indicator=True)
     alone = rest[rest["_merge"] == "left_only"][SHARED].drop_duplicates(without)
+    timed = table[table["lane"] == "time"].groupby(without)["machine"].unique().to_dict()
     found = []
     for row in pd.concat([trained, alone]).itertuples(index=False):
         shared = {name: getattr(row, name) for name in SHARED}
-        timed = table[table["lane"] == "time"]
-        for name in without:
-            timed = timed[timed[name] == shared[name]]
-        found += [Question(**shared, machine=machine) for machine in sorted(timed["machine"].unique()) or [""]]
+        machines = timed.get(tuple(shared[name] for name in without), [""])
+        found += [Question(**shared, machine=machine) for machine in machines]
     return sorted(found)
 
 

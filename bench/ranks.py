@@ -60,7 +60,7 @@ def difference_is_proven(difference: Estimate, pairs: int = 1) -> bool:
     >>> difference_is_proven(gap), difference_is_proven(gap, pairs=3)
     (True, False)
     """
-    return difference.p_value() * pairs < 1 - LEVEL
+    return difference.half_width(1 - (1 - LEVEL) / pairs) < abs(difference.value)
 
 
 def _closure(name: str, better: dict[str, set[str]]) -> frozenset[str]:

@@ -215,14 +215,14 @@ def _rate(frame: Frame, cells: pd.DataFrame, name: str) -> Entry:
 
 def _baselines(frame: Frame, question: Question) -> list[Row]:
     cells = question.cells(frame, "baseline").drop_duplicates("variant", keep="last").sort_values("variant")
-    tested = frame.numbers("accuracy", cells, split="test")
     found = []
     for at, cell in cells.iterrows():
-        if cell["outcome"] != Outcome.OK or at not in tested.index:
+        tested = frame.number("accuracy", at, split="test")
+        if cell["outcome"] != Outcome.OK or tested is None or not tested.where.get("examples"):
             reason = ": ".join(filter(None, [outcome_words(cell["outcome"]), cell["reason"]]))
             found.append(Row(name=cell["variant"], entries=(Entry(),) * len(COLUMNS), reason=reason))
             continue
-        here = accuracy([float(tested.loc[at, "value"])], int(tested.loc[at, "examples"]))
+        here = accuracy([tested.value], int(tested.where["examples"]))
         share = _scaled(here, 100, wording.points(here))
         entries = tuple(share if c.name == "accuracy" else Entry() for c in COLUMNS)
         found.append(Row(name=cell["variant"], entries=entries, records=(cell["key"],)))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from .cell import REFERENCE
 from .frame import Frame
@@ -18,6 +16,7 @@ from .question import Question
 from .record import Outcome
 from .score import LEAST_ROUNDS, capped, log_ratio, log_ratios, noise_floor
 
+Samples = tuple[float, ...]
 Mode = Literal["step", "forward", "decode"]
 
 CAPPED = (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT, Outcome.INCORRECT)
@@ -73,11 +72,12 @@ def timings_of_all(frame: Frame, question: Question, mode: Mode = "step") -> dic
     if not question.machine:
         return {}
     cells = question.cells(frame, "time").drop_duplicates("variant", keep="last")
-    samples = {
-        name: frame.numbers(f"{prefix}{mode}_seconds", cells)["samples"]
-        for name, prefix in (("own", ""), ("reference", "reference_"), ("null", "null_"))
-    }
-    return {str(row.variant): _timing(row, samples) for row in cells.itertuples()}
+    found = {}
+    for row in cells.itertuples():
+        named = (frame.number(f"{prefix}{mode}_seconds", row.Index) for prefix in ("", "reference_", "null_"))
+        own, reference, null = (_positive(m.samples) if m else () for m in named)
+        found[str(row.variant)] = _timing(row, own, reference, null)
+    return found
 
 
 def floor_of(timings: dict[str, Timing]) -> float:
@@ -91,8 +91,7 @@ def controls(timings: dict[str, Timing]) -> list[Estimate]:
     return list(blocks.values())
 
 
-def _timing(row: Any, samples: dict[str, pd.Series[object]]) -> Timing:
-    own, reference, null = (_positive(samples[name].get(row.Index, ())) for name in ("own", "reference", "null"))
+def _timing(row: Any, own: Samples, reference: Samples, null: Samples) -> Timing:
     enough = len(own) >= LEAST_ROUNDS and len(own) == len(reference)
     if row.outcome == Outcome.OK and not enough:
         reason = row.reason or f"fewer than {LEAST_ROUNDS} rounds beside the reference"
@@ -115,9 +114,7 @@ def _timing(row: Any, samples: dict[str, pd.Series[object]]) -> Timing:
     )
 
 
-def _positive(samples: object) -> tuple[float, ...]:
+def _positive(samples: Samples) -> Samples:
     """The samples where all are times that can be; none at all otherwise."""
-    if not isinstance(samples, Sequence) or not len(samples):
-        return ()
     values = np.asarray(samples, dtype=np.float64)
     return tuple(values.tolist()) if np.isfinite(values).all() and (values > 0).all() else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,8 +72,11 @@ def trials_of_all(frame: Frame, question: Question, predictions: Predictions) ->
 def _done(frame: Frame, cells: pd.DataFrame) -> pd.DataFrame:
     """The cells with a usable test accuracy, and that as `share` and `count`."""
     ok = cells[cells["outcome"] == Outcome.OK]
-    tested = frame.numbers("accuracy", ok, split="test")[["value", "examples"]]
-    joined = ok.join(tested.rename(columns={"value": "share", "examples": "count"}))
+    tested = [frame.number("accuracy", at, split="test") for at in ok.index]
+    joined = ok.assign(
+        share=[m.value if m else math.nan for m in tested],
+        count=[m.where.get("examples") or 0 if m else 0 for m in tested],
+    )
     return joined[joined["share"].between(0, 1) & (joined["count"] > 0)]
 
 

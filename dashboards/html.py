@@ -27,7 +27,7 @@ def render(exhibits: Sequence[Exhibit]) -> str:
     for exhibit in exhibits:
         values = {
             "board": _board(exhibit.board),
-            "figures": {name: chart.to_dict() for name, chart in figures(exhibit).items()},
+            "figures": _specs(exhibit),
             "sources": [asdict(source) for source in exhibit.sources],
             "commands": dict(exhibit.commands),
             "machines": dict(exhibit.machines),
@@ -43,6 +43,14 @@ def render(exhibits: Sequence[Exhibit]) -> str:
         "exhibits": "\n".join(blocks),
     }
     return _filled(_part("page.html"), parts)
+
+
+def _specs(exhibit: Exhibit) -> dict[str, Any]:
+    from altair.utils.schemapi import debug_mode
+
+    # the tests check the charts against the schema; here that would take most of the time
+    with debug_mode(False):
+        return {name: chart.to_dict(validate=False) for name, chart in figures(exhibit).items()}
 
 
 def _board(board: Board) -> dict[str, Any]:
