@@ -48,7 +48,7 @@ def figures(exhibit: Exhibit) -> dict[str, Chart]:
 
 def frontier(exhibit: Exhibit) -> Chart:
     """Quality against cost, with intervals both ways; the line joins who is not beaten in both."""
-    data = _data(exhibit.spots)
+    data = as_data(exhibit.spots)
     x = alt.X("cost:Q", title="step time, × softmax (log)", scale=alt.Scale(type="log", nice=False, padding=40))
     y = alt.Y("quality:Q", title="test accuracy, %", scale=alt.Scale(zero=False))
     hint = ["variant:N", alt.Tooltip("quality:Q", format=".1f"), alt.Tooltip("cost:Q", format=".2f")]
@@ -70,7 +70,7 @@ def frontier(exhibit: Exhibit) -> Chart:
 
 def lengths(exhibit: Exhibit) -> Chart:
     """Ratio to the reference over length, both logarithmic; a filled mark where the variant pays from there on."""
-    data = _data(exhibit.lengths)
+    data = as_data(exhibit.lengths)
     x = alt.X("length:Q", title="length, tokens (log)", scale=alt.Scale(type="log", base=2))
     y = alt.Y("ratio:Q", title="time, × softmax (log)", scale=alt.Scale(type="log"))
     base = alt.Chart(data).encode(color=_colour("variant"))
@@ -81,7 +81,7 @@ def lengths(exhibit: Exhibit) -> Chart:
         alt.Tooltip("seconds:Q", format=".4g"),
         "pays:N",
     ]
-    rule = alt.Chart(_values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(y="one:Q")
+    rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(y="one:Q")
     band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y("low:Q", title="time, × softmax (log)"), y2="high:Q")
     line = base.mark_line().encode(x=x, y=y)
     dots = base.mark_point(size=60).encode(
@@ -93,7 +93,7 @@ def lengths(exhibit: Exhibit) -> Chart:
 
 def curves(exhibit: Exhibit) -> Chart:
     """Validation accuracy and loss over training steps: mean over seeds, band from the lowest to the highest."""
-    data = _data(exhibit.curves)
+    data = as_data(exhibit.curves)
     x = alt.X("step:Q", title="training step")
 
     def panel(name: str, title: str) -> Chart:
@@ -111,7 +111,7 @@ def curves(exhibit: Exhibit) -> Chart:
 
 def heads(exhibit: Exhibit, quantity: str) -> Chart:
     """One square a head, layers down and heads across, for each variant."""
-    data = _data([h for h in exhibit.heads if h.quantity == quantity])
+    data = as_data([h for h in exhibit.heads if h.quantity == quantity])
     shares = quantity != "attention_distance"
     colour = alt.Color(
         "value:Q", title=None,
@@ -136,7 +136,7 @@ def heads(exhibit: Exhibit, quantity: str) -> Chart:
 def alphas(exhibit: Exhibit) -> Chart:
     """How many heads learned which alpha, over all seeds, by variant."""
     chart = (
-        alt.Chart(_data(exhibit.alphas))
+        alt.Chart(as_data(exhibit.alphas))
         .mark_bar()
         .encode(
             x=alt.X("value:Q", bin=alt.Bin(step=0.05), title="alpha (1 is softmax, 2 is sparsemax)"),
@@ -152,11 +152,11 @@ def alphas(exhibit: Exhibit) -> Chart:
 
 def null_control(exhibit: Exhibit) -> Chart:
     """The reference under a second name against itself: what no difference may be smaller than."""
-    data = _data(exhibit.nulls)
+    data = as_data(exhibit.nulls)
     x = alt.X("ratio:Q", title="time of softmax over its own", scale=alt.Scale(zero=False))
     y = alt.Y("block:N", title=None)
     hint = ["block:N", *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("ratio", "low", "high"))]
-    rule = alt.Chart(_values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(x="one:Q")
+    rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(x="one:Q")
     base = alt.Chart(data).encode(y=y)
     ends = base.mark_rule(color=PALETTE[0]).encode(x=alt.X("low:Q", title="time of softmax over its own"), x2="high:Q")
     dots = base.mark_point(filled=True, size=70, color=PALETTE[0]).encode(x=x, tooltip=hint)
@@ -167,15 +167,15 @@ def _sized(chart: Chart, title: str, height: int = HEIGHT) -> Chart:
     return chart.properties(width=520, height=height, title=title)
 
 
-def _data(items: Sequence[Any]) -> alt.InlineData:
+def as_data(items: Sequence[Any]) -> alt.InlineData:
     rows = [asdict(item) for item in items]
     for row in rows:
         if "variant" in row:
             row["variant"] = visible(row["variant"], longest=60)
-    return _values(rows)
+    return values(rows)
 
 
-def _values(rows: list[dict[str, Any]]) -> alt.InlineData:
+def values(rows: list[dict[str, Any]]) -> alt.InlineData:
     return alt.InlineData(values=rows)
 
 

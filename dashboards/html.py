@@ -14,7 +14,8 @@ from typing import Any
 
 from ..bench.board import Board
 from ..bench.exhibit import Exhibit
-from .figures import figures
+from .escape import visible
+from .figures import Chart, figures
 
 
 def render(exhibits: Sequence[Exhibit]) -> str:
@@ -34,15 +35,24 @@ def render(exhibits: Sequence[Exhibit]) -> str:
         }
         name = html.escape(exhibit.name, quote=True)
         blocks.append(f'<script type="application/json" data-name="{name}">{_json(values)}</script>')
-    bundle, script = _bundle(), _part("page.js")
+    return _page("page.html", "page.js", {"exhibits": "\n".join(blocks)})
+
+
+def render_figures(title: str, paragraphs: Sequence[str], charts: Mapping[str, Chart]) -> str:
+    """A page of text and charts alone, under the same policy."""
     parts = {
-        "hashes": " ".join(f"'{_hash(text)}'" for text in (bundle, script)),
-        "style": _part("page.css"),
-        "bundle": bundle,
-        "script": script,
-        "exhibits": "\n".join(blocks),
+        "title": html.escape(visible(title)),
+        "text": "\n".join(f"<p>{html.escape(visible(text))}</p>" for text in paragraphs),
+        "data": _json({name: chart.to_dict() for name, chart in charts.items()}),
     }
-    return _filled(_part("page.html"), parts)
+    return _page("figures.html", "figures.js", parts)
+
+
+def _page(template: str, script_file: str, parts: Mapping[str, str]) -> str:
+    bundle, script = _bundle(), _part(script_file)
+    hashes = " ".join(f"'{_hash(text)}'" for text in (bundle, script))
+    own = {"hashes": hashes, "style": _part("page.css"), "bundle": bundle, "script": script}
+    return _filled(_part(template), {**parts, **own})
 
 
 def _specs(exhibit: Exhibit) -> dict[str, Any]:

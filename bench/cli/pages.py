@@ -1,4 +1,4 @@
-"""`attnbench dashboard`: one page of everything that a results folder answers."""
+"""`attnbench dashboard` and `explain`: pages to look at."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .leaderboard import Fidelity, Machine, Margin, Preset, Results, Selection, 
 
 if TYPE_CHECKING:
     from ..exhibit import Exhibit
+    from ..spec import Spec
     from ..store import Store
+    from ..triangle import Floats, Map
 
 
 class Picture(StrEnum):
@@ -110,3 +112,61 @@ def _write_figures(exhibits: list[Exhibit], folder: Path, picture: Picture) -> i
     except OSError as error:
         raise StoreError(f"cannot write {folder}: {error.strerror or error}; name another folder with --out") from None
     return count
+
+
+def explain(
+    what: Annotated[str, typer.Argument(help="What to draw: `simplex`.")] = "simplex",
+    variants: Annotated[str, typer.Option(help="Maps from scores to weights.")] = "softmax,entmax15,sparsemax,rela",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for simplex.html.")] = Path("site"),
+    figures: Annotated[Picture | None, typer.Option("--figures", help="Also write every figure as a file.")] = None,
+) -> None:
+    """Draw what maps from scores to weights do to two and three choices, and the entropies behind them."""
+    from ..errors import SelectionError, StoreError
+
+    if what != "simplex":
+        raise SelectionError(f"expected `simplex`, got {what!r}")
+    needs_extra()
+    from ...dashboards import html, ternary
+    from ..spec import parse_selection
+    from ..triangle import triangle_of
+
+    triangle = triangle_of({str(spec): _map(spec) for spec in parse_selection(variants)})
+    nulls = [f"{name} gives no weight at all to {n} of them" for name, n in triangle.null_rows.items() if n]
+    paragraphs = [
+        "Each corner is one of three choices and each point three weights; the middle is a third each.",
+        "A map of the entmax family gives the weights p that make p·z + H(p) largest for scores z: the scores pull "
+        "to a corner, the entropy H to the middle. Tsallis' entropy with alpha = 1 is Shannon's and gives softmax; "
+        "with 1.5, entmax15; with 2, sparsemax.",
+        "Weights that do not sum to one are drawn as shares of their sum."
+        + (f" Of the random scores, {'; '.join(nulls)}." if nulls else ""),
+    ]
+    charts = ternary.charts(triangle)
+    emit(html.render_figures("From scores to weights", paragraphs, charts), out / "simplex.html")
+    typer.echo(str(out / "simplex.html"))
+    if figures is not None:
+        try:
+            for name, chart in charts.items():
+                chart.save(str(out / f"simplex-{name}.{figures.value}"))
+        except OSError as error:
+            raise StoreError(f"cannot write {out}: {error.strerror or error}; name another folder with --out") from None
+
+
+def _map(spec: Spec) -> Map:
+    """The variant's map from scores to weights; raises SelectionError for one that has none."""
+    import torch
+
+    from ...variants.contract import AttentionShape, ScoredVariant
+    from ..errors import SelectionError
+    from ..registry import VARIANTS
+
+    shape = AttentionShape(heads=1, head_dim=4, max_length=3)
+    variant = VARIANTS.build(VARIANTS.resolve(spec), shape)
+    if not isinstance(variant, ScoredVariant):
+        raise SelectionError(f"{spec} is no map from scores to weights; try softmax, entmax15, sparsemax or rela")
+
+    def weights(scores: Floats) -> Floats:
+        with torch.no_grad():
+            found: Floats = variant.weigh(torch.from_numpy(scores)[None, None], None)[0, 0].double().numpy()
+        return found
+
+    return weights

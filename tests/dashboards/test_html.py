@@ -241,3 +241,16 @@ def test_no_records_make_a_page_that_says_so(browser: object, tmp_path: Path) ->
     empty.goto(path.as_uri())
     assert empty.inner_text("#question") == "No Records yet." and troubles == []
     empty.close()
+
+
+def test_a_page_of_figures_alone_draws_them_all(browser: object, lengths: Exhibit, tmp_path: Path) -> None:
+    path = tmp_path / "figures.html"
+    text = html.render_figures("Maps <b>", ["p·z + H(p) & <i>more</i>"], figures(lengths))
+    path.write_text(text, encoding="utf-8")
+    opened = browser.new_page(viewport={"width": 390, "height": 844})
+    troubles = watch(opened)
+    open_at(opened, path)
+    assert opened.inner_text("h1") == "Maps <b>" and opened.inner_text("main p") == "p·z + H(p) & <i>more</i>"
+    assert opened.locator("#figure-lengths svg.marks").count() == 1 and troubles == []
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 390
+    opened.close()
