@@ -78,8 +78,12 @@ class Footnote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """`ranked` in order of standing; `unranked` with reasons; `baselines`: trivial predictors, for scale."""
+    """`name` tells it from all other boards. `ranked` in order of standing; `unranked` with reasons.
 
+    `baselines`: trivial predictors, for scale.
+    """
+
+    name: str
     title: str
     question: str
     columns: tuple[Column, ...]

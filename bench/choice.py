@@ -89,6 +89,7 @@ def board_for_choice(
         for name in names
     }
     return Board(
+        name=f"choice/{wish.mode}/{wish.length}",
         title=f"{MODES[wish.mode]} at length {wish.length:,}" + _limits(wish),
         question=f"Which attention costs least and is at most {wording.margin(wish.margin)} worse than {REFERENCE}?",
         columns=columns,

@@ -13,7 +13,7 @@ import pandas as pd
 from .board import Board
 from .cell import REFERENCE
 from .frame import Frame
-from .lengthboard import MODES, Sweep, board_for_lengths, crossover
+from .lengthboard import Sweep, board_for_lengths, crossover
 from .question import Question
 from .record import QUANTITIES
 from .score import ratio
@@ -120,10 +120,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhibit:
-    """`facets`: what sets this question apart, by axis. `commands`: how to make each row. `machines`: words by id."""
+    """`commands`: how to make each row. `machines`: in words, by id."""
 
     name: str
-    facets: Mapping[str, str]
     board: Board
     spots: tuple[Spot, ...] = ()
     heads: tuple[HeadValue, ...] = ()
@@ -146,11 +145,7 @@ def exhibit_of_task(
     timings = timings_of_all(frame, question)
     controls_found = [ratio(control) for control in controls(timings)]
     return Exhibit(
-        name="/".join(filter(None, [question.task, question.preset, question.fidelity, question.selection,
-                                    f"protocol {question.protocol}", question.machine])),
-        facets={"task": question.task, "preset": question.preset, "data": question.fidelity,
-                "selection": question.selection, "protocol": str(question.protocol),
-                "machine": question.machine or "–"},
+        name=question.name,
         board=board,
         spots=tuple(_spots(board)),
         heads=tuple(_heads(frame, trained)),
@@ -170,9 +165,7 @@ def exhibit_of_sweep(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Exhibit
     questions = list(sweep.questions.values())
     cells = pd.concat([question.cells(frame, "time") for question in questions])
     return Exhibit(
-        name=f"{sweep.name}/{sweep.machine}/{mode}",
-        facets={"task": sweep.name, "preset": "lengths", "data": questions[0].fidelity, "selection": MODES[mode],
-                "protocol": str(questions[0].protocol), "machine": sweep.machine},
+        name=board.name,
         board=board,
         lengths=tuple(_lengths(frame, sweep, mode)),
         sources=tuple(_sources(frame, cells)),

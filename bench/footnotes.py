@@ -141,17 +141,17 @@ def _quality(facts: Facts) -> Iterator[Footnote]:
         return
     reference = facts.trials.get(REFERENCE)
     seeds = sorted({seed for t in able for seed in t.seeds})
-    of_seeds = (
-        f"mean over seeds {wording.listed([str(s) for s in seeds])}" if len(seeds) > 1 else f"seed {seeds[0]} alone"
-    )
     kept = all(t.correct for t in able)
     pairing = "paired by example" if kept else "not all predictions are kept: taken as independent, which is wider"
-    yield Footnote(
-        topic="accuracy",
-        text=f"{of_seeds}, each on the same "
-        f"{max(t.examples for t in able):,} test examples; ± and brackets: {PERCENT} intervals over seeds "
-        f"(Student's t) and over test examples ({pairing}), their squares added",
-    )
+    examples = f"{max(t.examples for t in able):,} test examples"
+    if len(seeds) == 1:
+        text = f"seed {seeds[0]} alone on {examples}; ±: {PERCENT} interval over the examples, not over seeds"
+    else:
+        text = (
+            f"mean over seeds {wording.listed([str(s) for s in seeds])}, each on the same {examples}; ± and brackets: "
+            f"{PERCENT} intervals over seeds (Student's t) and over test examples ({pairing}), their squares added"
+        )
+    yield Footnote(topic="accuracy", text=text)
     if reference is not None and sum(not t.lack for t in able) > 1 and facts.setting.get("ranked", True):
         yield Footnote(
             topic="verdict",

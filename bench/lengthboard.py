@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from . import wording
@@ -33,8 +33,8 @@ class Sweep:
     questions: Mapping[int, Question]
 
 
-def sweeps(frame: Frame, questions: list[Question]) -> list[Sweep]:
-    """The sweeps among `questions` that have two lengths or more."""
+def sweeps(frame: Frame, questions: list[Question], least: int = 2) -> list[Sweep]:
+    """The sweeps among `questions` that have at least that many lengths."""
     found: dict[tuple[object, ...], dict[int, Question]] = {}
     for question in questions:
         settings = [s for s in question.cells(frame, "time")["setting"] if s.get("length")]
@@ -47,7 +47,17 @@ def sweeps(frame: Frame, questions: list[Question]) -> list[Sweep]:
             name=f"{family[0]}, preset {family[1]}", machine=str(family[-1]), questions=dict(sorted(by_length.items()))
         )
         for family, by_length in found.items()
-        if len(by_length) > 1
+        if len(by_length) >= least
+    ]
+
+
+def modes_of(frame: Frame, sweep: Sweep) -> list[Mode]:
+    """The modes that were timed at one length or more."""
+    questions = sweep.questions.values()
+    return [
+        mode
+        for mode in MODES
+        if any(t.cost is not None for question in questions for t in timings_of_all(frame, question, mode).values())
     ]
 
 
@@ -92,9 +102,12 @@ def crossover(costs: Mapping[int, Estimate | None], floor: float = 0.0) -> Cross
 
 
 def board_for_lengths(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Board:
-    """Ranks by the geometric mean of the ratios over all lengths; a length that was not measured costs the rank."""
+    """Ranks by the geometric mean of the ratios over all lengths; a length that was not measured costs the rank.
+
+    Raises SelectionError where the mode was not timed.
+    """
     timings = {length: timings_of_all(frame, question, mode) for length, question in sweep.questions.items()}
-    timings = {length: found for length, found in timings.items() if any(t.cost for t in found.values())}
+    timings = {length: found for length, found in timings.items() if any(t.cost is not None for t in found.values())}
     if not timings:
         raise SelectionError(f"{sweep.name} was not timed in the mode {mode!r}")
     lengths = list(timings)
@@ -106,14 +119,8 @@ def board_for_lengths(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Board:
     def gap(one: str, other: str) -> Estimate:
         return mean_of([timings[length][one].gap(timings[length][other]) for length in lengths])
 
-    columns = (
-        *(Column(name=f"at_{n}", title=f"{n:,}", unit="× reference", better="lower", importance=1 + i,
-                 description=f"time of {MODES[mode]} at length {n:,}") for i, n in enumerate(lengths)),
-        Column(name="mean", title="mean", unit="× reference", better="lower", importance=0,
-               description="geometric mean of the ratios over all lengths"),
-        Column(name="crossover", title="pays", unit="tokens", better="lower", importance=1,
-               description="smallest measured length from which it beats the reference at every larger one"),
-    )  # fmt: skip
+    where = "over lengths" if len(lengths) > 1 else f"at length {lengths[0]:,}"
+    pays = ", and from which length does it pay" if len(lengths) > 1 else ""
     rows = {
         name: Row(
             name=name,
@@ -124,13 +131,25 @@ def board_for_lengths(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Board:
     }
     order = standings(able, gap, floor) if len(able) > 1 else []
     return Board(
-        title=f"{sweep.name}: {MODES[mode]} over lengths",
-        question=f"What does {MODES[mode]} cost against {REFERENCE}, and from which length does it pay?",
-        columns=columns,
+        name=f"{sweep.name}/{sweep.machine}/{mode}",
+        title=f"{sweep.name}: {MODES[mode]} {where}",
+        question=f"What does {MODES[mode]} cost against {REFERENCE}{pays}?",
+        columns=tuple(_columns(lengths, mode)),
         ranked=in_order(order, rows),
         unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
         footnotes=_footnotes(sweep, timings, floor),
     )
+
+
+def _columns(lengths: list[int], mode: Mode) -> Iterator[Column]:
+    for at, length in enumerate(lengths):
+        yield Column(name=f"at_{length}", title=f"{length:,}", unit="× reference", better="lower", importance=1 + at,
+                     description=f"time of {MODES[mode]} at length {length:,}")  # fmt: skip
+    if len(lengths) > 1:
+        yield Column(name="mean", title="mean", unit="× reference", better="lower", importance=0,
+                     description="geometric mean of the ratios over all lengths")  # fmt: skip
+        yield Column(name="crossover", title="pays", unit="tokens", better="lower", importance=1,
+                     description="smallest length from which it beats the reference at every larger one")  # fmt: skip
 
 
 def mean_of(estimates: list[Estimate]) -> Estimate:
@@ -169,6 +188,8 @@ def _entries(name: str, timings: Mapping[int, Mapping[str, Timing]], able: bool,
     found = {length: by_name[name] for length, by_name in timings.items() if name in by_name}
     entries = [_entry(found.get(length)) for length in timings]
     costs = {length: timing.cost for length, timing in found.items()}
+    if len(timings) == 1:
+        return tuple(entries)
     if name == REFERENCE:
         return (*entries, Entry(text="reference", value=1.0), Entry())
     mean = Entry()
@@ -198,16 +219,20 @@ def _entry(timing: Timing | None) -> Entry:
 def _footnotes(sweep: Sweep, timings: Mapping[int, Mapping[str, Timing]], floor: float) -> tuple[Footnote, ...]:
     rounds = sorted({len(t.seconds) for found in timings.values() for t in found.values() if t.seconds})
     span = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else "".join(map(str, rounds))
-    return (
+    found = [
         Footnote(
             topic="speed",
             text=f"on machine {sweep.machine}, {span} rounds a length, interleaved with {REFERENCE}; "
-            f"brackets: {PERCENT} intervals over rounds (in {BATCHES} batches from {2 * BATCHES} on), on these lengths",
+            f"brackets: {PERCENT} intervals over rounds (in {BATCHES} batches from {2 * BATCHES} on)"
+            + (", on these lengths" if len(timings) > 1 else ""),
         ),
         Footnote(
-            topic="pays",
-            text="needs an interval that leaves the reference behind, beyond the noise floor of "
-            f"{100 * math.expm1(floor):.1f} %, at that length and at every larger one",
+            topic="noise floor",
+            text=f"{100 * math.expm1(floor):.1f} %, by the null control: nothing smaller makes a rank or a crossover",
         ),
         Footnote(topic="failures", text=f"out of memory and timeout count as {CAP:.0f} × {REFERENCE}"),
-    )  # fmt: skip
+    ]
+    if len(timings) > 1:
+        pays = "needs an interval that leaves the reference behind at that length and at every larger one"
+        found.append(Footnote(topic="pays", text=pays))
+    return tuple(found)

@@ -25,6 +25,12 @@ class Question:
     protocol: int
     machine: str = ""
 
+    @property
+    def name(self) -> str:
+        """One line that tells it from all other questions."""
+        parts = (self.task, self.preset, self.fidelity, self.selection, f"protocol {self.protocol}", self.machine)
+        return "/".join(filter(None, parts))
+
     def cells(self, frame: Frame, *lanes: str) -> pd.DataFrame:
         """The current cells of these lanes. Neither a speed nor a trivial baseline hangs on the model selection."""
         table = frame.answering(self.task, self.preset, self.fidelity, self.protocol)
@@ -64,6 +70,8 @@ def questions(frame: Frame, wanted: Filter | None = None) -> list[Question]:
                 keep = [k or lane != "time" for k, lane in zip(keep, table["lane"], strict=True)]
             elif not any(keep):
                 _refuse(axis, asked, rows)
+            elif axis == "selection":
+                keep = [k or lane != "train" for k, lane in zip(keep, table["lane"], strict=True)]
             table = table[keep]
     trained = table[table["lane"] == "train"][SHARED].drop_duplicates()
     without = [name for name in SHARED if name != "selection"]
@@ -75,6 +83,8 @@ def questions(frame: Frame, wanted: Filter | None = None) -> list[Question]:
         shared = {name: getattr(row, name) for name in SHARED}
         machines = timed.get(tuple(shared[name] for name in without), [""])
         found += [Question(**shared, machine=machine) for machine in machines]
+    if wanted.machine is not None:
+        found = [question for question in found if question.machine == wanted.machine]
     return sorted(found)
 
 

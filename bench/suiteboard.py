@@ -71,6 +71,7 @@ def board_for_suite(
     }
     order = standings(able, gap) if len(able) > 1 else []
     return Board(
+        name=f"suite {name}/{questions[0].preset}/{questions[0].selection}",
         title=f"suite {name}, preset {questions[0].preset}",
         question=f"Which attention is right most often over the {len(tasks)} tasks of {name}?",
         columns=columns,

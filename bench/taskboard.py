@@ -63,6 +63,7 @@ def board_for_task(
     able = {name: t for name, t in trials.items() if not t.lack and facts.setting.get("ranked", True)}
     order = standings(list(able), lambda one, other: able[one].gap(able[other])) if len(able) > 1 else []
     return Board(
+        name=question.name,
         title=f"{question.task}, preset {question.preset}",
         question=f"Which attention is right most often on {question.task}, and what does it cost against {REFERENCE}?",
         columns=COLUMNS,

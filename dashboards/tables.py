@@ -66,6 +66,7 @@ def _board(board: Board) -> dict[str, object]:
         entries = {name: asdict(entry) for name, entry in zip(names, row.entries, strict=True)}
         rows[group].append(asdict(row) | {"entries": entries})
     return {
+        "name": board.name,
         "title": board.title,
         "question": board.question,
         "columns": [asdict(column) for column in board.columns],

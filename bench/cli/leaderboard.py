@@ -50,10 +50,12 @@ def leaderboard(
     machine: Machine = None,
     suite: Annotated[str | None, typer.Option("--suite", help="Average over the tasks of this suite.")] = None,
     lengths: Annotated[bool, typer.Option("--lengths", help="Cost over lengths instead of quality.")] = False,
-    mode: Annotated[Mode, typer.Option("--mode", help="What is timed, with --lengths.")] = Mode.STEP,
+    mode: Annotated[Mode, typer.Option("--mode", help="Which time a board of cost alone shows.")] = Mode.STEP,
     format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
     margin: Margin = 1.0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write instead of the terminal.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write, or an existing folder: then one file a board.")
+    ] = None,
 ) -> None:
     """Show who is right most often and what it costs, with intervals, from the Records of past runs."""
     from ..question import Filter, questions
@@ -65,9 +67,11 @@ def leaderboard(
     if suite is not None:
         boards = [_board_for_suite(frame, suite, found, predictions)]
     elif lengths:
-        boards = _boards_for_lengths(frame, found, mode)
+        boards = _boards_for_lengths(frame, found, mode, 2)
     else:
-        boards = [board_for_task(frame, question, predictions=predictions, margin=margin) for question in found]
+        trained = [question for question in found if not question.cells(frame, "train", "baseline").empty]
+        boards = [board_for_task(frame, question, predictions=predictions, margin=margin) for question in trained]
+        boards += _boards_for_lengths(frame, [question for question in found if question not in trained], mode, 1)
     show(boards, format, out)
 
 
@@ -75,6 +79,10 @@ def show(boards: list[Board], format: Format, out: Path | None) -> None:
     """The boards in that format, to the terminal or a file."""
     from ...dashboards import markdown, tables, terminal
 
+    if out is not None and out.is_dir():
+        for board in boards:
+            show([board], format, out / file_name(board, format))
+        return
     if format is Format.RICH and out is None:
         from rich.console import Console
 
@@ -90,6 +98,14 @@ def show(boards: list[Board], format: Format, out: Path | None) -> None:
     emit(render(boards), out)
 
 
+def file_name(board: Board, format: Format) -> str:
+    """The file of a board in a folder of boards, from its name."""
+    import re
+
+    suffix = {Format.RICH: "txt", Format.MARKDOWN: "md", Format.LATEX: "tex"}.get(format, format.value)
+    return re.sub(r"[^A-Za-z0-9.=]+", "-", board.name).strip("-")[:150] + f".{suffix}"
+
+
 def _board_for_suite(frame: Frame, name: str, found: list[Question], predictions: Predictions) -> Board:
     from dataclasses import replace
 
@@ -102,12 +118,12 @@ def _board_for_suite(frame: Frame, name: str, found: list[Question], predictions
     return board_for_suite(frame, name, sorted(of_suite), predictions=predictions, wanted=tasks)
 
 
-def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode) -> list[Board]:
+def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode, least: int) -> list[Board]:
     from ..errors import SelectionError
     from ..lengthboard import board_for_lengths, sweeps
 
-    boards = [board_for_lengths(frame, sweep, mode.value) for sweep in sweeps(frame, found)]
-    if not boards:
+    boards = [board_for_lengths(frame, sweep, mode.value) for sweep in sweeps(frame, found, least)]
+    if not boards and least > 1:
         raise SelectionError("no task was timed at two lengths or more; run one with a range such as [length=256..4k]")
     return boards
 

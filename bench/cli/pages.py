@@ -62,17 +62,17 @@ def needs_extra() -> None:
 
 def _exhibits(results: Path, wanted: Any, margin: float) -> list[Exhibit]:
     from ..exhibit import exhibit_of_sweep, exhibit_of_task
-    from ..lengthboard import sweeps
+    from ..lengthboard import modes_of, sweeps
     from ..question import questions
 
     frame, predictions = read(results)
     found = questions(frame, wanted)
     curves = _Curves(predictions.store)
-    swept = sweeps(frame, found)
-    # a length of a sweep on which nothing was trained has its place on the board of the sweep
-    within = {q for sweep in swept for q in sweep.questions.values() if q.cells(frame, "train", "baseline").empty}
-    of_tasks = [exhibit_of_task(frame, q, predictions, curves, margin) for q in found if q not in within]
-    return of_tasks + [exhibit_of_sweep(frame, sweep) for sweep in swept]
+    trained = [question for question in found if not question.cells(frame, "train", "baseline").empty]
+    untrained = [question for question in found if question not in trained]
+    of_tasks = [exhibit_of_task(frame, question, predictions, curves, margin) for question in trained]
+    swept = sweeps(frame, trained) + sweeps(frame, untrained, least=1)
+    return of_tasks + [exhibit_of_sweep(frame, sweep, mode) for sweep in swept for mode in modes_of(frame, sweep)]
 
 
 class _Curves:

@@ -102,6 +102,19 @@ def test_every_axis_that_must_not_be_mixed_makes_a_question_of_its_own(bench) ->
     assert one_question(frame_of(b.records), Filter(preset="base")).preset == "base"
 
 
+def test_speeds_stay_when_the_selection_is_filtered_and_boards_without_the_machine_go(bench) -> None:
+    b = bench()
+    b.train("softmax", [0.5], cell={"selection": "test"})
+    b.train("softmax", [0.5])
+    b.time("softmax", [1.0] * 3, [1.0] * 3)
+    b.task = "other"
+    b.train("softmax", [0.5])
+    frame = frame_of(b.records)
+    assert [(q.task, q.machine) for q in questions(frame, Filter(selection="test"))] == [("lra-text", "box-1")]
+    by_machine = questions(frame, Filter(machine="box-1"))
+    assert [(q.task, q.selection) for q in by_machine] == [("lra-text", "test"), ("lra-text", "validation")]
+
+
 def test_a_filter_that_leaves_nothing_says_what_there_is(bench) -> None:
     b = bench()
     b.train("softmax", [0.5])

@@ -79,8 +79,9 @@ def test_a_filter_that_fits_nothing_says_what_there_is(results: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_one_message(results: Path) -> None:
+    (results / "file").write_text("in the way")
     with pytest.raises(StoreError, match="name another file with --out"):
-        run("--results", str(results), "-f", "csv", "--out", str(results))
+        run("--results", str(results), "-f", "csv", "--out", str(results / "file" / "board.csv"))
 
 
 def test_needs_no_torch(results: Path) -> None:
@@ -126,3 +127,38 @@ def test_choose_understands_lengths_and_sizes(results: Path) -> None:
         run("--results", str(results), "--length", "long", command=choose)
     with pytest.raises(SelectionError, match="a size such as"):
         run("--results", str(results), "--length", "1k", "--memory", "much", command=choose)
+
+
+def test_an_existing_folder_takes_one_file_a_board(results: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "boards"
+    folder.mkdir()
+    assert run("--results", str(results), "--format", "markdown", "--out", str(folder)) == ""
+    (file,) = folder.iterdir()
+    assert file.name == "lra-text-quick-official-validation-protocol-1.md"
+    assert file.read_text(encoding="utf-8").startswith("## lra-text, preset quick")
+
+
+COMMITTED = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize(("form", "suffix"), [("markdown", "md"), ("json", "json")])
+def test_committed_boards_are_what_the_committed_records_give(form: str, suffix: str, tmp_path: Path) -> None:
+    """To renew them: attnbench leaderboard --results results --format markdown --out results/boards, and json."""
+    kept = {path.name: path.read_text(encoding="utf-8") for path in (COMMITTED / "boards").glob(f"*.{suffix}")}
+    if not kept:
+        pytest.skip("no boards are committed")
+    run("--results", str(COMMITTED), "--format", form, "--out", str(tmp_path))
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == kept
+
+
+def test_what_was_only_timed_is_ranked_by_cost(results: Path, bench) -> None:
+    b = bench(task="sweep")
+    for name, factor in (("softmax", 1.0), ("linear", 0.5)):
+        b.time(name, [factor] * 5, [1.0] * 5)
+        Store(results).append(b.records[-1])
+    boards = json.loads(run("--results", str(results), "-f", "json"))["boards"]
+    assert [board["title"] for board in boards] == [
+        "lra-text, preset quick",
+        "sweep, preset quick: a training step at length 512",
+    ]
+    assert [row["name"] for row in boards[1]["ranked"]] == ["linear", "softmax"]

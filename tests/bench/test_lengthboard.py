@@ -8,7 +8,7 @@ import pytest
 from attnbench.bench import lengthboard
 from attnbench.bench.frame import frame_of
 from attnbench.bench.intervals import Estimate, Noise
-from attnbench.bench.lengthboard import board_for_lengths, crossover, sweeps
+from attnbench.bench.lengthboard import board_for_lengths, crossover, modes_of, sweeps
 from attnbench.bench.question import questions
 from attnbench.bench.record import Outcome
 
@@ -103,3 +103,13 @@ def test_crossover_holds_at_every_larger_length(
 
 def test_crossover_must_clear_the_noise_floor() -> None:
     assert crossover({256: at(1.0), 512: at(-0.05)}, floor=0.1).length is None
+
+
+def test_one_length_makes_a_board_of_cost_alone(bench) -> None:
+    b = sweep(bench, {"linear": {256: 2.0}, "fast": {256: 0.5}})
+    frame = frame_of(b.records)
+    (found,) = sweeps(frame, questions(frame), least=1)
+    one = board_for_lengths(frame, found)
+    assert [c.name for c in one.columns] == ["at_256"] and one.title.endswith("a training step at length 256")
+    assert [(r.name, r.place) for r in one.ranked] == [("fast", "1"), ("softmax", "2"), ("linear", "3")]
+    assert modes_of(frame, found) == ["step"]

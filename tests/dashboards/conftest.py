@@ -36,6 +36,7 @@ def board() -> Board:
         Entry(text="120k", value=1.2e5, note="†"),
     )
     return Board(
+        name="lra-text/quick",
         title="lra-text, preset quick",
         question="Which attention is right most often on lra-text, and what does it cost against softmax?",
         columns=columns,

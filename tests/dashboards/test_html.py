@@ -49,7 +49,7 @@ def exhibit(board: Board) -> Exhibit:
         digest="a-b-c", numbers=("accuracy test 0.5",),
     )  # fmt: skip
     return Exhibit(
-        name=f"lra-text/quick/{HOSTILE}", facets={"task": "lra-text"}, board=board, spots=spots, heads=heads,
+        name=f"lra-text/quick/{HOSTILE}", board=board, spots=spots, heads=heads,
         curves=curves, alphas=(Alpha(variant="entmax", layer=0, head=0, seed=0, value=1.4),),
         nulls=(NullControl(block="block 1", ratio=1.001, low=0.99, high=1.012),), sources=(source,),
         commands={HOSTILE: f"attnbench run --variants '{HOSTILE}'"}, machines={"box-1": "Abacus 9"},
@@ -62,7 +62,7 @@ def lengths(board: Board) -> Exhibit:
         LengthSpot(variant=v, length=n, seconds=n / 1e4, ratio=r, low=0.9 * r, high=1.1 * r, pays=r < 1)
         for v, n, r in (("linear", 256, 2.0), ("linear", 512, 0.5), ("softmax", 256, 1.0), ("softmax", 512, 1.0))
     )
-    return Exhibit(name="sweep", facets={}, board=board, lengths=spots, commands={}, machines={})
+    return Exhibit(name="sweep", board=board, lengths=spots, commands={}, machines={})
 
 
 @pytest.fixture(scope="module")
