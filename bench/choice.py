@@ -193,7 +193,7 @@ def _gap(mine: Trials | None, reference: Trials | None) -> Entry:
     if mine.variant == REFERENCE:
         return Entry(text="reference", value=0.0)
     ends = mine.gap(reference).interval()
-    brief = f"{wording.signed(ends.value)} ± {50 * (ends.high - ends.low):.1f}"
+    brief = wording.plus_minus(ends)
     value, low, high = (100 * end for end in (ends.value, ends.low, ends.high))
     return Entry(text=wording.signed_points(ends), brief=brief, value=value, low=low, high=high)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -14,15 +13,13 @@ from .board import Board
 from .cell import REFERENCE
 from .frame import Frame
 from .lengthboard import Sweep, board_for_lengths, crossover
+from .matched import Curves
 from .question import Question
 from .record import QUANTITIES
 from .score import ratio
 from .taskboard import board_for_task
 from .timings import Mode, controls, floor_of, timings_of_all
 from .trials import Predictions
-
-Curves = Callable[[str], Sequence[Mapping[str, Any]] | None]
-"""Reads an artifact: the points of a training curve; None where it is not at hand."""
 
 HEAD_QUANTITIES = ("sparsity", "null_rate", "entropy", "attention_distance")
 SHOWN_NUMBERS = 12
@@ -139,7 +136,7 @@ def exhibit_of_task(
     frame: Frame, question: Question, predictions: Predictions, curves: Curves, margin: float = 1.0
 ) -> Exhibit:
     """What a page shows of one question."""
-    board = board_for_task(frame, question, predictions=predictions, margin=margin)
+    board = board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin)
     trained = question.cells(frame, "train").drop_duplicates("key", keep="last")
     cells = question.cells(frame, "train", "time", "baseline")
     timings = timings_of_all(frame, question)

@@ -12,7 +12,8 @@ from .board import Footnote
 from .cell import REFERENCE
 from .frame import Frame
 from .frontier import DRAWS, frontier, frontier_shares
-from .intervals import LEVEL
+from .intervals import LEVEL, Estimate
+from .matched import Curves, gap_at_equal_time
 from .question import Question
 from .record import Machine
 from .score import BATCHES, CAP, ratio
@@ -42,6 +43,7 @@ class Facts:
     stale: Mapping[str, int]
     frontier: frozenset[str]
     frontier_shares: Mapping[str, float]
+    at_equal_time: Mapping[str, Estimate]
 
     @classmethod
     def of(
@@ -50,6 +52,7 @@ class Facts:
         question: Question,
         trials: Mapping[str, Trials],
         timings: dict[str, Timing],
+        curves: Curves,
         margin: float,
     ) -> Facts:
         cells = question.cells(frame, "train", "time", "baseline")
@@ -78,12 +81,26 @@ class Facts:
             stale=old["stale"].value_counts().to_dict(),
             frontier=_frontier(trials, timings, frozenset(shares)),
             frontier_shares=shares,
+            at_equal_time=_at_equal_time(trials, timings, curves),
         )
 
 
 def _frontier(trials: Mapping[str, Trials], timings: Mapping[str, Timing], names: frozenset[str]) -> frozenset[str]:
     costs = {name: timing.standing.value for name, timing in timings.items() if name in names and timing.standing}
     return frozenset(frontier({name: trials[name].accuracy().value for name in costs}, costs))
+
+
+def _at_equal_time(
+    trials: Mapping[str, Trials], timings: Mapping[str, Timing], curves: Curves
+) -> Mapping[str, Estimate]:
+    reference = trials.get(REFERENCE)
+    found = {}
+    for name, own in trials.items():
+        if name != REFERENCE and reference is not None and name in timings and not own.lack:
+            gap = gap_at_equal_time(own, reference, timings[name], curves)
+            if gap is not None:
+                found[name] = gap
+    return found
 
 
 def footnotes(facts: Facts) -> tuple[Footnote, ...]:
@@ -197,6 +214,12 @@ def _cost(facts: Facts) -> Iterator[Footnote]:
             topic="frontier",
             text=f"share of {DRAWS} bootstrap draws over seeds, test examples and rounds in which no other is at "
             "once as accurate and as fast; ● where none is by the values shown",
+        )
+    if facts.at_equal_time:
+        yield Footnote(
+            topic="at equal time",
+            text=f"best validation accuracy against {REFERENCE}'s after the time that {REFERENCE} trained; the faster "
+            "are not trained on and the slower stop mid-schedule, so both are understated; the rest is at equal steps",
         )
     yield from _null_control(facts)
     if any(t.outcome != "ok" for t in facts.timings.values()):

@@ -12,6 +12,7 @@ from .cell import REFERENCE
 from .footnotes import Facts, footnotes
 from .frame import Frame
 from .intervals import Interval
+from .matched import Curves
 from .question import Question
 from .ranks import standings
 from .record import Outcome
@@ -38,6 +39,8 @@ COLUMNS = (
            description="share of queries that attend to nothing"),
     Column(name="frontier", title="on frontier", unit="fraction", better="higher", importance=5,
            description="share of bootstrap draws in which no other is at once as accurate and as fast"),
+    Column(name="equal_time", title="at equal time", unit="points", better="higher", importance=8,
+           description="validation accuracy against the reference's after the time that the reference trained"),
     Column(name="dividend", title="dividend", better="higher", importance=9,
            description="speed-up × declared density; 1 where all of the promised saving was realised"),
     Column(name="parameters", title="parameters", unit="count", better="lower", importance=7,
@@ -53,12 +56,17 @@ COLUMNS = (
 
 
 def board_for_task(
-    frame: Frame, question: Question, *, predictions: Predictions = lambda name: None, margin: float = 1.0
+    frame: Frame,
+    question: Question,
+    *,
+    predictions: Predictions = lambda name: None,
+    curves: Curves = lambda name: None,
+    margin: float = 1.0,
 ) -> Board:
     """Ranks by accuracy with cost beside it; `margin`: how many points below the reference still count as no worse."""
     trials = trials_of_all(frame, question, predictions)
     timings = timings_of_all(frame, question)
-    facts = Facts.of(frame, question, trials, timings, margin)
+    facts = Facts.of(frame, question, trials, timings, curves, margin)
     rows = {name: _row(name, frame, trials.get(name), timings.get(name), facts) for name in sorted({*trials, *timings})}
     able = {name: t for name, t in trials.items() if not t.lack and facts.setting.get("ranked", True)}
     order = standings(list(able), lambda one, other: able[one].gap(able[other])) if len(able) > 1 else []
@@ -106,8 +114,7 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
             ends = estimate.interval()
             enough = len(set(reference.seeds) & set(trials.seeds)) >= LEAST_SEEDS
             if enough:
-                brief = f"{wording.signed(ends.value)} ± {50 * (ends.high - ends.low):.1f}"
-                gap = _scaled(ends, 100, wording.signed_points(ends), brief=brief)
+                gap = _scaled(ends, 100, wording.signed_points(ends), brief=wording.plus_minus(ends))
                 proven = Entry(text=_verdict_words(ends, facts.margin))
             else:
                 gap = Entry(text=wording.signed(ends.value), value=100 * ends.value)
@@ -122,6 +129,7 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "null_rate": _share(frame, cells, "null_rate"),
         "frontier": _frontier(name, facts),
         "dividend": _dividend(frame, cells, timing),
+        "equal_time": _equal_time(name, facts),
         "parameters": _parameters(frame, cells, facts),
         "examples_rate": _rate(frame, cells, "examples_per_second"),
         "tokens_rate": _rate(frame, cells, "tokens_per_second"),
@@ -199,6 +207,14 @@ def _frontier(name: str, facts: Facts) -> Entry:
     if share is None:
         return Entry()
     return Entry(text=wording.percent(share), value=share, note="●" if name in facts.frontier else "")
+
+
+def _equal_time(name: str, facts: Facts) -> Entry:
+    gap = facts.at_equal_time.get(name)
+    if gap is None:
+        return Entry()
+    ends = gap.interval()
+    return _scaled(ends, 100, wording.signed_points(ends), brief=wording.plus_minus(ends))
 
 
 def _parameters(frame: Frame, cells: pd.DataFrame, facts: Facts) -> Entry:

@@ -24,7 +24,8 @@ Predictions = Callable[[str], Correct | None]
 class Trials:
     """Test accuracy by seed; `correct`: per-example results by seed, None unless all are kept.
 
-    `lack`: why these trials do not suffice for a rank; empty where they do. `rows`: of the Frame, the failed ones too.
+    `curves`: artifacts that hold the training curves, by seed, empty where there is none. `lack`: why these trials do
+    not suffice for a rank; empty where they do. `rows`: of the Frame, the failed ones too.
     """
 
     variant: str
@@ -32,6 +33,7 @@ class Trials:
     shares: tuple[float, ...] = ()
     examples: int = 0
     correct: tuple[Correct, ...] | None = None
+    curves: tuple[str, ...] = ()
     lack: str = ""
     rows: tuple[int, ...] = ()
 
@@ -92,6 +94,7 @@ def _trials(
         shares=shares,
         examples=int(used["count"].min()) if len(used) else 0,
         correct=_correct(used, predictions),
+        curves=tuple(artifacts.get("curve", "") for artifacts in used["artifacts"]),
         lack=_lack(cells, set(used["seed"]), wanted),
         rows=tuple(int(row) for row in cells.index),
     )

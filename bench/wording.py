@@ -23,6 +23,14 @@ def signed_points(gap: Interval) -> str:
     return f"{signed(gap.value)} ({signed(gap.low)} to {signed(gap.high)})"
 
 
+def plus_minus(gap: Interval) -> str:
+    """
+    >>> plus_minus(Interval(0.004, -0.009, 0.017))
+    '+0.4 ± 1.3'
+    """
+    return f"{signed(gap.value)} ± {50 * (gap.high - gap.low):.1f}"
+
+
 def signed(share: float) -> str:
     """
     >>> signed(0.004), signed(-0.0001)

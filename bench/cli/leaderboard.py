@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from ..board import Board
     from ..frame import Frame
+    from ..matched import Curve
     from ..question import Question
     from ..score import Correct
     from ..store import Store
@@ -70,7 +71,11 @@ def leaderboard(
         boards = _boards_for_lengths(frame, found, mode, 2)
     else:
         trained = [question for question in found if not question.cells(frame, "train", "baseline").empty]
-        boards = [board_for_task(frame, question, predictions=predictions, margin=margin) for question in trained]
+        curves = StoredCurves(predictions.store)
+        boards = [
+            board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin)
+            for question in trained
+        ]
         boards += _boards_for_lengths(frame, [question for question in found if question not in trained], mode, 1)
     show(boards, format, out)
 
@@ -166,6 +171,26 @@ class StoredPredictions:
                 typer.echo(f"not all predictions are paired by example: {why}", err=True)
             return None
         return correct if correct.ndim == 1 and correct.dtype == np.uint8 and (correct <= 1).all() else None
+
+
+class StoredCurves:
+    """Reads training curves; None for those that are not at hand."""
+
+    def __init__(self, store: Store):
+        self.store = store
+
+    def __call__(self, name: str) -> Curve | None:
+        import json
+
+        from ..errors import StoreError
+
+        try:
+            points = json.loads(self.store.artifact(name).read_text(encoding="utf-8"))
+        except (StoreError, OSError, ValueError):
+            return None
+        names = {"step", "validation_accuracy", "validation_loss"}
+        sound = isinstance(points, list) and all(isinstance(p, dict) and names <= p.keys() for p in points)
+        return points if sound else None
 
 
 def emit(text: str, out: Path | None) -> None:

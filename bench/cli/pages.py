@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .leaderboard import Fidelity, Machine, Margin, Preset, Results, Selection, Task, emit, read
+from .leaderboard import (
+    Fidelity,
+    Machine,
+    Margin,
+    Preset,
+    Results,
+    Selection,
+    StoredCurves,
+    Task,
+    emit,
+    read,
+)
 
 if TYPE_CHECKING:
     from ..exhibit import Exhibit
     from ..spec import Spec
-    from ..store import Store
     from ..triangle import Floats, Map
 
 
@@ -67,32 +76,12 @@ def _exhibits(results: Path, wanted: Any, margin: float) -> list[Exhibit]:
 
     frame, predictions = read(results)
     found = questions(frame, wanted)
-    curves = _Curves(predictions.store)
+    curves = StoredCurves(predictions.store)
     trained = [question for question in found if not question.cells(frame, "train", "baseline").empty]
     untrained = [question for question in found if question not in trained]
     of_tasks = [exhibit_of_task(frame, question, predictions, curves, margin) for question in trained]
     swept = sweeps(frame, trained) + sweeps(frame, untrained, least=1)
     return of_tasks + [exhibit_of_sweep(frame, sweep, mode) for sweep in swept for mode in modes_of(frame, sweep)]
-
-
-class _Curves:
-    """Reads training curves; None for those that are not at hand."""
-
-    def __init__(self, store: Store):
-        self.store = store
-
-    def __call__(self, name: str) -> Sequence[Mapping[str, Any]] | None:
-        import json
-
-        from ..errors import StoreError
-
-        try:
-            points = json.loads(self.store.artifact(name).read_text(encoding="utf-8"))
-        except (StoreError, OSError, ValueError):
-            return None
-        names = {"step", "validation_accuracy", "validation_loss"}
-        sound = isinstance(points, list) and all(isinstance(p, dict) and names <= p.keys() for p in points)
-        return points if sound else None
 
 
 def _write_figures(exhibits: list[Exhibit], folder: Path, picture: Picture) -> int:

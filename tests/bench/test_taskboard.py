@@ -242,3 +242,22 @@ def test_an_accuracy_that_cannot_be_counts_as_missing(bench) -> None:
     b = three(bench)
     b.train("odd", [0.6, float("nan"), 1.7])
     assert "seed 1, 2 of the reference" in row(board(b), "odd").reason
+
+
+def test_quality_after_equal_time_stands_beside_that_after_equal_steps(bench) -> None:
+    b = three(bench)
+    for record in b.records:
+        record.artifacts["curve"] = f"{record.cell.variant} {record.cell.seed}"
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES)
+    b.time("rela", [2 * t for t in REFERENCE_TIMES], REFERENCE_TIMES)
+
+    def curves(name: str) -> list[dict[str, float]]:
+        return [
+            {"step": step, "validation_accuracy": 0.5 + step / 1000, "validation_loss": 1.0} for step in (0, 50, 100)
+        ]
+
+    found = board(b, curves=curves)
+    # half of the steps: 55 % against 60 %
+    assert entry(found, "rela", "equal_time").value == pytest.approx(-5.0)
+    assert "mid-schedule" in notes(found, "at equal time")
+    assert entry(board(b), "rela", "equal_time").text == ""

@@ -1,0 +1,61 @@
+"""Quality after equal time."""
+
+import doctest
+import math
+
+import pytest
+
+from attnbench.bench import matched
+from attnbench.bench.intervals import Estimate
+from attnbench.bench.matched import gap_at_equal_time
+from attnbench.bench.timings import Timing
+from attnbench.bench.trials import Trials
+
+
+def curve(slope: float, steps: int = 100) -> list[dict[str, float]]:
+    points = range(0, steps + 1, 10)
+    return [{"step": s, "validation_accuracy": 0.5 + slope * s / 1000, "validation_loss": 1.0} for s in points]
+
+
+CURVES = {
+    f"{name}{seed}": curve(slope + seed / 10) for name, slope in (("ref", 1.0), ("own", 1.5)) for seed in range(3)
+}
+
+
+def trials(name: str, seeds: int = 3) -> Trials:
+    return Trials(variant=name, seeds=tuple(range(seeds)), shares=(0.6,) * seeds, examples=100,
+                  curves=tuple(f"{name}{seed}" for seed in range(seeds)))  # fmt: skip
+
+
+def timing(ratio: float) -> Timing:
+    return Timing(variant="own", row=0, cost=Estimate(math.log(ratio)))
+
+
+def test_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(matched).failed == 0
+
+
+def test_as_fast_means_equal_steps() -> None:
+    found = gap_at_equal_time(trials("own"), trials("ref"), timing(1.0), CURVES.get)
+    assert found is not None and found.value == pytest.approx(0.05)
+
+
+def test_twice_as_slow_gets_half_the_steps() -> None:
+    # by seed: 0.5 + (1.5 + s/10) × 50/1000, less 0.5 + (1 + s/10) × 100/1000
+    found = gap_at_equal_time(trials("own"), trials("ref"), timing(2.0), CURVES.get)
+    expected = [(1.5 + s / 10) * 0.05 - (1 + s / 10) * 0.1 for s in range(3)]
+    assert found is not None and found.value == pytest.approx(sum(expected) / 3)
+    assert found.interval().high - found.value == pytest.approx(4.3027 * 0.005 / 3**0.5, rel=1e-3)
+
+
+def test_twice_as_fast_is_not_trained_on() -> None:
+    found = gap_at_equal_time(trials("own"), trials("ref"), timing(0.5), CURVES.get)
+    assert found is not None and found.value == pytest.approx(0.05)
+
+
+def test_what_is_not_known_is_not_told() -> None:
+    assert gap_at_equal_time(trials("own"), trials("ref"), timing(1.0), lambda name: None) is None
+    assert gap_at_equal_time(trials("own", 2), trials("ref"), timing(1.0), CURVES.get) is None
+    assert gap_at_equal_time(trials("own"), trials("ref"), Timing(variant="own", row=0), CURVES.get) is None
+    far_too_slow = gap_at_equal_time(trials("own"), trials("ref"), timing(60.0), {**CURVES, "own0": curve(1)[1:]}.get)
+    assert far_too_slow is None
