@@ -12,9 +12,11 @@ from .catalogue import list_, show
 from .check import check
 from .data import app as data
 from .doctor import doctor
-from .leaderboard import leaderboard
+from .leaderboard import choose, compare, leaderboard
+from .pages import dashboard, explain
 from .plugin import new
 from .run import plan, run
+from .sharing import merge, validate
 
 app = typer.Typer(
     name="attnbench",
@@ -45,10 +47,16 @@ def options(
 app.command("run")(run)
 app.command("plan")(plan)
 app.command("leaderboard")(leaderboard)
+app.command("compare")(compare)
+app.command("choose")(choose)
+app.command("dashboard")(dashboard)
 app.command("list")(list_)
 app.command("show")(show)
 app.command("check")(check)
 app.command("new")(new)
+app.command("merge")(merge)
+app.command("validate")(validate)
+app.command("explain")(explain)
 app.command("doctor")(doctor)
 app.add_typer(data, name="data")
 
