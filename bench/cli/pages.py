@@ -23,8 +23,8 @@ from .leaderboard import (
 
 if TYPE_CHECKING:
     from ..exhibit import Exhibit
+    from ..simplex import Floats, Map
     from ..spec import Spec
-    from ..triangle import Floats, Map
 
 
 class Picture(StrEnum):
@@ -70,7 +70,7 @@ def needs_extra() -> None:
 
 
 def _exhibits(results: Path, wanted: Any, margin: float) -> list[Exhibit]:
-    from ..exhibit import exhibit_of_sweep, exhibit_of_task
+    from ..exhibition import exhibit_of_sweep, exhibit_of_task
     from ..lengthboard import modes_of, sweeps
     from ..question import questions
 
@@ -116,8 +116,8 @@ def explain(
         raise SelectionError(f"expected `simplex`, got {what!r}")
     needs_extra()
     from ...dashboards import html, ternary
+    from ..simplex import triangle_of
     from ..spec import parse_selection
-    from ..triangle import triangle_of
 
     triangle = triangle_of({str(spec): _map(spec) for spec in parse_selection(variants)})
     nulls = [f"{name} gives no weight at all to {n} of them" for name, n in triangle.null_rows.items() if n]

@@ -145,10 +145,16 @@ def test_only_the_command_line_renders():
             assert not any(t.startswith("dashboards") for t in ours(name)), name
 
 
+SHOWN = {"bench.board", "bench.exhibit", "bench.triangle"}
+
+
 def test_dashboards_see_a_board_and_nothing_behind_it():
     for name in below("dashboards"):
         for target in ours(name):
-            assert target.split(".")[0] == "dashboards" or target == "bench.board", f"{name} imports {target}"
+            assert target.split(".")[0] == "dashboards" or target in SHOWN, f"{name} imports {target}"
+    # what is shown is values alone
+    for name in SHOWN:
+        assert ours(name) <= SHOWN | {"bench.ranks"} and not tops(imports(name)) & {"pandas", "torch"}, name
 
 
 def test_imports_inside_the_package_are_relative():

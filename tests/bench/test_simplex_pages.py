@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attnbench.bench import triangle as module
+from attnbench.bench import simplex as module
 from attnbench.bench.cli.pages import explain
 from attnbench.bench.errors import SelectionError
-from attnbench.bench.triangle import contours, entropy, place, surface, triangle_of
+from attnbench.bench.simplex import contours, entropy, place, surface, triangle_of
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

@@ -9,7 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from attnbench.bench.cli.pages import dashboard
-from attnbench.bench.exhibit import Exhibit, exhibit_of_sweep, exhibit_of_task
+from attnbench.bench.exhibit import Exhibit
+from attnbench.bench.exhibition import exhibit_of_sweep, exhibit_of_task
 from attnbench.bench.frame import frame_of
 from attnbench.bench.lengthboard import sweeps
 from attnbench.bench.question import questions

@@ -1,0 +1,172 @@
+"""Exhibition: Exhibits made of a Frame."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from .board import Board
+from .cell import REFERENCE
+from .exhibit import Alpha, CurveSpot, Exhibit, HeadValue, LengthSpot, NullControl, Source, Spot
+from .frame import Frame
+from .lengthboard import Sweep, board_for_lengths, crossover
+from .matched import Curves
+from .question import Question
+from .record import QUANTITIES
+from .score import ratio
+from .taskboard import board_for_task
+from .timings import Mode, controls, floor_of, timings_of_all
+from .trials import Predictions
+
+HEAD_QUANTITIES = ("sparsity", "null_rate", "entropy", "attention_distance")
+SHOWN_NUMBERS = 12
+
+
+def exhibit_of_task(
+    frame: Frame, question: Question, predictions: Predictions, curves: Curves, margin: float = 1.0
+) -> Exhibit:
+    """What a page shows of one question."""
+    board = board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin)
+    trained = question.cells(frame, "train").drop_duplicates("key", keep="last")
+    cells = question.cells(frame, "train", "time", "baseline")
+    timings = timings_of_all(frame, question)
+    controls_found = [ratio(control) for control in controls(timings)]
+    return Exhibit(
+        name=question.name,
+        board=board,
+        spots=tuple(_spots(board)),
+        heads=tuple(_heads(frame, trained)),
+        alphas=tuple(_alphas(frame, trained)),
+        curves=tuple(_curves(trained, curves)),
+        nulls=tuple(NullControl(block=f"block {at}", ratio=c.value, low=c.low, high=c.high)
+                    for at, c in enumerate(controls_found, start=1)),
+        sources=tuple(_sources(frame, cells)),
+        commands={str(variant): _command(question, str(variant), rows) for variant, rows in cells.groupby("variant")},
+        machines={name: _machine_words(frame, name) for name in sorted(set(cells["machine"]))},
+    )  # fmt: skip
+
+
+def exhibit_of_sweep(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Exhibit:
+    """What a page shows of cost over lengths; raises SelectionError where the mode was not timed."""
+    board = board_for_lengths(frame, sweep, mode)
+    questions = list(sweep.questions.values())
+    cells = pd.concat([question.cells(frame, "time") for question in questions])
+    return Exhibit(
+        name=board.name,
+        board=board,
+        lengths=tuple(_lengths(frame, sweep, mode)),
+        sources=tuple(_sources(frame, cells)),
+        commands={str(v): _command(questions[-1], str(v), rows) for v, rows in cells.groupby("variant")},
+        machines={sweep.machine: _machine_words(frame, sweep.machine)},
+    )  # fmt: skip
+
+
+def _spots(board: Board) -> Iterator[Spot]:
+    at = {column.name: i for i, column in enumerate(board.columns)}
+    for row in board.ranked:
+        quality, cost, share = (row.entries[at[name]] for name in ("accuracy", "step_time", "frontier"))
+        if quality.value is None or cost.value is None:
+            continue
+        yield Spot(
+            variant=row.name,
+            quality=quality.value,
+            quality_low=quality.value if quality.low is None else quality.low,
+            quality_high=quality.value if quality.high is None else quality.high,
+            cost=cost.value,
+            cost_low=cost.value if cost.low is None else cost.low,
+            cost_high=cost.value if cost.high is None else cost.high,
+            on_frontier=bool(share.note),
+        )
+
+
+def _by_head(frame: Frame, cells: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    table = frame.heads
+    chosen = table["name"].isin(names) & table["at"].isin(cells.index)
+    return table[chosen].join(cells[["variant", "seed"]], on="at")
+
+
+def _heads(frame: Frame, cells: pd.DataFrame) -> Iterator[HeadValue]:
+    table = _by_head(frame, cells, HEAD_QUANTITIES)
+    for (variant, name, layer, head), value in (
+        table.groupby(["variant", "name", "layer", "head"])["value"].mean().items()
+    ):
+        yield HeadValue(variant=variant, quantity=name, layer=int(layer), head=int(head), value=float(value))
+
+
+def _alphas(frame: Frame, cells: pd.DataFrame) -> Iterator[Alpha]:
+    for row in _by_head(frame, cells, ["alpha"]).itertuples():
+        yield Alpha(
+            variant=row.variant, layer=int(row.layer), head=int(row.head), seed=int(row.seed), value=float(row.value)
+        )
+
+
+def _curves(cells: pd.DataFrame, read: Curves) -> Iterator[CurveSpot]:
+    for variant, rows in cells.groupby("variant"):
+        names = [artifacts["curve"] for artifacts in rows["artifacts"] if "curve" in artifacts]
+        found = [points for points in map(read, names) if points]
+        by_step: dict[int, list[tuple[float, float]]] = {}
+        for point in (point for points in found for point in points):
+            values = (100 * float(point["validation_accuracy"]), float(point["validation_loss"]))
+            if all(map(math.isfinite, values)):
+                by_step.setdefault(int(point["step"]), []).append(values)
+        for step, seeds in sorted(by_step.items()):
+            accuracy, loss = (sorted(column) for column in zip(*seeds, strict=True))
+            yield CurveSpot(
+                variant=str(variant), step=step,
+                accuracy=sum(accuracy) / len(accuracy), accuracy_low=accuracy[0], accuracy_high=accuracy[-1],
+                loss=sum(loss) / len(loss), loss_low=loss[0], loss_high=loss[-1],
+            )  # fmt: skip
+
+
+def _lengths(frame: Frame, sweep: Sweep, mode: Mode) -> Iterator[LengthSpot]:
+    by_length = {length: timings_of_all(frame, question, mode) for length, question in sweep.questions.items()}
+    floor = max(floor_of(found) for found in by_length.values())
+    names = sorted({name for found in by_length.values() for name in found})
+    for name in names:
+        costs = {length: found[name].cost for length, found in by_length.items() if name in found}
+        pays = crossover(costs, floor).length if name != REFERENCE else None
+        for length, found in by_length.items():
+            timing = found.get(name)
+            if timing is None or timing.cost is None:
+                continue
+            ends = ratio(timing.cost)
+            yield LengthSpot(
+                variant=name, length=length, seconds=timing.median, ratio=ends.value, low=ends.low, high=ends.high,
+                pays=pays is not None and length >= pays,
+            )  # fmt: skip
+
+
+def _sources(frame: Frame, cells: pd.DataFrame) -> Iterator[Source]:
+    for cell in cells.sort_values(["variant", "lane", "seed"]).itertuples():
+        yield Source(
+            key=cell.key, variant=cell.variant, lane=cell.lane, seed=int(cell.seed), outcome=cell.outcome,
+            reason=cell.reason, machine=cell.machine, started=cell.started, seconds=float(cell.seconds),
+            digest=f"{cell.code}-{cell.variant_code}", numbers=tuple(_numbers(frame, cell.Index)),
+        )  # fmt: skip
+
+
+def _numbers(frame: Frame, at: int) -> list[str]:
+    found = []
+    for name in QUANTITIES:
+        for measurement in frame.overall.get((at, name), ()):
+            split, block = measurement.where.get("split", ""), measurement.where.get("block")
+            of_block = f" of {block} × {block}" if block else ""
+            found.append(f"{name}{of_block}{' ' if split else ''}{split} {measurement.value:.6g}")
+    return found[:SHOWN_NUMBERS]
+
+
+def _command(question: Question, variant: str, rows: pd.DataFrame) -> str:
+    seeds = int(rows[rows["lane"] == "train"]["seed"].max()) + 1 if (rows["lane"] == "train").any() else 1
+    selection = ["--selection", question.selection] if question.selection != "validation" else []
+    words = ["attnbench", "run", "--variants", variant, "--task", question.task, "--preset", question.preset]
+    return shlex.join([*words, "--seeds", str(seeds), *selection])
+
+
+def _machine_words(frame: Frame, name: str) -> str:
+    machine = frame.machines[name]
+    versions = ", ".join(f"{package} {version}" for package, version in sorted(machine.versions.items()))
+    device = machine.accelerators[0] if machine.accelerators else f"{machine.threads} of {machine.cores} cores"
+    return f"{machine.processor}, {device}, {machine.system}" + (f"; {versions}" if versions else "")
