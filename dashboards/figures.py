@@ -117,11 +117,13 @@ def heads(exhibit: Exhibit, quantity: str) -> Chart:
         "value:Q", title=None,
         scale=alt.Scale(scheme="viridis", domain=[0, 1]) if shares else alt.Scale(scheme="viridis"),
     )  # fmt: skip
-    text = ".2f" if shares else ".0f"
+    text = ".2f" if shares else ".3g"
     hint = ["variant:N", "layer:O", "head:O", alt.Tooltip("value:Q", format=".4f")]
     base = alt.Chart(data).encode(x=alt.X("head:O", axis=alt.Axis(labelAngle=0)), y=alt.Y("layer:O"))
     squares = base.mark_rect().encode(color=colour, tooltip=hint)
-    dark = f"datum.value < {0.6 if shares else 0.75 * max(h.value for h in exhibit.heads if h.quantity == quantity)}"
+    values_shown = [h.value for h in exhibit.heads if h.quantity == quantity]
+    low, high = (0.0, 1.0) if shares else (min(values_shown), max(values_shown))
+    dark = f"datum.value < {low + 0.6 * (high - low)}"
     words = base.mark_text(fontSize=10).encode(
         text=alt.Text("value:Q", format=text), color=alt.condition(dark, alt.value("white"), alt.value("black"))
     )  # fmt: skip
