@@ -103,11 +103,8 @@ def _quality(one: str, other: str, trials: dict[str, Trials], margin: float) -> 
 def _cost(one: str, other: str, timings: dict[str, Timing]) -> tuple[Interval | None, str]:
     mine, theirs = timings.get(one), timings.get(other)
     if mine is None or theirs is None:
-        missing = [name for name, t in ((one, mine), (other, theirs)) if t is None]
-        return (
-            None,
-            f"Their speeds cannot be compared: {wording.listed(missing)} was not timed on one machine with the other.",
-        )
+        missing = wording.listed([name for name, timing in ((one, mine), (other, theirs)) if timing is None])
+        return None, f"Their speeds cannot be compared: there are no timings of {missing} here."
     for timing in (mine, theirs):
         if timing.cost is None:
             why = outcome_words(timing.outcome) if timing.outcome != Outcome.OK else timing.reason

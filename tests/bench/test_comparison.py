@@ -88,3 +88,10 @@ def test_what_cannot_be_compared_says_why(bench) -> None:
     assert found.step_time is None and "rela: out of memory" in found.sentences[1]
     with pytest.raises(SelectionError, match=r"no Records of 'topk' .* there are: rela, softmax"):
         of(b, "topk")
+
+
+def test_speeds_that_nobody_measured_are_said(bench) -> None:
+    b = bench()
+    b.train("softmax", [0.6] * 3)
+    b.train("rela", [0.7] * 3)
+    assert of(b).sentences[1] == "Their speeds cannot be compared: there are no timings of rela and softmax here."
