@@ -172,6 +172,10 @@ class Variant(nn.Module):
         keys, values = cache.append(key, value)
         return self(query, keys, values, Mask(causal=True)), cache
 
+    def learned_alpha(self) -> Tensor | None:
+        """alpha of each head, (heads,), where the variant is an entmax that learns it; shown, never trained on."""
+        return None
+
     def auxiliary_loss(self) -> Tensor | None:
         """A term for the training loss, from the last forward; None where there is none."""
         return None

@@ -101,6 +101,9 @@ class Entmax(ScoredVariant):
             return torch.full((self.shape.heads,), self.fixed_alpha)
         return (1.0 + torch.sigmoid(self.raw_alpha.to(accumulator(self.raw_alpha.dtype)))).clamp(1.01, 2.0)
 
+    def learned_alpha(self) -> Tensor | None:
+        return self.alpha() if self.fixed_alpha is None else None
+
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         if self.fixed_alpha is not None:
             return entmax(scores, self.fixed_alpha, allowed=allowed)

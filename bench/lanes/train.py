@@ -8,7 +8,6 @@ import time
 from dataclasses import asdict
 
 import numpy as np
-import torch
 
 from ..backbone import Encoder
 from ..cell import Cell
@@ -90,13 +89,13 @@ def _judged(found: Evaluation, split: str) -> list[Measurement]:
 
 
 def _alphas(model: Encoder) -> list[Measurement]:
-    """The alpha of each head where a variant has them, as a tensor attribute `alpha` of one value per head."""
+    """The alpha that each head has learned, where a variant learns one."""
     found = []
     for layer, variant in enumerate(model.variants):
-        alpha = getattr(variant, "alpha", None)
-        if isinstance(alpha, torch.Tensor):
-            values = alpha.detach().flatten().tolist()
-            found += [Measurement.of("alpha", value, layer=layer, head=head) for head, value in enumerate(values)]
+        learned = variant.learned_alpha()
+        if learned is not None:
+            values = enumerate(learned.detach().flatten().tolist())
+            found += [Measurement.of("alpha", value, layer=layer, head=head) for head, value in values]
     return found
 
 
