@@ -21,7 +21,7 @@ from .registry import TASKS, VARIANTS
 PACKAGE = Path(__file__).resolve().parent.parent
 
 PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
-    "train": ("bench/backbone.py", "bench/train.py", "bench/sparsity.py", "bench/lanes/train.py"),
+    "train": ("bench/backbone.py", "bench/train.py", "bench/sparsity.py", "bench/maps.py", "bench/lanes/train.py"),
     "time": ("bench/backbone.py", "bench/train.py", "bench/clock.py", "bench/memory.py", "bench/lanes/time.py"),
     "baseline": ("bench/lanes/baseline.py",),
 }

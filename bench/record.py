@@ -62,7 +62,7 @@ QUANTITIES: dict[str, Quantity] = {
         "bytes", "lower", "peak of allocated memory over a training step, with parameters and optimiser"
     ),
     "reserved_bytes": Quantity("bytes", "lower", "peak reserved by the CUDA allocator over one training step"),
-    "state_bytes": Quantity("bytes", "lower", "decode state per sequence at the task's length"),
+    "state_bytes": Quantity("bytes", "lower", "decode state per sequence, all layers, at `where.length` tokens"),
     # what attention does
     "declared_density": Quantity("fraction", "", "share of allowed score entries that the mechanism says it computes"),
     "sparsity": Quantity("fraction", "", "share of allowed weights that are exactly zero, on real validation batches"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -111,6 +111,11 @@ def _costs(
     variants = subject.model.variants
     density = statistics.fmean(variant.density(variant.shape) for variant in variants)
     yield Measurement.of("declared_density", density)
+    # what decoding would hold is that of the causal form, whatever the direction of this task
+    states = [variant.state_bytes(replace(variant.shape, causal=True)) for variant in variants]
+    held = [state for state in states if state is not None]
+    if len(held) == len(states):
+        yield Measurement.of("state_bytes", sum(held), length=recipe.length)
     whole, extra = subject.model.parameter_counts()
     yield Measurement.of("parameters", whole)
     yield Measurement.of("extra_parameters", extra)

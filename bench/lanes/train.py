@@ -11,6 +11,7 @@ import numpy as np
 
 from ..backbone import Encoder
 from ..cell import Cell
+from ..maps import attention_maps
 from ..record import Measurement, Outcome, Record
 from ..sparsity import measure_attention
 from ..train import Evaluation, Trainer, Training, evaluate
@@ -76,6 +77,10 @@ def _train(sheet: Sheet) -> None:
     desk.send({"event": "stage", "key": cell.key, "stage": "sparsity"})
     sheet.measurements += measure_attention(model, dataset.validation, recipe, desk.device)
     sheet.measurements += _alphas(model)
+    if cell.seed == 0:
+        maps = attention_maps(model, dataset.validation, recipe, desk.device)
+        if maps is not None:
+            sheet.artifacts["maps"] = desk.store.put_artifact(maps, ".npz")
     curve = json.dumps([asdict(point) for point in training.curve]).encode()
     sheet.artifacts["curve"] = desk.store.put_artifact(curve, ".json")
     sheet.artifacts["predictions"] = desk.store.put_artifact(_predictions(test), ".npz")
