@@ -25,7 +25,10 @@ _POWER = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """`memory_bytes`: what one step may take, None for any; `margin`: points below the reference that are no loss."""
+    """`memory_bytes`: what a training step may take at its peak, None for any; of decoding, what a sequence may keep.
+
+    `margin`: points below the reference that are no loss.
+    """
 
     length: int
     mode: Mode = "step"
@@ -60,8 +63,10 @@ def board_for_choice(
     names = sorted(
         {name for found in timings.values() for name in found} | {n for found in trials.values() for n in found}
     )
-    peaks = {name: _peak(frame, timed, name) for name in names}
-    reasons = {name: _reason(name, timings, trials, peaks[name], wish) for name in names}
+    peaks = {name: _largest(frame, timed, name, "peak_bytes") for name in names}
+    states = {name: _largest(frame, timed, name, "state_bytes") for name in names}
+    limited = states if wish.mode == "decode" else peaks
+    reasons = {name: _reason(name, timings, trials, limited[name], wish) for name in names}
     listed = [name for name in names if not reasons[name]]
     floor = max(floor_of(by_name) for by_name in timings.values())
     order = standings(
@@ -72,6 +77,8 @@ def board_for_choice(
                description=f"time over the reference's at length {wish.length:,}"),
         Column(name="peak", title="peak memory", unit="bytes", better="lower", importance=1,
                description="peak memory of one training step at that length"),
+        Column(name="state", title="decode state", unit="bytes", better="lower", importance=2,
+               description="bytes that decoding keeps per sequence at that length"),
         *(Column(name=f"gap_{q.task}_{q.preset}", title=f"{q.task}, {q.preset}", unit="points", better="higher",
                  importance=2, description=f"accuracy against {REFERENCE}, with its 95 % interval") for q in judged),
     )  # fmt: skip
@@ -81,6 +88,7 @@ def board_for_choice(
             entries=(
                 _cost(name, timings),
                 _size(peaks[name]),
+                _size(states[name]),
                 *(_gap(by_name.get(name), by_name.get(REFERENCE)) for by_name in trials.values()),
             ),
             reason=reasons[name],
@@ -126,11 +134,11 @@ def _timed(frame: Frame, asked: Sequence[Question], others: Sequence[Question], 
     return list({(q.task, q.preset, q.fidelity, q.protocol): q for q in there}.values())
 
 
-def _peak(frame: Frame, timed: list[Question], name: str) -> float | None:
+def _largest(frame: Frame, timed: list[Question], name: str, quantity: str) -> float | None:
     found = []
     for question in timed:
         cells = question.cells(frame, "time")
-        found += frame.values("peak_bytes", cells[cells["variant"] == name])
+        found += frame.values(quantity, cells[cells["variant"] == name])
     return max(found) if found else None
 
 
@@ -138,7 +146,7 @@ def _reason(
     name: str,
     timings: Mapping[Question, Mapping[str, Timing]],
     trials: Mapping[Question, Mapping[str, Trials]],
-    peak: float | None,
+    held: float | None,
     wish: Wish,
 ) -> str:
     for question, by_name in timings.items():
@@ -151,8 +159,9 @@ def _reason(
             )
         if timing.cost is None:
             return timing.reason
-    if wish.memory_bytes is not None and (peak is None or peak > wish.memory_bytes):
-        return "its peak memory was not measured" if peak is None else f"needs {wording.size(peak)}"
+    if wish.memory_bytes is not None and (held is None or held > wish.memory_bytes):
+        what = "decode state" if wish.mode == "decode" else "peak memory"
+        return f"its {what} was not measured" if held is None else f"needs {wording.size(held)}"
     for question, by_trial in trials.items():
         mine, reference = by_trial.get(name), by_trial.get(REFERENCE)
         if name == REFERENCE:
@@ -226,5 +235,8 @@ def _footnotes(
         notes.append(Footnote(topic="not measured", text="accuracy: no variant was trained here", warning=True))
     if all(row.entries[1].value is None for row in rows.values()):
         notes.append(Footnote(topic="not measured", text="memory", warning=True))
+    if wish.memory_bytes is not None:
+        matched = "the decode state of one sequence" if wish.mode == "decode" else "the peak of one training step"
+        notes.append(Footnote(topic="memory", text=f"{matched} is held against {wording.size(wish.memory_bytes)}"))
     notes += [Footnote(topic=f"records of {name}", text=", ".join(rows[name].records)) for name in listed]
     return tuple(notes)

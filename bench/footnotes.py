@@ -13,7 +13,7 @@ from .cell import REFERENCE
 from .frame import Frame
 from .frontier import DRAWS, frontier, frontier_shares
 from .intervals import LEVEL, Estimate
-from .matched import Curves, gap_at_equal_time
+from .matched import Curves, Rival, gap_at_equal_state, gap_at_equal_time
 from .question import Question
 from .record import Machine
 from .score import BATCHES, CAP, ratio
@@ -44,6 +44,8 @@ class Facts:
     frontier: frozenset[str]
     frontier_shares: Mapping[str, float]
     at_equal_time: Mapping[str, Estimate]
+    state_bytes: Mapping[str, float]
+    at_equal_state: Mapping[str, Rival]
 
     @classmethod
     def of(
@@ -64,6 +66,9 @@ class Facts:
         parameters = frame.values("parameters", reference)
         load = frame.values("foreign_load", cells)
         shares = frontier_shares(trials, timings)
+        states = {name: frame.number("state_bytes", timing.row) for name, timing in timings.items()}
+        state_bytes = {name: m.value for name, m in states.items() if m is not None and 0 <= m.value < math.inf}
+        rivals = {name: gap_at_equal_state(name, trials, state_bytes) for name in state_bytes}
         return cls(
             question=question,
             trials=trials,
@@ -82,6 +87,8 @@ class Facts:
             frontier=_frontier(trials, timings, frozenset(shares)),
             frontier_shares=shares,
             at_equal_time=_at_equal_time(trials, timings, curves),
+            state_bytes=state_bytes,
+            at_equal_state={name: rival for name, rival in rivals.items() if rival is not None},
         )
 
 
@@ -220,6 +227,12 @@ def _cost(facts: Facts) -> Iterator[Footnote]:
             topic="at equal time",
             text=f"best validation accuracy against {REFERENCE}'s after the time that {REFERENCE} trained; the faster "
             "are not trained on and the slower stop mid-schedule, so both are understated; the rest is at equal steps",
+        )
+    if facts.at_equal_state:
+        yield Footnote(
+            topic="at equal state",
+            text="matched: at most as many bytes of decode state per sequence; held against the most accurate other "
+            "variant within them, whose luck in being chosen counts against the variant; at equal steps",
         )
     yield from _null_control(facts)
     if any(t.outcome != "ok" for t in facts.timings.values()):

@@ -1,8 +1,9 @@
-"""Matched: quality after equal training time, where the plain board compares equal steps."""
+"""Matched: quality after equal training time, and at equal decode state; the plain board compares equal steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,34 @@ def gap_at_equal_time(own: Trials, reference: Trials, timing: Timing, read: Curv
             return None
         differences.append(best - other)
     return mean_estimate(differences) if len(differences) >= LEAST_SEEDS else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """The most accurate other variant that decodes with no more bytes, and how far one is above it."""
+
+    name: str
+    gap: Estimate
+
+
+def gap_at_equal_state(name: str, trials: Mapping[str, Trials], state_bytes: Mapping[str, float]) -> Rival | None:
+    """Accuracy over that of the best rival whose decode state is no larger; None where there is none to hold it to.
+
+    The rival is chosen by the accuracies that it is then judged by, so that its luck counts against the variant. Only
+    trials that suffice for a rank are compared.
+    """
+    if name not in state_bytes or name not in trials or trials[name].lack:
+        return None
+    rivals = [
+        other
+        for other, own in trials.items()
+        if other != name and not own.lack and other in state_bytes and state_bytes[other] <= state_bytes[name]
+    ]
+    if not rivals:
+        return None
+    # of equals, the first by name
+    best = max(sorted(rivals), key=lambda other: float(np.mean(trials[other].shares)))
+    return Rival(best, trials[name].gap(trials[best]))
 
 
 def best_within(curve: Curve, steps: float) -> float | None:

@@ -41,6 +41,10 @@ COLUMNS = (
            description="share of bootstrap draws in which no other is at once as accurate and as fast"),
     Column(name="equal_time", title="at equal time", unit="points", better="higher", importance=8,
            description="validation accuracy against the reference's after the time that the reference trained"),
+    Column(name="state", title="decode state", unit="bytes", better="lower", importance=8,
+           description="bytes that decoding keeps per sequence, all layers, at the length of the task"),
+    Column(name="equal_state", title="at equal state", unit="points", better="higher", importance=9,
+           description="test accuracy against the best other variant that decodes with no more bytes"),
     Column(name="dividend", title="dividend", better="higher", importance=9,
            description="speed-up × declared density; 1 where all of the promised saving was realised"),
     Column(name="parameters", title="parameters", unit="count", better="lower", importance=7,
@@ -130,6 +134,8 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "frontier": _frontier(name, facts),
         "dividend": _dividend(frame, cells, timing),
         "equal_time": _equal_time(name, facts),
+        "state": _state(name, facts),
+        "equal_state": _equal_state(name, facts),
         "parameters": _parameters(frame, cells, facts),
         "examples_rate": _rate(frame, cells, "examples_per_second"),
         "tokens_rate": _rate(frame, cells, "tokens_per_second"),
@@ -215,6 +221,20 @@ def _equal_time(name: str, facts: Facts) -> Entry:
         return Entry()
     ends = gap.interval()
     return _scaled(ends, 100, wording.signed_points(ends), brief=wording.plus_minus(ends))
+
+
+def _state(name: str, facts: Facts) -> Entry:
+    held = facts.state_bytes.get(name)
+    return Entry() if held is None else Entry(text=wording.size(held), value=held)
+
+
+def _equal_state(name: str, facts: Facts) -> Entry:
+    rival = facts.at_equal_state.get(name)
+    if rival is None:
+        return Entry()
+    ends = rival.gap.interval()
+    against = f" vs {rival.name}"
+    return _scaled(ends, 100, wording.signed_points(ends) + against, brief=wording.plus_minus(ends) + against)
 
 
 def _parameters(frame: Frame, cells: pd.DataFrame, facts: Facts) -> Entry:

@@ -254,7 +254,9 @@ def compare(
 def choose(
     length: Annotated[str, typer.Option("--length", help="Tokens per sequence, such as 16k.")],
     mode: Annotated[Mode, typer.Option("--mode", help="What must be cheap.")] = Mode.STEP,
-    memory: Annotated[str | None, typer.Option("--memory", help="Peak memory of one step, such as 40GB.")] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="Most that a training step, or decoding a sequence, may hold: 40GB.")
+    ] = None,
     margin: Margin = 1.0,
     results: Results = Path("results/local"),
     task: Task = None,

@@ -10,7 +10,7 @@ from attnbench.bench.choice import Wish, board_for_choice, bytes_of
 from attnbench.bench.errors import SelectionError
 from attnbench.bench.frame import frame_of
 from attnbench.bench.question import questions
-from attnbench.bench.record import Outcome
+from attnbench.bench.record import Measurement, Outcome
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
 
@@ -95,3 +95,18 @@ def test_quality_that_nobody_measured_is_said(bench) -> None:
     found = board(b)
     assert [r.name for r in found.ranked] == ["linear", "softmax"]
     assert any("accuracy: no variant was trained" in f.text for f in found.footnotes)
+
+
+def test_the_memory_of_decoding_is_the_state_of_a_sequence(bench) -> None:
+    b = bench()
+    for name, held in (("softmax", 4096.0), ("linear", 1024.0), ("unknown", None)):
+        decode = {"decode_seconds": TIMES, "reference_decode_seconds": TIMES}
+        more = [Measurement.of(n, 1.0, tuple(s)) for n, s in decode.items()]
+        more += [Measurement.of("state_bytes", held, length=512)] if held else []
+        b.time(name, TIMES, TIMES, more=more)
+    found = board(b, mode="decode", memory_bytes=2048.0)
+    assert [row.name for row in found.ranked] == ["linear"]
+    assert {r.name: r.reason for r in found.unranked} == {
+        "softmax": "needs 4 KiB", "unknown": "its decode state was not measured",
+    }  # fmt: skip
+    assert any(f.text == "the decode state of one sequence is held against 2 KiB" for f in found.footnotes)

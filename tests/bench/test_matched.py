@@ -1,4 +1,4 @@
-"""Quality after equal time."""
+"""Quality after equal time, and at equal decode state."""
 
 import doctest
 import math
@@ -7,7 +7,7 @@ import pytest
 
 from attnbench.bench import matched
 from attnbench.bench.intervals import Estimate
-from attnbench.bench.matched import gap_at_equal_time
+from attnbench.bench.matched import gap_at_equal_state, gap_at_equal_time
 from attnbench.bench.timings import Timing
 from attnbench.bench.trials import Trials
 
@@ -59,3 +59,36 @@ def test_what_is_not_known_is_not_told() -> None:
     assert gap_at_equal_time(trials("own"), trials("ref"), Timing(variant="own", row=0), CURVES.get) is None
     far_too_slow = gap_at_equal_time(trials("own"), trials("ref"), timing(60.0), {**CURVES, "own0": curve(1)[1:]}.get)
     assert far_too_slow is None
+
+
+def scored(name: str, *shares: float, lack: str = "") -> Trials:
+    return Trials(variant=name, seeds=(0, 1, 2), shares=shares, examples=100, lack=lack)
+
+
+STATE = {"small": 10.0, "middle": 20.0, "twin": 20.0, "large": 80.0}
+SCORED = {
+    "small": scored("small", 0.60, 0.61, 0.62),
+    "middle": scored("middle", 0.58, 0.59, 0.60),
+    "twin": scored("twin", 0.50, 0.51, 0.52),
+    "large": scored("large", 0.70, 0.72, 0.74),
+    "failed": scored("failed", 0.9, 0.9, 0.9, lack="crashed"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "rival", "points"), [("large", "small", 11.0), ("middle", "small", -2.0), ("twin", "small", -10.0)]
+)
+def test_the_rival_is_the_most_accurate_with_no_more_state(name: str, rival: str, points: float) -> None:
+    found = gap_at_equal_state(name, SCORED, STATE | {"failed": 1.0})
+    assert found is not None and found.name == rival and 100 * found.gap.value == pytest.approx(points)
+
+
+def test_the_same_state_counts_as_no_more() -> None:
+    found = gap_at_equal_state("twin", {n: SCORED[n] for n in ("twin", "middle", "large")}, STATE)
+    assert found is not None and found.name == "middle"
+
+
+def test_the_smallest_state_and_what_was_not_measured_have_no_rival() -> None:
+    assert gap_at_equal_state("small", SCORED, STATE) is None
+    assert gap_at_equal_state("failed", SCORED, STATE | {"failed": 99.0}) is None
+    assert gap_at_equal_state("large", SCORED, {n: s for n, s in STATE.items() if n != "large"}) is None

@@ -261,3 +261,20 @@ def test_quality_after_equal_time_stands_beside_that_after_equal_steps(bench) ->
     assert entry(found, "rela", "equal_time").value == pytest.approx(-5.0)
     assert "mid-schedule" in notes(found, "at equal time")
     assert entry(board(b), "rela", "equal_time").text == ""
+
+
+def test_quality_at_equal_decode_state_names_who_it_is_held_against(bench) -> None:
+    b = three(bench)
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, more=[Measurement.of("state_bytes", 2048.0, length=512)])
+    b.time("rela", REFERENCE_TIMES, REFERENCE_TIMES, more=[Measurement.of("state_bytes", 4096.0, length=512)])
+    found = board(b)
+    assert entry(found, "softmax", "state").text == "2 KiB" and entry(found, "softmax", "equal_state").text == ""
+    held = entry(found, "rela", "equal_state")
+    assert held.text.endswith("vs softmax") and held.value == entry(found, "rela", "gap").value
+    assert "decode state per sequence" in notes(found, "at equal state")
+
+
+def test_a_decode_state_that_no_json_can_hold_is_none(bench) -> None:
+    b = three(bench)
+    b.time("rela", REFERENCE_TIMES, REFERENCE_TIMES, more=[Measurement.of("state_bytes", float("inf"), length=512)])
+    assert entry(board(b), "rela", "state").value is None
