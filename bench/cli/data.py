@@ -59,16 +59,24 @@ def get(
     from .live import Live
 
     failed = []
+    named = {spec.name for name in tasks for spec in parse_selection(name)}
     with Live() as live:
         here = place(data_dir, offline, live.notice, live.progress)
         forget_failures(here)
         for spec in _specs(tasks):
             task: Task = TASKS.build(spec)
+            try:
+                recipe = task.recipe(Spec.parse(preset))
+            except SelectionError as error:
+                if spec.name in named:
+                    raise
+                live.notice(f"{spec}: left out; {error}")
+                continue
             ways = sorted((way for way in task.availability(here) if way.estimate), key=lambda way: not way.ready)
             if ways:
                 live.notice(f"{spec}: {ways[0].source if ways[0].ready else 'nothing is here yet'}, {ways[0].estimate}")
             try:
-                dataset = task.load(here, task.recipe(Spec.parse(preset)), 0, "validation")
+                dataset = task.load(here, recipe, 0, "validation")
             except DataError as error:
                 failed.append(str(error))
                 continue
@@ -79,6 +87,38 @@ def get(
                 live.notice(f"  {note}")
     if failed:
         raise DataError("\n".join(failed))
+
+
+@app.command("preview")
+def preview(
+    task: Annotated[str, typer.Argument(help="One task.")],
+    out: Annotated[Path | None, typer.Option(help="Where images go; TASK.png without it.")] = None,
+    examples: Annotated[int, typer.Option(help="How many to show; 0: 48 images or 5 texts.", min=0)] = 0,
+    preset: Annotated[str, typer.Option(help="Show what this preset trains on.")] = "smoke",
+    data_dir: DataDir = None,
+    offline: Annotated[bool, typer.Option(help="Never download.")] = False,
+) -> None:
+    """Look at training examples: images as a contact sheet with their labels, everything else as text."""
+    from ...tasks.data import place
+    from ...tasks.preview import contact_sheet, is_image, text_of
+    from .live import Live
+
+    [spec, *others] = _specs([task])
+    if others:
+        raise SelectionError(f"expected one task, got {len(others) + 1}")
+    built: Task = TASKS.build(spec)
+    recipe = built.recipe(Spec.parse(preset))
+    with Live() as live:
+        here = place(data_dir, offline, live.notice, live.progress)
+        train = built.load(here, recipe, 0, "validation").train
+    problem = built.problem()
+    if not is_image(problem, train):
+        for line in text_of(problem, train, examples or 5):
+            typer.echo(line)
+        return
+    path = out or Path(f"{spec.name}.png")
+    shown = contact_sheet(train, examples or 48, path)
+    typer.echo(f"{path}: {shown} training images of {spec}, each with its label")
 
 
 @app.command("verify")

@@ -22,9 +22,10 @@ def mean_intensity(dataset: Dataset, recipe: Recipe) -> Whole:
 def _powers(subset: Subset) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     # read in the order of the file, a block at a time: random rows of a memory map are slow
     means = np.empty(len(subset.split), dtype=np.float64)
+    pixels = len(subset.split.tokens) // len(means)
     for low in range(0, len(means), 4096):
-        block = subset.split.tokens[low * PIXELS : (low + 4096) * PIXELS]
-        means[low : low + 4096] = block.reshape(-1, PIXELS).mean(1) / 128 - 1
+        block = subset.split.tokens[low * pixels : (low + 4096) * pixels]
+        means[low : low + 4096] = block.reshape(-1, pixels).mean(1) / 128 - 1
     return means[subset.indices][:, None] ** np.arange(1, 8)
 
 

@@ -1,0 +1,221 @@
+"""lra-pathfinder and lra-pathx: do both markers lie on the same dashed contour?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from ...bench.errors import DataError, SelectionError
+from ...bench.spec import Spec
+from ..baselines import majority
+from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Problem, Recipe, Task
+from ..prepared import is_complete, prepared_folder
+from ..slices import divide
+from .image import mean_intensity
+from .pathfinder_archive import Official
+from .scenes import VERSION, Scene
+from .shards import OFFICIAL_EXAMPLES, generated, generator_identity
+
+SIDE, PATHX_SIDE = 32, 128
+SECONDS = {32: 0.0015, 64: 0.04, 128: 0.03}
+"""Seconds that one core takes for a hard image, for estimates."""
+
+UNASKED = 20_000
+"""So many Path-X images are made without being asked for by number: some minutes of work."""
+
+SMOKE = Recipe(
+    length=SIDE**2,
+    batch=2,
+    steps=4,
+    warmup=2,
+    evaluate_every=2,
+    evaluate_batch=8,
+    train_examples=160,
+    validation_examples=8,
+    test_examples=16,
+    ranked=False,
+    timing_seconds=4.0,
+)
+
+# Nyströmformer's PyTorch port, which the published PyTorch tables follow
+PORT = Recipe(
+    length=SIDE**2,
+    batch=256,
+    steps=62_400,
+    learning_rate=1e-4,
+    warmup=312,
+    evaluate_every=1_000,
+    evaluate_batch=256,
+    validation_examples=None,
+    precision="bfloat16",
+)
+
+# The paper: 4 layers, 8 heads, query width and feed-forward 128, rate 0.01 (code: 4 heads, embedding 32, query width
+# 16, feed-forward 32, rate 1e-3). Our blocks have one width, so 128 it is. The rate is the code's, which alone states
+# the schedule that goes with it, and so is the pooling.
+PAPER = Recipe(
+    layers=4,
+    width=128,
+    heads=8,
+    feed_forward=128,
+    dropout=0.2,
+    attention_dropout=0.1,
+    positions="sinusoidal",
+    length=SIDE**2,
+    batch=512,
+    steps=62_400,
+    learning_rate=1e-3,
+    warmup=312,
+    schedule="cosine",
+    beta2=0.98,
+    epsilon=1e-9,
+    evaluate_every=1_000,
+    evaluate_batch=256,
+    validation_examples=None,
+    precision="bfloat16",
+)
+
+
+class Contours(Task):
+    """A Pathfinder set of one size and level: official images where the data root has them, else generated ones."""
+
+    name: ClassVar[str]
+    metric: ClassVar[Metric] = Metric(chance=0.5)
+    suites: ClassVar[tuple[str, ...]] = ("lra",)
+    baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "mean-intensity": mean_intensity}
+
+    def __init__(self, size: int, level: str, examples: int):
+        if examples < 10:
+            raise SelectionError(f"{self.name}: expected at least 10 examples, got {examples}")
+        self.scene = Scene(size=size, level=level)
+        self.examples = examples
+
+    def problem(self) -> Problem:
+        return Problem(vocabulary=257, classes=2, padded=False)
+
+    def official(self) -> Official:
+        return Official(task=self.name, size=self.scene.size, level=self.scene.level)
+
+    def availability(self, place: DataPlace) -> list[Availability]:
+        return [
+            self.official().availability(place),
+            Availability(
+                source=f"generator {VERSION}",
+                fidelity="regenerated",
+                ready=True,
+                detail="made on this machine",
+                estimate=self.estimate(self.examples),
+            ),
+        ]
+
+    def estimate(self, examples: int) -> str:
+        """Time and disk that generating takes."""
+        minutes = max(1, round(SECONDS[self.scene.size] * examples / 60))
+        gigabytes = 2 * examples * self.scene.size**2 / 1e9
+        return (
+            f"{examples:,} images: some {minutes:,} minutes of one core, {gigabytes:.2f} GB (2.5 times that meanwhile)"
+        )
+
+    def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
+        prepared = self.official().prepared(place) if self.examples == OFFICIAL_EXAMPLES else None
+        if prepared is None:
+            wanted = self.wanted(recipe)
+            self.refuse_unasked(wanted, place)
+            prepared = generated(self.scene, wanted, place, self.name)
+        pixels = self.scene.size**2
+        if recipe.length < pixels:
+            cut = f"images cut to their first {recipe.length:,} of {pixels:,} pixels"
+            prepared = replace(
+                prepared, provenance=replace(prepared.provenance, notes=(*prepared.provenance.notes, cut))
+            )
+        return divide(prepared, task=self.name, recipe=recipe, seed=seed, selection=selection)
+
+    def wanted(self, recipe: Recipe) -> int:
+        """How many images a preset needs: one that names `train_examples` gets no more than its slices ask for."""
+        if recipe.train_examples is None:
+            return self.examples
+        tenths = max(-(-recipe.train_examples // 8), recipe.validation_examples or 0, recipe.test_examples or 0)
+        return min(self.examples, 10 * tenths)
+
+    def refuse_unasked(self, wanted: int, place: DataPlace) -> None:
+        """Raises DataError where generating takes long and nobody asked for it."""
+
+
+class Pathfinder(Contours):
+    """Whether both markers lie on one dashed contour, from the pixels in raster order (Pathfinder).
+
+    Token id = gray value + 1, and nothing is padding: two pixels in three are black. `size`: of an image's side;
+    `level`: paddles of a contour, 6, 9 or 14; `examples`: how many images to generate, 80 in 100 for training and 10
+    each for validation and test. Long Range Arena's Pathfinder is 32, hard and 200,000, which is the default.
+    """
+
+    name = "lra-pathfinder"
+    paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.5; generator: Linsley et al. 2018"
+
+    recipes: ClassVar[dict[str, Recipe]] = {
+        "smoke": SMOKE,
+        "quick": Recipe(
+            length=SIDE**2,
+            batch=16,
+            steps=100,
+            train_examples=8_000,
+            validation_examples=200,
+            test_examples=1_000,
+        ),
+        "pt-2x64": PORT,
+        "lra-paper": PAPER,
+    }
+
+    def __init__(
+        self,
+        *,
+        size: Literal[32, 64, 128] = 32,
+        level: Literal["easy", "intermediate", "hard"] = "hard",
+        examples: int = OFFICIAL_EXAMPLES,
+    ):
+        super().__init__(size, level, examples)
+
+    def recipe(self, preset: Spec) -> Recipe:
+        """The preset's, at the length of an image of this size unless the preset names one."""
+        recipe = super().recipe(preset)
+        named = "length" in dict(preset.parameters)
+        return recipe if named or recipe.length != SIDE**2 else replace(recipe, length=self.scene.size**2)
+
+
+class PathX(Contours):
+    """Pathfinder on 128 × 128 pixels, 16,384 tokens (Path-X).
+
+    Generating all 200,000 images is long work, done only for who asks by number: `lra-pathx[examples=200000]`; once
+    prepared, `lra-pathx` finds them. `smoke` cuts images to their first 16 rows: it proves that a Cell runs.
+    """
+
+    name = "lra-pathx"
+    paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.6; generator: Linsley et al. 2018"
+
+    recipes: ClassVar[dict[str, Recipe]] = {
+        "smoke": replace(SMOKE, length=16 * PATHX_SIDE, train_examples=80, test_examples=10),
+        # no port publishes one: Pathfinder's, at the batch of Long Range Arena's Path-X
+        "pt-2x64": replace(PORT, length=PATHX_SIDE**2, batch=64, evaluate_batch=64),
+    }
+
+    def __init__(self, *, level: Literal["easy", "intermediate", "hard"] = "hard", examples: int | None = None):
+        super().__init__(PATHX_SIDE, level, OFFICIAL_EXAMPLES if examples is None else examples)
+        self.asked = examples is not None
+
+    def recipe(self, preset: Spec) -> Recipe:
+        """Of `smoke` and `pt-2x64` alone; raises SelectionError for any other preset."""
+        if preset.name not in self.recipes:
+            known = ", ".join(self.recipes)
+            raise SelectionError(
+                f"{self.name} has no preset {preset.name!r}, since training on it takes hours; it has: {known}"
+            )
+        return super().recipe(preset)
+
+    def refuse_unasked(self, wanted: int, place: DataPlace) -> None:
+        """Raises DataError for a large set that was not asked for by number and is not prepared."""
+        folder = prepared_folder(place, self.name, generator_identity(self.scene, wanted))
+        if wanted > UNASKED and not self.asked and not is_complete(folder):
+            raise DataError(
+                f"{self.name} is not prepared, and generating it is long work ({self.estimate(wanted)}); ask for it by "
+                f"number: `attnbench data get '{self.name}[examples={wanted}]' --preset pt-2x64`, or for fewer"
+            )

@@ -1,0 +1,76 @@
+"""Preview: examples of a task as a person can look at them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ..bench.errors import DataError
+from .contract import Ids, Problem, Subset
+from .prepared import writing
+
+BYTES = 257
+"""The vocabulary of gray values and of bytes: their value + 1."""
+
+SHEET = 1600
+"""Greatest width of a contact sheet, in pixels."""
+
+CAPTION = 12
+SHOWN = 300
+
+
+def is_image(problem: Problem, subset: Subset) -> bool:
+    """Whether examples are square gray images: never padded, one id for each gray value, as many as a square has."""
+    length = len(subset.split.sequence(0)) if len(subset) else 0
+    return (
+        not problem.padded and problem.vocabulary == BYTES and problem.towers == 1 and math.isqrt(length) ** 2 == length
+    )
+
+
+def contact_sheet(subset: Subset, count: int, path: Path) -> int:
+    """Writes the first `count` images as a PNG, labels below them; returns how many there are.
+
+    Raises DataError without Pillow.
+    """
+    try:
+        from PIL import Image, ImageDraw
+    except ImportError as error:
+        raise DataError("a contact sheet needs Pillow; pip install 'attnbench[images]'") from error
+    images = [_image(ids) for _, ids in zip(range(count), subset.sequences(), strict=False)]
+    side = len(images[0])
+    zoom = max(1, 96 // side)
+    cell = side * zoom + 4
+    columns = min(len(images), max(1, SHEET // cell))
+    rows = -(-len(images) // columns)
+    sheet = Image.new("L", (columns * cell, rows * (cell + CAPTION)), 64)
+    pen = ImageDraw.Draw(sheet)
+    for index, (image, label) in enumerate(zip(images, subset.labels.tolist(), strict=False)):
+        x, y = index % columns * cell + 2, index // columns * (cell + CAPTION)
+        sheet.paste(Image.fromarray(image.repeat(zoom, 0).repeat(zoom, 1)), (x, y + CAPTION))
+        pen.text((x, y), str(label), fill=255)
+    with writing(path):
+        sheet.save(path, format="PNG")
+    return len(images)
+
+
+def text_of(problem: Problem, subset: Subset, count: int) -> Iterator[str]:
+    """The first `count` examples as lines: label, tokens, and the text of bytes or else the ids, cut at 300."""
+    for index, label in zip(subset.indices[:count].tolist(), subset.labels.tolist(), strict=False):
+        for tower in range(problem.towers):
+            ids = subset.split.sequence(index, tower)
+            yield f"label {label}, {len(ids):,} tokens: {_text(problem, ids[:SHOWN])}{' …' if len(ids) > SHOWN else ''}"
+
+
+def _image(ids: Ids) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    side = math.isqrt(len(ids))
+    return (np.asarray(ids).reshape(side, side) - 1).astype(np.uint8)
+
+
+def _text(problem: Problem, ids: Ids) -> str:
+    if problem.vocabulary != BYTES:
+        return " ".join(map(str, ids.tolist()))
+    # repr keeps what would move a terminal's cursor from doing so
+    return repr((np.asarray(ids) - 1).astype(np.uint8).tobytes().decode("utf-8", errors="replace"))
