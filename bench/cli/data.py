@@ -100,8 +100,8 @@ def preview(
 ) -> None:
     """Look at training examples: images as a contact sheet with their labels, everything else as text."""
     from ...tasks.data import place
-    from ...tasks.preview import contact_sheet, is_image, text_of
     from .live import Live
+    from .preview import contact_sheet, is_image, text_of
 
     [spec, *others] = _specs([task])
     if others:

@@ -186,14 +186,14 @@ class PathX(Contours):
     """Pathfinder on 128 × 128 pixels, 16,384 tokens (Path-X).
 
     Generating all 200,000 images is long work, done only for who asks by number: `lra-pathx[examples=200000]`; once
-    prepared, `lra-pathx` finds them. `smoke` cuts images to their first 16 rows: it proves that a Cell runs.
+    prepared, `lra-pathx` finds them. `smoke` cuts images to their first 4 rows: it proves that a Cell runs.
     """
 
     name = "lra-pathx"
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.6; generator: Linsley et al. 2018"
 
     recipes: ClassVar[dict[str, Recipe]] = {
-        "smoke": replace(SMOKE, length=16 * PATHX_SIDE, train_examples=80, test_examples=10),
+        "smoke": replace(SMOKE, length=4 * PATHX_SIDE, train_examples=80, test_examples=10),
         # no port publishes one: Pathfinder's, at the batch of Long Range Arena's Path-X
         "pt-2x64": replace(PORT, length=PATHX_SIDE**2, batch=64, evaluate_batch=64),
     }

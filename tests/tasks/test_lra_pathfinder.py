@@ -262,7 +262,7 @@ def test_path_x_is_not_made_unasked(place: DataPlace) -> None:
 
 def test_smoke_of_path_x_says_that_it_cuts(place: DataPlace) -> None:
     dataset = PathX().load(place, PathX().recipe(SMOKE), 0, "validation")
-    assert "images cut to their first 2,048 of 16,384 pixels" in dataset.provenance.notes
+    assert "images cut to their first 512 of 16,384 pixels" in dataset.provenance.notes
     assert len(dataset.train.split.sequence(0)) == 16_384
 
 

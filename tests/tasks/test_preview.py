@@ -7,11 +7,11 @@ from typer.testing import CliRunner
 
 from attnbench.bench.cli import data as command
 from attnbench.bench.cli.app import app
+from attnbench.bench.cli.preview import is_image, text_of
 from attnbench.bench.errors import DataError
 from attnbench.bench.spec import Spec
 from attnbench.tasks.contract import DataPlace, Problem
 from attnbench.tasks.prepared import pack
-from attnbench.tasks.preview import is_image, text_of
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,12 @@ def test_images_become_a_contact_sheet(tmp_path: Path) -> None:
     assert sheet.shape == (3 * 32 + 4 + 12, 3 * (3 * 32 + 4))
     # below the labels' row, an image's black and white, and the frame's gray between images
     assert sheet[14:-2, 2:98].min() == 0 and sheet[14:-2, 2:98].max() == 255 and (sheet[14:-2, 98:102] == 64).all()
+
+
+def test_a_sheet_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    result = CliRunner().invoke(app, ["data", "preview", "lra-pathfinder", "--out", str(tmp_path / "no" / "sheet.png")])
+    assert isinstance(result.exception, DataError) and "--out FILE.png names another" in str(result.exception)
 
 
 def test_without_pillow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..bench.errors import DataError
-from .contract import Ids, Problem, Subset
-from .prepared import writing
+from ...tasks.contract import Ids, Problem, Subset
+from ..errors import DataError
 
 BYTES = 257
 """The vocabulary of gray values and of bytes: their value + 1."""
@@ -33,7 +32,7 @@ def is_image(problem: Problem, subset: Subset) -> bool:
 def contact_sheet(subset: Subset, count: int, path: Path) -> int:
     """Writes the first `count` images as a PNG, labels below them; returns how many there are.
 
-    Raises DataError without Pillow.
+    Raises DataError without Pillow, and where it cannot be written.
     """
     try:
         from PIL import Image, ImageDraw
@@ -51,8 +50,10 @@ def contact_sheet(subset: Subset, count: int, path: Path) -> int:
         x, y = index % columns * cell + 2, index // columns * (cell + CAPTION)
         sheet.paste(Image.fromarray(image.repeat(zoom, 0).repeat(zoom, 1)), (x, y + CAPTION))
         pen.text((x, y), str(label), fill=255)
-    with writing(path):
+    try:
         sheet.save(path, format="PNG")
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}; --out FILE.png names another") from error
     return len(images)
 
 
