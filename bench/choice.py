@@ -138,7 +138,7 @@ def _largest(frame: Frame, timed: list[Question], name: str, quantity: str) -> f
     found = []
     for question in timed:
         cells = question.cells(frame, "time")
-        found += frame.values(quantity, cells[cells["variant"] == name])
+        found += frame.values(quantity, cells.index[cells["variant"] == name])
     return max(found) if found else None
 
 

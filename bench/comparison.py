@@ -45,7 +45,7 @@ def compare(
     points, quality = _quality(one, other, trials, margin)
     step_time, cost = _cost(one, other, timings)
     cells = question.cells(frame, "train", "time")
-    peaks = [frame.values("peak_bytes", cells[cells["variant"] == name]) for name in (one, other)]
+    peaks = [frame.values("peak_bytes", cells.index[cells["variant"] == name]) for name in (one, other)]
     memory = peaks[0][-1] / peaks[1][-1] if all(peaks) else None
     sentences = [quality, cost]
     if memory is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pandas as pd
 
@@ -82,14 +82,8 @@ def _spots(board: Board) -> Iterator[Spot]:
         )
 
 
-def _by_head(frame: Frame, cells: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    table = frame.heads
-    chosen = table["name"].isin(names) & table["at"].isin(cells.index)
-    return table[chosen].join(cells[["variant", "seed"]], on="at")
-
-
 def _heads(frame: Frame, cells: pd.DataFrame) -> Iterator[HeadValue]:
-    table = _by_head(frame, cells, HEAD_QUANTITIES)
+    table = frame.heads_of(HEAD_QUANTITIES, cells)
     for (variant, name, layer, head), value in (
         table.groupby(["variant", "name", "layer", "head"])["value"].mean().items()
     ):
@@ -97,7 +91,7 @@ def _heads(frame: Frame, cells: pd.DataFrame) -> Iterator[HeadValue]:
 
 
 def _alphas(frame: Frame, cells: pd.DataFrame) -> Iterator[Alpha]:
-    for row in _by_head(frame, cells, ["alpha"]).itertuples():
+    for row in frame.heads_of(["alpha"], cells).itertuples():
         yield Alpha(
             variant=row.variant, layer=int(row.layer), head=int(row.head), seed=int(row.seed), value=float(row.value)
         )
@@ -151,7 +145,7 @@ def _sources(frame: Frame, cells: pd.DataFrame) -> Iterator[Source]:
 def _numbers(frame: Frame, at: int) -> list[str]:
     found = []
     for name in QUANTITIES:
-        for measurement in frame.overall.get((at, name), ()):
+        for measurement in frame.numbers.of(at, name):
             split, block = measurement.where.get("split", ""), measurement.where.get("block")
             of_block = f" of {block} × {block}" if block else ""
             found.append(f"{name}{of_block}{' ' if split else ''}{split} {measurement.value:.6g}")

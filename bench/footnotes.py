@@ -60,11 +60,9 @@ class Facts:
         cells = question.cells(frame, "train", "time", "baseline")
         reference = cells[cells["variant"] == REFERENCE]
         placed = cells[~cells["unplaced"]]
-        old = frame.cells[(frame.cells["stale"] != "") & (frame.cells["task"] == question.task)]
-        old = old[old["preset"] == question.preset]
-        bytes_found = frame.values("peak_bytes", reference)
-        parameters = frame.values("parameters", reference)
-        load = frame.values("foreign_load", cells)
+        bytes_found = frame.values("peak_bytes", reference.index)
+        parameters = frame.values("parameters", reference.index)
+        load = frame.values("foreign_load", cells.index)
         shares = frontier_shares(trials, timings)
         states = {name: frame.number("state_bytes", timing.row) for name, timing in timings.items()}
         state_bytes = {name: m.value for name, m in states.items() if m is not None and 0 <= m.value < math.inf}
@@ -83,7 +81,11 @@ class Facts:
             foreign_load=max(load) if load else None,
             reference_bytes=bytes_found[-1] if bytes_found else None,
             reference_parameters=parameters[-1] if parameters else None,
-            stale=old["stale"].value_counts().to_dict(),
+            stale={
+                why: count
+                for (task, preset, why), count in frame.replaced.items()
+                if (task, preset) == (question.task, question.preset)
+            },
             frontier=_frontier(trials, timings, frozenset(shares)),
             frontier_shares=shares,
             at_equal_time=_at_equal_time(trials, timings, curves),

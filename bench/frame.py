@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from .record import Machine, Measurement, Record
@@ -19,25 +21,52 @@ _CELL = (
     "seconds",
 )  # fmt: skip
 
+HEAD = ("at", "name", "layer", "head", "value")
+
 _COMPARABLE = ["task", "preset", "selection", "protocol", "lane", "place"]
+
+
+class Numbers(Protocol):
+    """The measurements of all Records, by the row of the Record in `Frame.cells`."""
+
+    @property
+    def heads(self) -> pd.DataFrame:
+        """One row per number of one head: `at`, ascending, `name`, `layer`, `head`, `value`."""
+
+    def of(self, at: int, name: str) -> Sequence[Measurement]:
+        """Those over a whole model, of that name, in the Record of row `at`."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Numbers at hand."""
+
+    heads: pd.DataFrame
+    overall: Mapping[tuple[int, str], Sequence[Measurement]]
+
+    def of(self, at: int, name: str) -> Sequence[Measurement]:
+        return self.overall.get((at, name), ())
 
 
 @dataclass(frozen=True)
 class Frame:
     """`cells`: one row per Record in the order of starting; `stale` says why a row no longer counts, else is empty.
 
-    `heads`: one row per number of one head; `at` is the row of its Record in `cells`. `overall`: the measurements over
-    a whole model, by that row and their name.
+    A Frame from the cache has the rows that count alone. `replaced`: how many do not, by task, preset and reason.
+    `asked`: the cells of each question that was asked before.
     """
 
     cells: pd.DataFrame
-    heads: pd.DataFrame
-    overall: Mapping[tuple[int, str], Sequence[Measurement]]
+    numbers: Numbers
     machines: Mapping[str, Machine]
+    replaced: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    asked: dict[Hashable, pd.DataFrame] = field(default_factory=dict, compare=False)
 
     @cached_property
     def current(self) -> pd.DataFrame:
-        return self.cells[self.cells["stale"] == ""]
+        kept = self.cells[self.cells["stale"] == ""]
+        # rows are taken from it a few at a time, which plain objects do far faster than packed text
+        return kept.astype({name: object for name in kept.columns if kept[name].dtype == "str"})
 
     def answering(self, *shared: object) -> pd.DataFrame:
         """The current cells of one task, preset, fidelity and protocol."""
@@ -47,16 +76,38 @@ class Frame:
     def _by_question(self) -> dict[tuple[object, ...], pd.DataFrame]:
         return dict(iter(self.current.groupby(["task", "preset", "fidelity", "protocol"])))
 
+    def heads_of(self, names: Sequence[str], cells: pd.DataFrame) -> pd.DataFrame:
+        """The numbers of single heads that have one of these names, with `variant` and `seed` of their cell."""
+        rows = np.sort(cells.index.to_numpy())
+        first = self._places.searchsorted(rows, side="left")
+        last = self._places.searchsorted(rows, side="right")
+        spans = [np.arange(a, b) for a, b in zip(first, last, strict=True) if a < b]
+        table = self.numbers.heads.iloc[np.concatenate(spans) if spans else []]
+        return table[table["name"].isin(names)].join(cells[["variant", "seed"]], on="at")
+
+    @cached_property
+    def _places(self) -> npt.NDArray[np.int64]:
+        places: npt.NDArray[np.int64] = self.numbers.heads["at"].to_numpy(dtype=np.int64)
+        return places
+
+    def key(self, at: int) -> str:
+        """The key of the Cell of row `at`."""
+        return self._keys[at]
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return self.cells["key"].tolist()  # type: ignore[no-any-return]
+
     def number(self, name: str, at: int, **where: object) -> Measurement | None:
         """The first measurement `name` of the Record in row `at` whose `where` has these entries."""
-        for measurement in self.overall.get((at, name), ()):
+        for measurement in self.numbers.of(at, name):
             if where.items() <= measurement.where.items():
                 return measurement
         return None
 
-    def values(self, name: str, cells: pd.DataFrame, **where: object) -> list[float]:
-        """The finite values of that name, one a cell, in the order of the cells."""
-        found = (self.number(name, at, **where) for at in cells.index)
+    def values(self, name: str, rows: Iterable[int], **where: object) -> list[float]:
+        """The finite values of that name, one a Record, in the order of the rows."""
+        found = (self.number(name, at, **where) for at in rows)
         return [m.value for m in found if m is not None and math.isfinite(m.value)]
 
 
@@ -85,7 +136,9 @@ def frame_of(records: Iterable[Record]) -> Frame:
     cells["unplaced"] = cells["fidelity"].isna()
     cells["fidelity"] = cells["fidelity"].fillna(known).fillna("unknown")
     cells["stale"] = _staleness(cells)
-    return Frame(cells, pd.DataFrame(heads, columns=["at", "name", "layer", "head", "value"]), overall, machines)
+    old = cells[cells["stale"] != ""].groupby(["task", "preset", "stale"]).size()
+    replaced = {(str(task), str(preset), str(why)): int(count) for (task, preset, why), count in old.items()}
+    return Frame(cells, Listed(pd.DataFrame(heads, columns=list(HEAD)), overall), machines, replaced)
 
 
 def _row(record: Record) -> dict[str, Any]:

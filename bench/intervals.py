@@ -120,10 +120,14 @@ def mean_estimate(values: Sequence[float] | npt.NDArray[np.float64]) -> Estimate
     >>> round(mean_estimate([1.0, 2.0, 3.0]).interval().low, 3)  # 2 - 4.303 × 1 / √3
     -0.484
     """
-    sample = np.asarray(values, dtype=np.float64)
-    if len(sample) < 2:
-        raise ValueError(f"expected at least two values, got {len(sample)}")
-    return Estimate(float(sample.mean()), (Noise(float(sample.std(ddof=1)) / len(sample) ** 0.5, len(sample) - 1),))
+    # a few numbers at a time, thousands of times: plain floats take a tenth of an array's time
+    sample = [float(value) for value in values]
+    count = len(sample)
+    if count < 2:
+        raise ValueError(f"expected at least two values, got {count}")
+    mean = math.fsum(sample) / count
+    error = math.sqrt(math.fsum((value - mean) ** 2 for value in sample) / (count - 1) / count)
+    return Estimate(mean, (Noise(error, count - 1),))
 
 
 def wilson(share: float, count: int, level: float = LEVEL) -> Interval:

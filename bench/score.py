@@ -45,6 +45,9 @@ def log_ratios(costs: Sequence[float], reference: Sequence[float]) -> npt.NDArra
     values = np.log(np.asarray(costs, dtype=np.float64)) - np.log(np.asarray(reference, dtype=np.float64))
     if len(values) < 2 * BATCHES:
         return values
+    if len(values) % BATCHES == 0:
+        means: npt.NDArray[np.float64] = values.reshape(BATCHES, -1).mean(axis=1)
+        return means
     return np.array([batch.mean() for batch in np.array_split(values, BATCHES)])
 
 
@@ -117,15 +120,15 @@ def quality_gap(
     >>> round(gap.value, 3), [n.freedom for n in gap.noise]
     (0.02, [2, None])
     """
-    differences = np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)
+    differences = [float(one) - float(other) for one, other in zip(ours, theirs, strict=True)]
     if our_correct is not None and their_correct is not None:
         pairs = np.stack(our_correct).astype(np.float64) - np.stack(their_correct)
         test = float(pairs.mean(axis=0).std(ddof=1)) / math.sqrt(pairs.shape[1])
     else:
-        p, q = float(np.mean(ours)), float(np.mean(theirs))
+        p, q = (math.fsum(shares) / len(shares) for shares in (ours, theirs))
         test = math.sqrt((p * (1 - p) + q * (1 - q)) / examples)
     seeds = mean_estimate(differences).noise if len(differences) > 1 else ()
-    return Estimate(float(differences.mean()), (*seeds, Noise(max(test, 1 / examples))))
+    return Estimate(math.fsum(differences) / len(differences), (*seeds, Noise(max(test, 1 / examples))))
 
 
 def verdict(gap: Interval, margin: float) -> Verdict:

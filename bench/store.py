@@ -35,7 +35,7 @@ class Store:
     def __init__(self, root: Path, notice: Callable[[str], None] = print):
         self.root = Path(root)
         self._notice = notice
-        self._told: set[str] = set()
+        self._told: dict[str, None] = {}
         self._shelves: dict[Path, _Shelf] = {}
 
     def prepare(self) -> None:
@@ -141,14 +141,14 @@ class Store:
                 self._set_torn_line_aside(path)
                 *lines, tail = path.read_bytes().split(b"\n")
         if tail:
-            self._tell(f"{path}: the last line is incomplete and was not read")
+            self.tell(f"{path}: the last line is incomplete and was not read")
         records = []
         for number, line in enumerate(lines, start=1):
             try:
                 if line.strip():
                     records.append(_record(line))
             except StoreError as error:
-                self._tell(f"{path}, line {number} was skipped: {error}")
+                self.tell(f"{path}, line {number} was skipped: {error}")
         return records
 
     def _set_torn_line_aside(self, path: Path) -> None:
@@ -168,11 +168,17 @@ class Store:
             with torn.open("ab") as aside:
                 aside.write(tail + b"\n")
             file.truncate(start)
-        self._tell(f"{path}: the last line was torn by an interruption; it was set aside in {torn.name}")
+        self.tell(f"{path}: the last line was torn by an interruption; it was set aside in {torn.name}")
 
-    def _tell(self, text: str) -> None:
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What was said so far of lines that could not be read."""
+        return tuple(self._told)
+
+    def tell(self, text: str) -> None:
+        """Passes `text` on, once."""
         if text not in self._told:
-            self._told.add(text)
+            self._told[text] = None
             self._notice(text)
 
 

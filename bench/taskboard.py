@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-import pandas as pd
+from collections.abc import Sequence
 
 from . import wording
 from .board import Board, Column, Entry, Footnote, Row, in_order
@@ -19,6 +18,9 @@ from .record import Outcome
 from .score import CAP, LEAST_SEEDS, accuracy, ratio, verdict
 from .timings import CAPPED, Timing, floor_of, timings_of_all
 from .trials import Predictions, Trials, outcome_words, trials_of_all
+
+Rows = Sequence[int]
+"""Of the Frame."""
 
 COLUMNS = (
     Column(name="accuracy", title="accuracy", unit="%", better="higher", importance=0,
@@ -105,7 +107,7 @@ def _reason(trials: Trials | None, timing: Timing | None, facts: Facts) -> str:
 
 def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, facts: Facts) -> Row:
     reference = facts.trials.get(REFERENCE)
-    cells = frame.cells.loc[[*(trials.rows if trials else ()), *([timing.row] if timing else ())]]
+    rows = [*(trials.rows if trials else ()), *([timing.row] if timing else ())]
     share, gap, proven = Entry(), Entry(), Entry()
     if trials and trials.seeds:
         found = trials.accuracy()
@@ -127,26 +129,26 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "gap": gap,
         "verdict": proven,
         "step_time": _step_time(timing, facts),
-        "memory": _memory(frame, cells, facts),
-        "sparsity": _share(frame, cells, "sparsity"),
-        "block_sparsity": _share(frame, cells, "block_sparsity", block=64),
-        "null_rate": _share(frame, cells, "null_rate"),
+        "memory": _memory(name, frame, rows, facts),
+        "sparsity": _share(frame, rows, "sparsity"),
+        "block_sparsity": _share(frame, rows, "block_sparsity", block=64),
+        "null_rate": _share(frame, rows, "null_rate"),
         "frontier": _frontier(name, facts),
-        "dividend": _dividend(frame, cells, timing),
+        "dividend": _dividend(frame, rows, timing),
         "equal_time": _equal_time(name, facts),
         "state": _state(name, facts),
         "equal_state": _equal_state(name, facts),
-        "parameters": _parameters(frame, cells, facts),
-        "examples_rate": _rate(frame, cells, "examples_per_second"),
-        "tokens_rate": _rate(frame, cells, "tokens_per_second"),
-        "padded_tokens_rate": _rate(frame, cells, "padded_tokens_per_second"),
+        "parameters": _parameters(frame, rows, facts),
+        "examples_rate": _rate(frame, rows, "examples_per_second"),
+        "tokens_rate": _rate(frame, rows, "tokens_per_second"),
+        "padded_tokens_rate": _rate(frame, rows, "padded_tokens_per_second"),
         "seeds": Entry(text=str(len(trials.seeds)), value=len(trials.seeds)) if trials else Entry(),
     }
     return Row(
         name=name,
         entries=tuple(entries[c.name] for c in COLUMNS),
         reason=_reason(trials, timing, facts),
-        records=tuple(cells["key"]),
+        records=tuple(frame.key(at) for at in rows),
     )
 
 
@@ -181,26 +183,26 @@ def _step_time(timing: Timing | None, facts: Facts) -> Entry:
     return _scaled(found, 1, wording.speed(found), note=note, brief=wording.speed(wording.point(found.value)))
 
 
-def _memory(frame: Frame, cells: pd.DataFrame, facts: Facts) -> Entry:
-    own = frame.values("peak_bytes", cells)
+def _memory(name: str, frame: Frame, rows: Rows, facts: Facts) -> Entry:
+    own = frame.values("peak_bytes", rows)
     if not own or not facts.reference_bytes:
         return Entry()
-    if (cells["variant"] == REFERENCE).all():
+    if name == REFERENCE:
         return Entry(text=wording.size(own[-1]), value=1.0)
     times = own[-1] / facts.reference_bytes
     return Entry(text=wording.memory(times), value=times)
 
 
-def _share(frame: Frame, cells: pd.DataFrame, name: str, **where: object) -> Entry:
-    found = frame.values(name, cells, **where)
+def _share(frame: Frame, rows: Rows, name: str, **where: object) -> Entry:
+    found = frame.values(name, rows, **where)
     if not found:
         return Entry()
     mean = math.fsum(found) / len(found)
     return Entry(text=wording.percent(mean), value=mean, low=min(found), high=max(found))
 
 
-def _dividend(frame: Frame, cells: pd.DataFrame, timing: Timing | None) -> Entry:
-    density = frame.values("declared_density", cells)
+def _dividend(frame: Frame, rows: Rows, timing: Timing | None) -> Entry:
+    density = frame.values("declared_density", rows)
     if not density or timing is None or timing.cost is None or density[-1] >= 1:
         return Entry()
     found = timing.cost.interval()
@@ -237,16 +239,16 @@ def _equal_state(name: str, facts: Facts) -> Entry:
     return _scaled(ends, 100, wording.signed_points(ends) + against, brief=wording.plus_minus(ends) + against)
 
 
-def _parameters(frame: Frame, cells: pd.DataFrame, facts: Facts) -> Entry:
-    found = frame.values("parameters", cells)
+def _parameters(frame: Frame, rows: Rows, facts: Facts) -> Entry:
+    found = frame.values("parameters", rows)
     if not found:
         return Entry()
     heavy = facts.reference_parameters and found[-1] > 1.1 * facts.reference_parameters
     return Entry(text=wording.count(found[-1]), value=found[-1], note="†" if heavy else "")
 
 
-def _rate(frame: Frame, cells: pd.DataFrame, name: str) -> Entry:
-    found = frame.values(name, cells)
+def _rate(frame: Frame, rows: Rows, name: str) -> Entry:
+    found = frame.values(name, rows)
     return Entry(text=wording.count(found[-1]), value=found[-1]) if found else Entry()
 
 

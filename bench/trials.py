@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from .cell import REFERENCE
 from .frame import Frame
@@ -62,63 +61,66 @@ class Trials:
 def trials_of_all(frame: Frame, question: Question, predictions: Predictions) -> dict[str, Trials]:
     """Trials by variant. The reference's seeds are the question's: more are not used, with fewer there is no rank."""
     # a cell that was run on two machines counts once, the newer
-    cells = question.cells(frame, "train").drop_duplicates("key", keep="last")
-    done = _done(frame, cells)
-    wanted = set(done[done["variant"] == REFERENCE]["seed"])
-    return {
-        str(variant): _trials(str(variant), own, done[done["variant"] == variant], wanted, predictions)
-        for variant, own in cells.groupby("variant")
-    }
+    newest = {row.key: row for row in question.cells(frame, "train").itertuples()}
+    by_variant: dict[str, list[Any]] = {}
+    for row in sorted(newest.values(), key=lambda row: (row.variant, row.seed)):
+        by_variant.setdefault(row.variant, []).append(row)
+    done = {variant: _done(frame, rows) for variant, rows in by_variant.items()}
+    wanted = {one.row.seed for one in done.get(REFERENCE, ())}
+    return {variant: _trials(variant, rows, done[variant], wanted, predictions) for variant, rows in by_variant.items()}
 
 
-def _done(frame: Frame, cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells with a usable test accuracy, and that as `share` and `count`."""
-    ok = cells[cells["outcome"] == Outcome.OK]
-    tested = [frame.number("accuracy", at, split="test") for at in ok.index]
-    joined = ok.assign(
-        share=[m.value if m else math.nan for m in tested],
-        count=[m.where.get("examples") or 0 if m else 0 for m in tested],
-    )
-    return joined[joined["share"].between(0, 1) & (joined["count"] > 0)]
+class _Done(NamedTuple):
+    row: Any
+    share: float
+    examples: int
 
 
-def _trials(
-    variant: str, cells: pd.DataFrame, done: pd.DataFrame, wanted: set[int], predictions: Predictions
-) -> Trials:
-    used = done[done["seed"].isin(wanted)] if wanted else done
-    used = used.sort_values("seed")
-    shares = tuple(float(share) for share in used["share"])
+def _done(frame: Frame, rows: list[Any]) -> list[_Done]:
+    """The rows with a usable test accuracy."""
+    found = []
+    for row in rows:
+        tested = frame.number("accuracy", row.Index, split="test") if row.outcome == Outcome.OK else None
+        count = (tested.where.get("examples") or 0) if tested else 0
+        if tested and 0 <= tested.value <= 1 and count > 0:
+            found.append(_Done(row, tested.value, int(count)))
+    return found
+
+
+def _trials(variant: str, rows: list[Any], done: list[_Done], wanted: set[int], predictions: Predictions) -> Trials:
+    used = [one for one in done if not wanted or one.row.seed in wanted]
+    seeds = tuple(int(one.row.seed) for one in used)
     return Trials(
         variant=variant,
-        seeds=tuple(int(seed) for seed in used["seed"]),
-        shares=shares,
-        examples=int(used["count"].min()) if len(used) else 0,
+        seeds=seeds,
+        shares=tuple(float(one.share) for one in used),
+        examples=min((one.examples for one in used), default=0),
         correct=_correct(used, predictions),
-        curves=tuple(artifacts.get("curve", "") for artifacts in used["artifacts"]),
-        lack=_lack(cells, set(used["seed"]), wanted),
-        rows=tuple(int(row) for row in cells.index),
+        curves=tuple(one.row.artifacts.get("curve", "") for one in used),
+        lack=_lack(rows, set(seeds), wanted),
+        rows=tuple(sorted(int(row.Index) for row in rows)),
     )
 
 
-def _correct(used: pd.DataFrame, predictions: Predictions) -> tuple[Correct, ...] | None:
+def _correct(used: list[_Done], predictions: Predictions) -> tuple[Correct, ...] | None:
     found = []
-    for artifacts, share, count in zip(used["artifacts"], used["share"], used["count"], strict=True):
-        name = artifacts.get("predictions")
+    for one in used:
+        name = one.row.artifacts.get("predictions")
         correct = predictions(name) if name else None
         # predictions that do not bear out their Record's accuracy are not its own
-        if correct is None or len(correct) != count or abs(float(np.mean(correct)) - share) > 1e-6:
+        if correct is None or len(correct) != one.examples or abs(float(np.mean(correct)) - one.share) > 1e-6:
             return None
         found.append(correct)
     return tuple(found) or None
 
 
-def _lack(cells: pd.DataFrame, seeds: set[int], wanted: set[int]) -> str:
-    failed = cells[(cells["outcome"] != Outcome.OK) & (cells["seed"].isin(wanted) if wanted else True)]
-    if len(failed):
-        first = failed.sort_values("seed").iloc[0]
+def _lack(rows: list[Any], seeds: set[int], wanted: set[int]) -> str:
+    failed = [row for row in rows if row.outcome != Outcome.OK and (not wanted or row.seed in wanted)]
+    if failed:
+        first = failed[0]
         also = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-        because = f": {first['reason']}" if first["reason"] else ""
-        return f"{outcome_words(first['outcome'])} at seed {first['seed']}{also}{because}"
+        because = f": {first.reason}" if first.reason else ""
+        return f"{outcome_words(first.outcome)} at seed {first.seed}{also}{because}"
     if not wanted:
         return f"no result of {REFERENCE}, the reference, to compare with"
     missing = sorted(wanted - seeds)

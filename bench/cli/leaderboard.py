@@ -135,12 +135,12 @@ def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode, least: 
 
 def read(results: Path) -> tuple[Frame, StoredPredictions]:
     """The Records of a results folder; raises StoreError, saying what to run, where there are none."""
+    from ..cache import frame_of_store
     from ..errors import StoreError
-    from ..frame import frame_of
     from ..store import Store
 
     store = Store(results, notice=lambda text: typer.echo(text, err=True))
-    frame = frame_of(store.records())
+    frame = frame_of_store(store)
     if frame.cells.empty:
         raise StoreError(
             f"no Records in {results}; make some with `attnbench run --variants rela,entmax15 --task lra-text`, "

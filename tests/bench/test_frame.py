@@ -22,7 +22,7 @@ def test_of_one_cell_on_one_machine_the_newest_counts(bench) -> None:
     b.train("rela", [0.6])
     frame = frame_of(reversed(b.records))
     assert stale(frame) == ["a newer Record of the same cell on this machine", ""]
-    assert frame.values("accuracy", frame.current, split="test") == [0.6]
+    assert frame.values("accuracy", frame.current.index, split="test") == [0.6]
 
 
 def test_newer_code_of_task_or_harness_sets_all_older_records_aside(bench) -> None:
@@ -79,7 +79,7 @@ def test_numbers_of_a_layer_are_not_numbers_of_the_model(bench) -> None:
     layers = [Measurement.of("sparsity", 0.1, layer=0), Measurement.of("sparsity", 0.2, layer=0, head=1)]
     b.train("rela", [0.5], more=[*layers, Measurement.of("sparsity", 0.9)])
     frame = frame_of(b.records)
-    assert frame.values("sparsity", frame.current) == [0.9]
+    assert frame.values("sparsity", frame.current.index) == [0.9]
 
 
 def test_every_axis_that_must_not_be_mixed_makes_a_question_of_its_own(bench) -> None:

@@ -1,0 +1,225 @@
+"""Cache: the Frame of a results folder as one parquet file beside the JSON lines, made again whenever these changed.
+
+root/cache/frame.parquet   one row per Record that counts; needs pyarrow, without which all works the same and slower
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from .frame import HEAD, Frame, frame_of
+from .record import Machine, Measurement, Record
+from .store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WORTH = 4_000_000
+"""Bytes of JSON lines below which reading them takes no longer than loading pyarrow."""
+
+SETTLED_SECONDS = 2.0
+"""A file that changed within these may change again without its time telling."""
+
+_SOURCES = ("cache", "cell", "frame", "record", "spec", "store")
+_NESTED = ("notes", "counts", "setting", "artifacts")
+
+
+def frame_of_store(store: Store) -> Frame:
+    """The Frame of all Records, from the cache where that is of these very files; what readers are told is the same.
+
+    Nothing is assumed of the cache: one that is missing, of other files, by other code or damaged is made again, and
+    where it cannot be written nothing is lost but time.
+    """
+    before = _stamp(store.root)
+    if sum(size for _, size, *_ in before) < WORTH or find_spec("pyarrow") is None:
+        return frame_of(store.records())
+    key = json.dumps([before, _code()])
+    path = store.root / "cache" / "frame.parquet"
+    kept = _load(path, key)
+    if kept is not None:
+        frame, notices = kept
+        for notice in notices:
+            store.tell(notice)
+        return frame
+    records = sorted(store.records(), key=lambda r: r.started)
+    frame = frame_of(records)
+    settled = all(time.time() - changed / 1e9 > SETTLED_SECONDS for _, _, changed, _ in before)
+    if settled and _stamp(store.root) == before:
+        _keep(path, key, frame, records, store.told)
+    return frame
+
+
+def _stamp(root: Path) -> list[tuple[str, int, int, int]]:
+    """Name, bytes, time of change of the content and of the entry, for each file of Records."""
+    found = []
+    for path in sorted((root / "records").glob("*.jsonl")):
+        with suppress(OSError):
+            status = path.stat()
+            found.append((path.name, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return found
+
+
+def _code() -> str:
+    own = Path(__file__)
+    return hashlib.sha256(b"".join(own.with_name(f"{name}.py").read_bytes() for name in _SOURCES)).hexdigest()
+
+
+def _keep(path: Path, key: str, frame: Frame, records: list[Record], notices: tuple[str, ...]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns: dict[str, Any] = {}
+    for name in frame.current.columns:
+        values = frame.current[name].tolist()
+        columns[name] = pa.array([json.dumps(v) for v in values] if name in _NESTED else values)
+    numbers = [records[at].measurements for at in frame.current.index]
+    for name in ("name", "unit"):
+        columns[f"m_{name}"] = pa.array([[getattr(m, name) for m in row] for row in numbers], pa.list_(pa.string()))
+    columns["m_where"] = pa.array([[json.dumps(m.where) for m in row] for row in numbers], pa.list_(pa.string()))
+    columns["m_value"] = pa.array([[m.value for m in row] for row in numbers], pa.list_(pa.float64()))
+    lists = pa.list_(pa.list_(pa.float64()))
+    columns["m_samples"] = pa.array([[list(m.samples) for m in row] for row in numbers], lists)
+    about = {
+        "key": key,
+        "notices": json.dumps(notices),
+        "replaced": json.dumps([[*place, count] for place, count in frame.replaced.items()]),
+        "machines": json.dumps([asdict(machine) for machine in frame.machines.values()]),
+    }
+    table = pa.table(columns).replace_schema_metadata(about)
+    temporary = None
+    # a folder that is read-only or full keeps no cache, and says nothing
+    with suppress(OSError):
+        path.parent.mkdir(exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+        os.close(handle)
+        Path(temporary).chmod(0o644)
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        Path(temporary).replace(path)
+        return
+    if temporary is not None:
+        with suppress(OSError):
+            Path(temporary).unlink()
+
+
+def _load(path: Path, key: str) -> tuple[Frame, list[str]] | None:
+    """The Frame and the notices that were kept under this key; None for any other file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            about = {name.decode(): value.decode() for name, value in (file.schema_arrow.metadata or {}).items()}
+            if about.get("key") != key:
+                return None
+            table = file.read()
+        machines = [Machine(**m | {"accelerators": tuple(m["accelerators"])}) for m in json.loads(about["machines"])]
+        notices = [str(notice) for notice in json.loads(about["notices"])]
+        names = [name for name in table.column_names if not name.startswith("m_")]
+        cells = pd.DataFrame({name: _column(table, name) for name in names}, columns=names)
+        replaced = {(task, preset, why): count for task, preset, why, count in json.loads(about["replaced"])}
+        return Frame(cells, Kept(table), {machine.id: machine for machine in machines}, replaced), notices
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
+        return None
+
+
+def _column(table: pa.Table, name: str) -> Any:
+    import pyarrow as pa
+
+    column = table.column(name).combine_chunks()
+    if not pa.types.is_string(column.type):
+        return column.to_numpy(zero_copy_only=False)
+    # most texts stand in many Records: each is made, and read, once
+    packed = column.dictionary_encode()
+    texts: list[Any] = packed.dictionary.to_pylist()
+    if name in _NESTED:
+        texts = [tuple(json.loads(text)) if name == "notes" else json.loads(text) for text in texts]
+    found = np.empty(len(texts), dtype=object)
+    found[:] = texts
+    return pd.Series(found[packed.indices.to_numpy()], dtype=object)
+
+
+class Kept:
+    """Numbers that stay in Arrow until they are asked for. Implements `frame.Numbers`."""
+
+    def __init__(self, table: pa.Table):
+        names = table.column("m_name").combine_chunks()
+        self._starts = names.offsets.to_numpy()
+        self._names, self._units, self._wheres = (
+            table.column(f"m_{name}").combine_chunks().flatten().dictionary_encode()
+            for name in ("name", "unit", "where")
+        )
+        self._values = table.column("m_value").combine_chunks().flatten().to_numpy()
+        samples = table.column("m_samples").combine_chunks().flatten()
+        self._sample_starts, self._samples = samples.offsets.to_numpy(), samples.flatten().to_numpy()
+        self._rows: dict[int, dict[str, list[Measurement]]] = {}
+
+    def of(self, at: int, name: str) -> list[Measurement]:
+        if at not in self._rows:
+            self._rows[at] = self._row(at)
+        return self._rows[at].get(name, [])
+
+    def _row(self, at: int) -> dict[str, list[Measurement]]:
+        found: dict[str, list[Measurement]] = {}
+        for place in range(self._starts[at], self._starts[at + 1]):
+            where = self._places[self._where_codes[place]]
+            if where.get("layer") is None and where.get("head") is None:
+                name = self._name_texts[self._name_codes[place]]
+                samples = self._samples[self._sample_starts[place] : self._sample_starts[place + 1]]
+                found.setdefault(name, []).append(
+                    Measurement(
+                        name=name, value=float(self._values[place]), unit=self._unit_texts[self._unit_codes[place]],
+                        samples=tuple(samples.tolist()), where=where,
+                    )
+                )  # fmt: skip
+        return found
+
+    @cached_property
+    def heads(self) -> pd.DataFrame:
+        both = [p.get("layer") is not None and p.get("head") is not None for p in self._places]
+        chosen = np.flatnonzero(np.array(both, dtype=bool)[self._where_codes])
+        codes = self._where_codes[chosen]
+        columns = {
+            "at": np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts))[chosen],
+            "name": pd.Series(self._name_texts, dtype=object).to_numpy()[self._name_codes[chosen]],
+            "layer": [self._places[code]["layer"] for code in codes],
+            "head": [self._places[code]["head"] for code in codes],
+            "value": self._values[chosen],
+        }
+        return pd.DataFrame(columns, columns=list(HEAD))
+
+    @cached_property
+    def _places(self) -> list[dict[str, Any]]:
+        return [json.loads(text) for text in self._wheres.dictionary.to_pylist()]
+
+    @cached_property
+    def _name_texts(self) -> list[str]:
+        return self._names.dictionary.to_pylist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _unit_texts(self) -> list[str]:
+        return self._units.dictionary.to_pylist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _where_codes(self) -> Any:
+        return self._wheres.indices.to_numpy()
+
+    @cached_property
+    def _name_codes(self) -> Any:
+        return self._names.indices.to_numpy()
+
+    @cached_property
+    def _unit_codes(self) -> Any:
+        return self._units.indices.to_numpy()
