@@ -82,6 +82,22 @@ class LengthSpot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Attention maps of one trained model on one example, queries down and keys across.
+
+    `shades`: base64 of one byte a cell, by layer, head, query, key; 255 is that map's own maximum, which `tops` gives.
+    """
+
+    variant: str
+    layers: int
+    heads: int
+    rows: int
+    keys: int
+    tops: tuple[float, ...]
+    shades: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """One Record as a reader checks it. `numbers`: the values over the whole model, with their units."""
 
@@ -100,7 +116,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhibit:
-    """`commands`: how to make each row. `machines`: in words, by id."""
+    """`commands`: how to make each row. `machines`: in words, by id. `panels_left_out`: for want of room."""
 
     name: str
     board: Board
@@ -110,6 +126,8 @@ class Exhibit:
     curves: tuple[CurveSpot, ...] = ()
     nulls: tuple[NullControl, ...] = ()
     lengths: tuple[LengthSpot, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    panels_left_out: int = 0
     sources: tuple[Source, ...] = ()
     commands: Mapping[str, str]
     machines: Mapping[str, str]

@@ -14,6 +14,7 @@ from .exhibit import Alpha, CurveSpot, Exhibit, HeadValue, LengthSpot, NullContr
 from .frame import Frame
 from .lengthboard import Sweep, board_for_lengths, crossover
 from .matched import Curves
+from .panels import Maps, panels_of
 from .question import Question
 from .record import QUANTITIES
 from .score import ratio
@@ -26,13 +27,20 @@ SHOWN_NUMBERS = 12
 
 
 def exhibit_of_task(
-    frame: Frame, question: Question, predictions: Predictions, curves: Curves, margin: float = 1.0
+    frame: Frame,
+    question: Question,
+    predictions: Predictions,
+    curves: Curves,
+    margin: float = 1.0,
+    maps: Maps = lambda name: None,
+    room: int = 0,
 ) -> Exhibit:
-    """What a page shows of one question."""
+    """What a page shows of one question; `room`: characters that its attention maps may take."""
     board = board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin)
     trained = question.cells(frame, "train").drop_duplicates("key", keep="last")
     cells = question.cells(frame, "train", "time", "baseline")
     timings = timings_of_all(frame, question)
+    panels, left_out = panels_of(trained, maps, room)
     controls_found = [ratio(control) for control in controls(timings)]
     return Exhibit(
         name=question.name,
@@ -43,6 +51,8 @@ def exhibit_of_task(
         curves=tuple(_curves(trained, curves)),
         nulls=tuple(NullControl(block=f"block {at}", ratio=c.value, low=c.low, high=c.high)
                     for at, c in enumerate(controls_found, start=1)),
+        panels=panels,
+        panels_left_out=left_out,
         sources=tuple(_sources(frame, cells)),
         commands={str(variant): _command(question, str(variant), rows) for variant, rows in cells.groupby("variant")},
         machines={name: _machine_words(frame, name) for name in sorted(set(cells["machine"]))},

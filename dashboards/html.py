@@ -29,6 +29,8 @@ def render(exhibits: Sequence[Exhibit]) -> str:
         values = {
             "board": _board(exhibit.board),
             "figures": _specs(exhibit),
+            "panels": [asdict(panel) for panel in exhibit.panels],
+            "panelsLeftOut": exhibit.panels_left_out,
             "sources": [asdict(source) for source in exhibit.sources],
             "commands": dict(exhibit.commands),
             "machines": dict(exhibit.machines),

@@ -158,6 +158,50 @@
     return copy;
   }
 
+  function drawMap(panel, shades, layer, head) {
+    const at = layer * panel.heads + head;
+    const size = panel.rows * panel.keys;
+    const canvas = make("canvas", null, { width: panel.keys, height: panel.rows });
+    const words = `layer ${layer}, head ${head}: up to ${panel.tops[at].toPrecision(3)}`;
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `${panel.variant}, ${words}`);
+    const brush = canvas.getContext("2d");
+    const image = brush.createImageData(panel.keys, panel.rows);
+    const ink = dark() ? [122, 183, 255] : [7, 87, 168];
+    for (let i = 0; i < size; i++) image.data.set([...ink, shades.charCodeAt(at * size + i)], 4 * i);
+    brush.putImageData(image, 0, 0);
+    const one = make("span");
+    one.append(canvas, make("small", words));
+    return one;
+  }
+
+  function drawMaps() {
+    const { panels, panelsLeftOut } = exhibit();
+    $("maps").hidden = !panels.length && !panelsLeftOut;
+    $("maps-words").textContent = "Queries down, keys across; each map is scaled by its own maximum, printed below it. "
+      + "One example and one seed a variant; long sequences are averaged over squares."
+      + (panelsLeftOut ? ` ${panelsLeftOut} variants are left out to keep the page small.` : "");
+    for (const [id, name] of [["layer", "layers"], ["head", "heads"]]) {
+      const count = Math.max(0, ...panels.map((panel) => panel[name]));
+      const chosen = $(id).value;
+      const choices = ["all", ...Array(count).keys()].map((value) => make("option", String(value)));
+      $(id).replaceChildren(...choices);
+      $(id).value = choices.some((choice) => choice.value === chosen) ? chosen : "all";
+    }
+    $("panels").replaceChildren(...panels.map((panel) => {
+      const shades = atob(panel.shades);
+      const place = make("div");
+      place.append(make("p", panel.variant));
+      for (let layer = 0; layer < panel.layers; layer++) {
+        for (let head = 0; head < panel.heads; head++) {
+          const shown = (id, at) => $(id).value === "all" || Number($(id).value) === at;
+          if (shown("layer", layer) && shown("head", head)) place.append(drawMap(panel, shades, layer, head));
+        }
+      }
+      return place;
+    }));
+  }
+
   function drawFigures() {
     const place = $("figures");
     const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
@@ -201,6 +245,7 @@
       return [make("dt", (note.warning ? "⚠ " : "") + note.topic, { className }), make("dd", note.text, { className })];
     }));
     drawTable();
+    drawMaps();
     // the board can be read before the figures are drawn
     requestAnimationFrame(() => setTimeout(drawFigures, 0));
   }
@@ -216,6 +261,7 @@
     drawTable();
     writeAddress();
   });
+  for (const id of ["layer", "head"]) $(id).addEventListener("change", drawMaps);
   $("theme").addEventListener("click", () => {
     state.theme = dark() ? "light" : "dark";
     drawAll();

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .artifacts import StoredCurves, StoredPredictions
+
 if TYPE_CHECKING:
     from ..board import Board
     from ..frame import Frame
-    from ..matched import Curve
     from ..question import Question
-    from ..score import Correct
-    from ..store import Store
     from ..trials import Predictions
 
 Results = Annotated[Path, typer.Option("--results", help="Folder that holds the Records.")]
@@ -147,50 +146,6 @@ def read(results: Path) -> tuple[Frame, StoredPredictions]:
             "or name a folder that has some with --results"
         )
     return frame, StoredPredictions(store)
-
-
-class StoredPredictions:
-    """Reads per-example results; None, told once, for those that are not at hand or are not what they claim to be."""
-
-    def __init__(self, store: Store):
-        self.store = store
-        self.told = False
-
-    def __call__(self, name: str) -> Correct | None:
-        import numpy as np
-
-        from ..errors import StoreError
-
-        try:
-            with np.load(self.store.artifact(name), allow_pickle=False) as file:
-                correct = np.asarray(file["correct"])
-        except (StoreError, OSError, ValueError, KeyError) as error:
-            if not self.told:
-                self.told = True
-                why = error if isinstance(error, StoreError) else f"{name} is not a readable .npz of predictions"
-                typer.echo(f"not all predictions are paired by example: {why}", err=True)
-            return None
-        return correct if correct.ndim == 1 and correct.dtype == np.uint8 and (correct <= 1).all() else None
-
-
-class StoredCurves:
-    """Reads training curves; None for those that are not at hand."""
-
-    def __init__(self, store: Store):
-        self.store = store
-
-    def __call__(self, name: str) -> Curve | None:
-        import json
-
-        from ..errors import StoreError
-
-        try:
-            points = json.loads(self.store.artifact(name).read_text(encoding="utf-8"))
-        except (StoreError, OSError, ValueError):
-            return None
-        names = {"step", "validation_accuracy", "validation_loss"}
-        sound = isinstance(points, list) and all(isinstance(p, dict) and names <= p.keys() for p in points)
-        return points if sound else None
 
 
 def emit(text: str, out: Path | None) -> None:

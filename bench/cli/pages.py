@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .artifacts import StoredCurves, StoredMaps
 from .leaderboard import (
     Fidelity,
     Machine,
@@ -15,7 +16,6 @@ from .leaderboard import (
     Preset,
     Results,
     Selection,
-    StoredCurves,
     Task,
     emit,
     read,
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from ..exhibit import Exhibit
     from ..simplex import Floats, Map
     from ..spec import Spec
+
+
+ROOM = 1_500_000
+"""Characters that all attention maps of a page may take together."""
 
 
 class Picture(StrEnum):
@@ -79,7 +83,8 @@ def _exhibits(results: Path, wanted: Any, margin: float) -> list[Exhibit]:
     curves = StoredCurves(predictions.store)
     trained = [question for question in found if not question.cells(frame, "train", "baseline").empty]
     untrained = [question for question in found if question not in trained]
-    of_tasks = [exhibit_of_task(frame, question, predictions, curves, margin) for question in trained]
+    maps, room = StoredMaps(predictions.store), ROOM // max(len(trained), 1)
+    of_tasks = [exhibit_of_task(frame, q, predictions, curves, margin, maps, room) for q in trained]
     swept = sweeps(frame, trained) + sweeps(frame, untrained, least=1)
     return of_tasks + [exhibit_of_sweep(frame, sweep, mode) for sweep in swept for mode in modes_of(frame, sweep)]
 

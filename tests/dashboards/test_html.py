@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attnbench.bench.board import Board
-from attnbench.bench.exhibit import Alpha, CurveSpot, Exhibit, HeadValue, LengthSpot, NullControl, Source, Spot
+from attnbench.bench.exhibit import Alpha, CurveSpot, Exhibit, HeadValue, LengthSpot, NullControl, Panel, Source, Spot
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
 pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
@@ -253,4 +254,24 @@ def test_a_page_of_figures_alone_draws_them_all(browser: object, lengths: Exhibi
     assert opened.inner_text("h1") == "Maps <b>" and opened.inner_text("main p") == "p·z + H(p) & <i>more</i>"
     assert opened.locator("#figure-lengths svg.marks").count() == 1 and troubles == []
     assert opened.evaluate("document.documentElement.scrollWidth") <= 390
+    opened.close()
+
+
+def test_maps_are_chosen_by_layer_and_head(browser: object, exhibit: Exhibit, tmp_path: Path) -> None:
+    panel = Panel(variant=HOSTILE, layers=2, heads=2, rows=1, keys=1, tops=(0.5, 0.25, 1.0, 0.0), shades="/////w==")
+    path = tmp_path / "maps.html"
+    path.write_text(html.render([replace(exhibit, panels=(panel,), panels_left_out=3)]), encoding="utf-8")
+    opened = browser.new_page(viewport={"width": 390, "height": 844})
+    troubles = watch(opened)
+    open_at(opened, path)
+    assert opened.locator("#panels canvas").count() == 4 and opened.inner_text("#panels p") == HOSTILE
+    assert "3 variants are left out" in opened.inner_text("#maps-words")
+    opened.select_option("#layer", "1")
+    opened.select_option("#head", "0")
+    assert opened.locator("#panels small").all_inner_texts() == ["layer 1, head 0: up to 1.00"]
+    pixel = "[...document.querySelector('#panels canvas').getContext('2d').getImageData(0, 0, 1, 1).data]"
+    assert opened.evaluate(pixel) == [7, 87, 168, 255]
+    opened.click("#theme")
+    assert opened.evaluate(pixel) == [122, 183, 255, 255]
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 390 and troubles == []
     opened.close()

@@ -1,0 +1,85 @@
+"""Artifacts as commands read them: what is missing or not what it claims to be is absent, and breaks nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..matched import Curve
+    from ..score import Correct
+    from ..store import Store
+
+MOST_MAP_BYTES = 64_000_000
+
+
+class StoredPredictions:
+    """Reads per-example results; None, told once, for those that are not at hand or are not what they claim to be."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self.told = False
+
+    def __call__(self, name: str) -> Correct | None:
+        import numpy as np
+
+        from ..errors import StoreError
+
+        try:
+            with np.load(self.store.artifact(name), allow_pickle=False) as file:
+                correct = np.asarray(file["correct"])
+        except (StoreError, OSError, ValueError, KeyError) as error:
+            if not self.told:
+                self.told = True
+                why = error if isinstance(error, StoreError) else f"{name} is not a readable .npz of predictions"
+                typer.echo(f"not all predictions are paired by example: {why}", err=True)
+            return None
+        return correct if correct.ndim == 1 and correct.dtype == np.uint8 and (correct <= 1).all() else None
+
+
+class StoredCurves:
+    """Reads training curves; None for those that are not at hand."""
+
+    def __init__(self, store: Store):
+        self.store = store
+
+    def __call__(self, name: str) -> Curve | None:
+        import json
+
+        from ..errors import StoreError
+
+        try:
+            points = json.loads(self.store.artifact(name).read_text(encoding="utf-8"))
+        except (StoreError, OSError, ValueError):
+            return None
+        names = {"step", "validation_accuracy", "validation_loss"}
+        sound = isinstance(points, list) and all(isinstance(p, dict) and names <= p.keys() for p in points)
+        return points if sound else None
+
+
+class StoredMaps:
+    """Reads attention maps; None for those that are not at hand or not readable as plain arrays."""
+
+    def __init__(self, store: Store):
+        self.store = store
+
+    def __call__(self, name: str) -> npt.NDArray[Any] | None:
+        import zipfile
+
+        import numpy as np
+
+        from ..errors import StoreError
+
+        try:
+            path = self.store.artifact(name)
+            with zipfile.ZipFile(path) as archive:
+                # a few kilobytes may claim to unpack to any size
+                if archive.getinfo("maps.npy").file_size > MOST_MAP_BYTES:
+                    return None
+            with np.load(path, allow_pickle=False) as file:
+                return np.asarray(file["maps"])
+        except (StoreError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError):
+            return None
