@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 MOST_MAP_BYTES = 64_000_000
 
 
+def unreadable() -> tuple[type[Exception], ...]:
+    """What reading arrays from a file may raise where that is missing, torn, or made to do harm."""
+    import zipfile
+    import zlib
+
+    from ..errors import StoreError
+
+    return StoreError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError
+
+
 class StoredPredictions:
     """Reads per-example results; None, told once, for those that are not at hand or are not what they claim to be."""
 
@@ -29,9 +39,9 @@ class StoredPredictions:
         from ..errors import StoreError
 
         try:
-            with np.load(self.store.artifact(name), allow_pickle=False) as file:
+            with self.store.artifact(name).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 correct = np.asarray(file["correct"])
-        except (StoreError, OSError, ValueError, KeyError) as error:
+        except unreadable() as error:
             if not self.told:
                 self.told = True
                 why = error if isinstance(error, StoreError) else f"{name} is not a readable .npz of predictions"
@@ -71,15 +81,13 @@ class StoredMaps:
 
         import numpy as np
 
-        from ..errors import StoreError
-
         try:
             path = self.store.artifact(name)
             with zipfile.ZipFile(path) as archive:
                 # a few kilobytes may claim to unpack to any size
                 if archive.getinfo("maps.npy").file_size > MOST_MAP_BYTES:
                     return None
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return np.asarray(file["maps"])
-        except (StoreError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError):
+        except unreadable():
             return None

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attnbench.bench.cli.artifacts import StoredMaps
+from attnbench.bench.cli.artifacts import StoredMaps, StoredPredictions
 from attnbench.bench.panels import panels_of
 from attnbench.bench.store import Store
 
@@ -61,3 +61,14 @@ def test_hostile_files_are_absent(tmp_path: Path) -> None:
     assert read("../../etc/passwd") is None
     found = read(store.put_artifact(whole.getvalue(), ".npz"))
     assert found is not None and (found == MAPS).all()
+
+
+def test_no_flipped_byte_breaks_a_page(tmp_path: Path) -> None:
+    store, whole = Store(tmp_path), io.BytesIO()
+    np.savez_compressed(whole, maps=MAPS, correct=np.ones(8, np.uint8))
+    content = whole.getvalue()
+    for at in range(0, len(content), 7):
+        name = store.put_artifact(content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :], ".npz")
+        for read in (StoredMaps(store), StoredPredictions(store)):
+            found = read(name)
+            assert found is None or found.size == 8
