@@ -10,17 +10,17 @@ from typing import Any, get_args
 
 import torch
 
-from ..tasks.contract import Task
+from ..tasks.contract import Dataset, Task
 from ..tasks.data import place
 from .backbone import attention_shape
 from .cell import Cell, Lane
-from .digest import digest_of_cell, with_source
+from .digest import digest_of_cell, with_data
 from .errors import SelectionError
 from .execute import execute
 from .job import Job
 from .machine import choose_device, describe
 from .plan import Block, Plan, plan
-from .record import Machine, Record
+from .record import Machine, Provenance, Record
 from .registry import TASKS, VARIANTS
 from .spec import Spec
 from .store import Store
@@ -58,7 +58,7 @@ class Campaign:
     preset: Spec = field(init=False)
     seeds: int = field(init=False)
     tasks: list[Spec] = field(init=False)
-    sources: dict[Spec, str] = field(init=False, default_factory=dict)
+    data: dict[Spec, Provenance | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         request = self.request
@@ -72,13 +72,13 @@ class Campaign:
         self.tasks = [TASKS.resolve(task) for task in request.suite.tasks]
 
     def plan(self) -> Plan:
-        """The cells, what is done and what is left; data that is there is looked at, none is fetched."""
+        """The cells, what is done and what is left; data that is there is read, none is fetched."""
         for task in self.tasks:
             built: Task = TASKS.build(task)
             self._try(built)
-            if task not in self.sources:
-                ways = built.availability(self._place())
-                self.sources[task] = next((way.source for way in ways if way.ready), "")
+            if task not in self.data:
+                is_ready = any(way.ready for way in built.availability(self._place()))
+                self.data[task] = self._load(built).provenance if is_ready else None
         made = plan(
             variants=self.request.suite.variants,
             tasks=self.tasks,
@@ -97,8 +97,7 @@ class Campaign:
         self.store.prepare()
         for task in self.tasks:
             built: Task = TASKS.build(task)
-            dataset = built.load(self._place(), built.recipe(self.preset), 0, self.request.suite.selection)
-            self.sources[task] = dataset.provenance.source
+            self.data[task] = self._load(built).provenance
 
     def run(self, block: Block, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]) -> None:
         """One Block to its end; `keep` is called with each Record after it is stored, `tell` with each event."""
@@ -107,6 +106,7 @@ class Campaign:
             block=block.id,
             cells=block.cells,
             digests={cell.key: self._digests(cell)[0] for cell in block.cells},
+            codes={cell.key: digest_of_cell(cell) for cell in block.cells},
             device=str(self.device),
             results=request.results,
             data_dir=request.data_dir,
@@ -127,8 +127,11 @@ class Campaign:
         for variant in self.request.suite.variants:
             VARIANTS.build(variant, shape)
 
+    def _load(self, task: Task) -> Dataset:
+        return task.load(self._place(), task.recipe(self.preset), 0, self.request.suite.selection)
+
     def _digests(self, cell: Cell) -> Sequence[str]:
-        return [with_source(digest_of_cell(cell), self.sources[cell.task])]
+        return [with_data(digest_of_cell(cell), self.data[cell.task])]
 
     def _place(self) -> Any:
         return place(self.request.data_dir, self.request.offline, self.notice, self.progress)

@@ -15,17 +15,28 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from .cell import Cell, Lane, content_hash
+from .cell import REFERENCE, Cell, Lane, content_hash
+from .record import Provenance
 from .registry import TASKS, VARIANTS
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
+_EVERY = ("bench/cell.py", "bench/worker.py", "bench/lanes/desk.py")
+
 PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
-    "train": ("bench/backbone.py", "bench/train.py", "bench/sparsity.py", "bench/maps.py", "bench/lanes/train.py"),
-    "time": ("bench/backbone.py", "bench/train.py", "bench/clock.py", "bench/memory.py", "bench/lanes/time.py"),
-    "baseline": ("bench/lanes/baseline.py",),
-}
+    "train": (
+        *_EVERY, "bench/backbone.py", "bench/train.py", "bench/checkpoint.py", "bench/sparsity.py", "bench/maps.py",
+        "bench/lanes/train.py",
+    ),
+    "time": (
+        *_EVERY, "bench/backbone.py", "bench/train.py", "bench/clock.py", "bench/memory.py", "bench/lanes/time.py",
+    ),
+    "baseline": (*_EVERY, "bench/lanes/baseline.py"),
+}  # fmt: skip
 """The files of the harness that a lane's numbers depend on; what only starts, stores or shows is not among them."""
+
+VARIANT_CONTRACT = PACKAGE / "variants" / "contract.py"
+TASK_CONTRACT = PACKAGE / "tasks" / "contract.py"
 
 DIGITS = 10
 
@@ -33,29 +44,36 @@ DIGITS = 10
 def digest_of_cell(cell: Cell) -> str:
     """The digest of the code that `cell` would run now; raises SelectionError for a name that is not installed."""
     variant = None if cell.lane == "baseline" else VARIANTS.source(cell.variant.name)
-    return digest_of(variant, TASKS.source(cell.task.name), cell.lane)
+    digest = digest_of(variant, TASKS.source(cell.task.name), cell.lane)
+    if cell.lane != "time":
+        return digest
+    # a timing is a ratio to the reference in the same rounds, so the reference's code made it too
+    reference = _closure_hash(VARIANTS.source(REFERENCE), VARIANT_CONTRACT)
+    protocol, task, own = digest.split("-")
+    return f"{protocol}-{task}-{content_hash([own, reference], DIGITS)}"
 
 
-def with_source(digest: str, source: str) -> str:
-    """`digest` with the data's source folded into its TASK part: other data is another measurement."""
+def with_data(digest: str, data: Provenance | None) -> str:
+    """`digest` with the data folded into its TASK part: other originals are another measurement."""
     protocol, task, variant = digest.split("-")
-    return f"{protocol}-{content_hash([task, source], DIGITS)}-{variant}"
+    identity = [data.source, data.fidelity, data.files] if data else None
+    return f"{protocol}-{content_hash([task, identity], DIGITS)}-{variant}"
 
 
 def digest_of(variant: Path | None, task: Path | None, lane: Lane) -> str:
     """`PROTOCOL-TASK-VARIANT` from the source files of a variant and a task; None for a part without source."""
     protocol = _hash_of([PACKAGE / name for name in PROTOCOL_FILES[lane]], PACKAGE)
-    return "-".join([protocol, _closure_hash(task), _closure_hash(variant)])
+    return "-".join([protocol, _closure_hash(task, TASK_CONTRACT), _closure_hash(variant, VARIANT_CONTRACT)])
 
 
 @cache
-def _closure_hash(source: Path | None) -> str:
-    # cached, since what was imported is what counts, even where a file is edited while its code runs
+def _closure_hash(source: Path | None, contract: Path) -> str:
+    # the contract counts however it is imported: a plugin may take it from `attnbench.variants`, which is lazy
     if source is None:
         return _hash_of([], PACKAGE)
     source = source.resolve()
     root = _root(source)
-    return _hash_of(closure(source, root), root)
+    return _hash_of(closure(source, root) | {contract}, root)
 
 
 def closure(source: Path, root: Path) -> set[Path]:

@@ -59,7 +59,8 @@ def execute(
 ) -> None:
     """Every Cell of `job` ends in a Record passed to `keep`, also where its process died.
 
-    A culprit gets its outcome and the others start again without it. Raises WorkerError where the user must act.
+    A culprit gets its outcome and the others start again without it. `timeout`: seconds that one subject may
+    take before another has its turn. Raises WorkerError where the user must act.
     """
     while job.cells:
         started, kills = datetime.now(UTC), _oom_kills()
@@ -113,7 +114,7 @@ def _run_child(
     for reader in readers:
         reader.start()
     line: str | None = ""
-    cause, ends = "", time.monotonic() + timeout if timeout else None
+    cause, timed, ends = "", "", time.monotonic() + timeout if timeout else None
     try:
         # a child that died before it listened tells why by its exit code
         with contextlib.suppress(BrokenPipeError):
@@ -130,6 +131,8 @@ def _run_child(
             if line is None:
                 break
             _handle(line, watch, keep, tell)
+            if timeout and watch.subject != timed:
+                timed, ends = watch.subject, time.monotonic() + timeout
     finally:
         _end(child, patience=30.0 if line is None else 0.0)
         for reader in readers:
@@ -140,6 +143,8 @@ def _run_child(
 
 
 def _handle(line: str, watch: _Watch, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]) -> None:
+    if not line.endswith("\n"):
+        return  # it died in mid-sentence; its exit code tells why
     event = json.loads(line)
     if event["event"] == "record":
         record = Record.from_json(event["record"])

@@ -12,11 +12,15 @@ from .cell import Cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`digests`: code digest by cell key. `threads`: processor threads to pin, 0 = as the machine has cores."""
+    """`digests`: what the Records carry, `codes`: the code alone, both by cell key.
+
+    `threads`: processor threads to pin, 0 = as the machine has cores.
+    """
 
     block: str
     cells: tuple[Cell, ...]
     digests: dict[str, str]
+    codes: dict[str, str]
     device: str
     results: Path
     data_dir: Path | None

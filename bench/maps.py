@@ -12,7 +12,7 @@ from torch import Tensor
 from ..tasks.contract import Recipe, Subset
 from ..variants.contract import Mask, Variant
 from .backbone import Encoder
-from .sparsity import CHUNK
+from .sparsity import CHUNK, spaced
 from .train import to_device
 
 EXAMPLES = 2
@@ -20,12 +20,12 @@ SIDE = 64
 
 
 def attention_maps(model: Encoder, subset: Subset, recipe: Recipe, device: torch.device) -> bytes | None:
-    """An .npz of the first examples of `subset`; None for a variant without weights.
+    """An .npz of the first and the last example of `subset`; None for a variant without weights.
 
     `maps`: float16 (examples, layers, heads, rows, keys), means over squares so that no side exceeds 64;
     `tokens`: uint16 (examples, length), 0 = padding; `lengths`: int64 (examples,). Of pairs, the first sequence.
     """
-    ids, lengths, labels = subset.batch(np.arange(min(EXAMPLES, len(subset))), recipe.length)
+    ids, lengths, labels = subset.batch(spaced(len(subset), EXAMPLES), recipe.length)
     found: list[Tensor] = []
     model.eval()
     handles = [variant.register_forward_hook(_recorder(found)) for variant in model.variants]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -18,9 +19,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     exact to the byte, and it sees the workspaces of fused kernels. It slows `work`, which must therefore not be timed.
     """
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        before = _settled(device)
         work()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
@@ -32,6 +31,24 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
             running += event.nbytes()
             highest = max(highest, running)
     return highest
+
+
+def reserved_bytes(work: Callable[[], object], device: torch.device) -> int:
+    """Growth of what the CUDA allocator holds during `work`, from a state without idle blocks of earlier work."""
+    _settled(device)
+    before = torch.cuda.memory_reserved(device)
+    work()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_reserved(device) - before
+
+
+def _settled(device: torch.device) -> int:
+    """Gives idle blocks back, starts the counters anew, and returns the bytes allocated now."""
+    torch.cuda.synchronize(device)
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
 
 
 def held_bytes(*owners: torch.nn.Module | torch.optim.Optimizer) -> int:

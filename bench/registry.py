@@ -119,8 +119,10 @@ class Parameter:
         options = _options(self.kind)
         for option in options:
             if typing.get_origin(option) is typing.Literal:
-                if value in typing.get_args(option):
-                    return value
+                # the grammar reads the word none as no value
+                word = "none" if value is None else value
+                if word in typing.get_args(option):
+                    return word
             elif option is type(None):
                 if value is None:
                     return None

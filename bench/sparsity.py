@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tasks.contract import Recipe, Subset
+from ..tasks.contract import Recipe, Subset, Whole
 from ..variants.contract import Mask, Variant
 from .backbone import Encoder
 from .record import Measurement
@@ -50,7 +50,7 @@ class Tally:
 def measure_attention(
     model: Encoder, subset: Subset, recipe: Recipe, device: torch.device, examples: int = 32
 ) -> list[Measurement]:
-    """Overall, per-layer and per-head figures over the first `examples` of `subset`; none without weights."""
+    """Overall, per-layer and per-head figures over `examples` of `subset`; none without weights."""
     tallies: dict[int, Tally] = {}
     model.eval()
     handles = [
@@ -59,14 +59,18 @@ def measure_attention(
     ]
     try:
         with torch.inference_mode():
-            for first in range(0, min(examples, len(subset)), 8):
-                at = np.arange(first, min(first + 8, examples, len(subset)))
+            for at in np.array_split(spaced(len(subset), examples), max(1, examples // 8)):
                 ids, lengths, _ = to_device(subset.batch(at, recipe.length), device)
                 model(ids, lengths)
     finally:
         for handle in handles:
             handle.remove()
     return list(_measurements(tallies))
+
+
+def spaced(count: int, wanted: int) -> Whole:
+    """Up to `wanted` places spread over `count`: data may be sorted by label, so the first ones may be of one class."""
+    return np.unique(np.linspace(0, count - 1, min(wanted, count)).round().astype(np.int64))
 
 
 def _recorder(tallies: dict[int, Tally], layer: int, heads: int) -> Any:

@@ -82,10 +82,11 @@ class Trainer:
         device: torch.device,
         checkpoint: Path | None = None,
         report: Report = lambda training: None,
+        beat: Callable[[], None] = lambda: None,
     ):
         self.model, self.dataset, self.recipe, self.device = model, dataset, recipe, device
         self.task, self.seed = task, seed
-        self.checkpoint, self.report = checkpoint, report
+        self.checkpoint, self.report, self.beat = checkpoint, report, beat
         self.optimiser = torch.optim.AdamW(
             model.parameters(),
             lr=recipe.learning_rate,
@@ -111,17 +112,23 @@ class Trainer:
             state.loss_steps += 1
             state.step += 1
             if state.step % recipe.evaluate_every == 0 or state.step == recipe.steps:
-                state.seconds += time.perf_counter() - started
+                state.seconds += self._since(started)
                 self._validate()
                 started = time.perf_counter()
             self.report(state)
             if time.perf_counter() - saved > CHECKPOINT_SECONDS:
-                state.seconds += time.perf_counter() - started
+                state.seconds += self._since(started)
                 self._save()
                 saved = started = time.perf_counter()
         self._save()
         self.model.load_state_dict(state.best_state)
         return state
+
+    def _since(self, started: float) -> float:
+        if self.device.type == "cuda":
+            # steps that are still queued belong to training, not to what comes after
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - started
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """ids (batch, towers, length), lengths (batch, towers), labels (batch,) of one step."""
@@ -139,7 +146,7 @@ class Trainer:
 
     def _validate(self) -> None:
         state = self.state
-        found = evaluate(self.model, self.dataset.validation, self.recipe, self.device)
+        found = evaluate(self.model, self.dataset.validation, self.recipe, self.device, self.beat)
         state.curve.append(
             CurvePoint(
                 step=state.step,
@@ -205,8 +212,10 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     return recipe.learning_rate * max(share, 0.0)
 
 
-def evaluate(model: Encoder, subset: Subset, recipe: Recipe, device: torch.device) -> Evaluation:
-    """Every example of the subset, none dropped."""
+def evaluate(
+    model: Encoder, subset: Subset, recipe: Recipe, device: torch.device, beat: Callable[[], None] = lambda: None
+) -> Evaluation:
+    """Every example of the subset, none dropped; `beat` is called after each batch, as a sign of life."""
     model.eval()
     losses, predicted = 0.0, np.empty(len(subset), dtype=np.int64)
     with torch.inference_mode(), autocast(recipe, device):
@@ -216,6 +225,7 @@ def evaluate(model: Encoder, subset: Subset, recipe: Recipe, device: torch.devic
             logits = model(ids, lengths).float()
             losses += float(F.cross_entropy(logits, labels, reduction="sum"))
             predicted[at] = logits.argmax(-1).cpu().numpy()
+            beat()
     correct = (predicted == subset.labels).astype(np.int64)
     return Evaluation(loss=losses / len(subset), predicted=predicted, correct=correct)
 

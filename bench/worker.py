@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from ..tasks.data import place
-from .errors import AttnbenchError
+from .digest import digest_of_cell
+from .errors import AttnbenchError, SelectionError
 from .job import Job
 from .lanes.baseline import baseline_cell
 from .lanes.desk import Desk
@@ -36,14 +37,29 @@ def main() -> int:
 
     job = Job.loads(sys.stdin.read())
     torch.set_num_threads(job.threads or len(os.sched_getaffinity(0)))
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    timed = any(cell.lane == "time" for cell in job.cells)
+    # what is timed runs as a user would run it; what is trained must end with the same bits
+    torch.use_deterministic_algorithms(not timed, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if job.device.startswith("cuda"):
+        torch.cuda.set_device(torch.device(job.device))
     try:
+        _same_code(job)
         for record in measure(job, send):
             send({"event": "record", "record": record.to_json()})
     except AttnbenchError as error:
         send({"event": "error", "message": str(error), "exit_code": error.exit_code})
         return error.exit_code
     return 0
+
+
+def _same_code(job: Job) -> None:
+    """Raises SelectionError where a file was edited after the run began: its digest would name other code."""
+    for cell in job.cells:
+        if digest_of_cell(cell) != job.codes[cell.key]:
+            raise SelectionError(
+                f"the code behind `{cell}` was edited while the run went on; what is finished is kept, start it again"
+            )
 
 
 def measure(job: Job, send: Any) -> Iterator[Record]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -78,22 +78,41 @@ class Recipe:
 
     def with_overrides(self, preset: Spec) -> Recipe:
         """This recipe with the parameters of `quick[learning_rate=3e-3]`; raises SelectionError for a bad one."""
-        known = {f.name: f for f in fields(self)}
+        kinds = get_type_hints(Recipe)
         changes: dict[str, Any] = {}
         for name, value in preset.parameters:
-            if name not in known:
-                raise SelectionError(f"preset {preset.name!r} has no parameter {name!r}; it has: {', '.join(known)}")
-            now = getattr(self, name)
-            if isinstance(now, float) and type(value) is int:
-                value = float(value)
-            optional = "None" in str(known[name].type)
-            if not (type(value) is type(now) or (optional and (value is None or type(value) is int))):
-                raise SelectionError(f"preset {preset.name!r}: expected {name} like {now!r}, got {value!r}")
-            changes[name] = value
+            if name not in kinds or name == "ranked":
+                known = ", ".join(kind for kind in kinds if kind != "ranked")
+                raise SelectionError(f"preset {preset.name!r} has no parameter {name!r}; it has: {known}")
+            changes[name] = _accept(name, kinds[name], value, f"preset {preset.name!r}: expected {name}")
         changed = replace(self, **changes)
         if changed.width % changed.heads:
             raise SelectionError(f"expected heads to divide width, got heads={changed.heads}, width={changed.width}")
         return changed
+
+
+_MAY_BE_ZERO = ("warmup", "dropout", "attention_dropout", "weight_decay", "clip", "label_smoothing", "beta1", "beta2")
+
+
+def _accept(name: str, kind: Any, value: Any, expected: str) -> Any:
+    """`value` as a field of that type; whole numbers are 1 or more and others 0 or more, save where 0 means none."""
+    if get_origin(kind) is Literal:
+        options = get_args(kind)
+        # the grammar reads the word none as no value
+        word = "none" if value is None else value
+        if word not in options:
+            raise SelectionError(f"{expected} to be {' or '.join(options)}, got {value!r}")
+        return word
+    if type(None) in get_args(kind) and value is None:
+        return None
+    is_whole = kind is int or int in get_args(kind)
+    least = 0 if name in _MAY_BE_ZERO or not is_whole else 1
+    if type(value) is int and not is_whole:
+        value = float(value)
+    if type(value) is not (int if is_whole else float) or not least <= value < float("inf"):
+        noun = "whole number" if is_whole else "number"
+        raise SelectionError(f"{expected} to be a {noun} of at least {least}, got {value!r}")
+    return value
 
 
 PRESETS: dict[str, Recipe] = {

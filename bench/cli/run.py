@@ -26,7 +26,7 @@ Results = Annotated[Path, typer.Option(help="Where records are kept.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of original data (or ATTNBENCH_DATA).")]
 Offline = Annotated[bool, typer.Option(help="Never download.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Run cells again that failed.")]
-Timeout = Annotated[float | None, typer.Option(min=1, help="Seconds that one block may take.")]
+Timeout = Annotated[float | None, typer.Option(min=1, help="Seconds that one cell may take.")]
 Threads = Annotated[int, typer.Option(min=0, help="Processor threads (default: all cores).")]
 Lanes = Annotated[str | None, typer.Option(help="Only these of baseline,train,time.")]
 
@@ -115,8 +115,9 @@ def plan(
     for step in made.steps:
         cost = "" if step.state == "done" else f"  ~{duration(step.seconds)}" if step.seconds else "  cost unknown"
         typer.echo(f"{step.state:<5} {step.cell.key}  {step.cell}{cost}")
-    for task_spec, source in campaign.sources.items():
-        typer.echo(f"data of {task_spec}: {source or 'not here yet; `attnbench data list` says how it is got'}")
+    for task_spec, data in campaign.data.items():
+        found = f"{data.fidelity}: {data.source}" if data else "not here yet; `attnbench data list` says how it is got"
+        typer.echo(f"data of {task_spec}: {found}")
     unknown = f", and {made.unknown} cells of unknown cost" if made.unknown else ""
     typer.echo(f"{len(made.steps)} cells, {len(made.left)} to run: about {duration(made.seconds)}{unknown}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from ...tasks.contract import Dataset, Problem, Recipe
 from ..backbone import Encoder
 from ..cell import REFERENCE, Cell
 from ..clock import Timing, interleave
-from ..memory import held_bytes, peak_bytes
+from ..memory import held_bytes, peak_bytes, reserved_bytes
 from ..record import Measurement, Outcome, Record
 from ..spec import Spec
 from ..train import to_device, train_step
@@ -33,7 +33,7 @@ class Subject:
 
 
 def time_cells(desk: Desk, cells: list[Cell]) -> Iterator[Record]:
-    """Records of all cells, which share task, preset and seed; the reference must be one of them.
+    """Records of all cells, which share task, preset and seed; one of them should be the reference.
 
     The learning rate is 0, so that every sample meets the same, initial parameters.
     """
@@ -41,38 +41,74 @@ def time_cells(desk: Desk, cells: list[Cell]) -> Iterator[Record]:
     first = sheets[cells[0]]
     task, recipe, dataset = first.load()
     batch = _batch(dataset, recipe, desk.device)
-    subjects: dict[str, Subject] = {}
-    ready: list[Cell] = []
+    ready: dict[Cell, Subject] = {}
     for cell, sheet in sheets.items():
         sheet.recipe, sheet.data = first.recipe, first.data
         desk.send({"event": "subject", "key": cell.key})
         try:
-            subjects[str(cell.variant)] = subject = _subject(task.problem(), recipe, cell.variant, batch, desk)
+            subject = _subject(task.problem(), recipe, cell.variant, batch, desk)
             subject.work()
-            ready.append(cell)
+            ready[cell] = subject
         except Exception as error:
-            subjects.pop(str(cell.variant), None)
             yield sheet.failure(error)
-    if not any(cell.variant == Spec(REFERENCE) for cell in ready):
-        return
-    subjects[NULL] = _subject(task.problem(), recipe, Spec(REFERENCE), batch, desk)
-    keys = {str(cell.variant): cell.key for cell in ready}
-    timing = interleave(
-        {name: subject.work for name, subject in subjects.items()},
-        reference=REFERENCE,
-        device=desk.device,
-        budget_seconds=recipe.timing_seconds,
-        before=lambda name: desk.send({"event": "subject", "key": keys.get(name, keys[REFERENCE])}),
-    )
-    for cell in ready:
+    while ready:
+        turn = _Turn(desk, ready)
+        try:
+            timing = _interleave(turn, ready, task.problem(), recipe, batch, desk)
+            break
+        except Exception as error:
+            # all models together need more than each alone: whose turn it was goes, the others start again
+            ready.pop(turn.cell)
+            yield sheets[turn.cell].failure(error)
+    for cell, subject in ready.items():
         sheet = sheets[cell]
         desk.send({"event": "subject", "key": cell.key})
         try:
-            sheet.measurements += _costs(subjects[str(cell.variant)], str(cell.variant), timing, batch, recipe)
-            sheet.measurements += _memory(subjects[str(cell.variant)], desk.device)
+            sheet.measurements += _costs(subject, str(cell.variant), timing, batch, recipe)
+            sheet.measurements += _memory(subject, desk.device)
             yield sheet.record(Outcome.OK)
         except Exception as error:
             yield sheet.failure(error)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Whose turn it is, told to the parent too, which must know it if this process dies."""
+
+    desk: Desk
+    ready: dict[Cell, Subject]
+    cell: Cell = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cell = next(iter(self.ready))
+
+    def __call__(self, name: str) -> None:
+        # the null control is the reference's own code
+        wanted = REFERENCE if name == NULL else name
+        self.cell = next(cell for cell in self.ready if str(cell.variant) == wanted)
+        self.desk.send({"event": "subject", "key": self.cell.key})
+
+
+def _interleave(
+    turn: _Turn,
+    ready: dict[Cell, Subject],
+    problem: Problem,
+    recipe: Recipe,
+    batch: tuple[Tensor, Tensor, Tensor],
+    desk: Desk,
+) -> Timing:
+    """Rounds over all that are ready; where the reference is not among them, times without ratios."""
+    works = {str(cell.variant): subject.work for cell, subject in ready.items()}
+    if REFERENCE in works:
+        turn(NULL)
+        works[NULL] = _subject(problem, recipe, Spec(REFERENCE), batch, desk).work
+    return interleave(
+        works,
+        reference=REFERENCE if REFERENCE in works else next(iter(works)),
+        device=desk.device,
+        budget_seconds=recipe.timing_seconds,
+        before=turn,
+    )
 
 
 def _batch(dataset: Dataset, recipe: Recipe, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,8 +137,9 @@ def _costs(
     yield Measurement.of("step_seconds", median, tuple(mine.seconds), rounds=timing.rounds, stopped=timing.stopped)
     yield Measurement.of("cpu_seconds", statistics.median(mine.cpu_seconds), tuple(mine.cpu_seconds))
     for label, other in (("reference_step_seconds", REFERENCE), ("null_step_seconds", NULL)):
-        seconds = timing.samples[other].seconds
-        yield Measurement.of(label, statistics.median(seconds), tuple(seconds))
+        if other in timing.samples:
+            seconds = timing.samples[other].seconds
+            yield Measurement.of(label, statistics.median(seconds), tuple(seconds))
     if timing.foreign_cores is not None:
         yield Measurement.of("foreign_load", timing.foreign_cores)
     yield Measurement.of("examples_per_second", len(ids) / median)
@@ -125,4 +162,4 @@ def _memory(subject: Subject, device: torch.device) -> Iterator[Measurement]:
     held = held_bytes(subject.model, subject.optimiser)
     yield Measurement.of("peak_bytes", held + peak_bytes(subject.work, device), held=held)
     if device.type == "cuda":
-        yield Measurement.of("reserved_bytes", torch.cuda.max_memory_reserved(device))
+        yield Measurement.of("reserved_bytes", held + reserved_bytes(subject.work, device), held=held)

@@ -36,7 +36,7 @@ def _train(sheet: Sheet) -> None:
 
     def report(training: Training) -> None:
         nonlocal last
-        if time.monotonic() - last > 0.5 or training.step == recipe.steps:
+        if time.monotonic() - last > 0.5:
             last = time.monotonic()
             point = training.curve[-1] if training.curve else None
             desk.send(
@@ -50,6 +50,12 @@ def _train(sheet: Sheet) -> None:
                 }
             )
 
+    def alive() -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.5:
+            last = time.monotonic()
+            desk.send({"event": "alive", "key": cell.key})
+
     trainer = Trainer(
         model,
         dataset,
@@ -59,11 +65,12 @@ def _train(sheet: Sheet) -> None:
         device=desk.device,
         checkpoint=desk.store.checkpoint(cell, desk.digests[cell.key]),
         report=report,
+        beat=alive,
     )
     training = trainer.run()
     desk.send({"event": "stage", "key": cell.key, "stage": "test"})
-    test = evaluate(model, dataset.test, recipe, desk.device)
-    validation = evaluate(model, dataset.validation, recipe, desk.device)
+    test = evaluate(model, dataset.test, recipe, desk.device, alive)
+    validation = evaluate(model, dataset.validation, recipe, desk.device, alive)
     whole, extra = model.parameter_counts()
     sheet.measurements += [
         *_judged(test, "test"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import attnbench.bench.digest
 from attnbench.bench.cell import Cell
 from attnbench.bench.digest import (
     PACKAGE,
@@ -16,8 +17,9 @@ from attnbench.bench.digest import (
     digest_of,
     digest_of_cell,
     normalised,
-    with_source,
+    with_data,
 )
+from attnbench.bench.record import Provenance
 from attnbench.bench.spec import Spec
 
 SOURCE = textwrap.dedent('''
@@ -169,7 +171,7 @@ def test_a_package_has_the_same_digest_wherever_it_lies(package, tmp_path):
 def test_a_digest_is_three_short_hashes():
     softmax = PACKAGE / "variants" / "softmax.py"
     parts = digest_of(softmax, softmax, "train").split("-")
-    assert [len(part) for part in parts] == [10, 10, 10] and parts[1] == parts[2] != parts[0]
+    assert [len(part) for part in parts] == [10, 10, 10] and len(set(parts)) == 3
 
 
 def test_lanes_depend_on_their_own_files():
@@ -188,6 +190,33 @@ def test_the_digest_of_a_cell_is_that_of_its_variant_and_task():
 
 
 def test_other_data_is_another_measurement():
-    assert with_source("p-" + "t" * 10 + "-v", "official") != with_source("p-" + "t" * 10 + "-v", "csv")
-    protocol, task, variant = with_source("p-" + "t" * 10 + "-v", "official").split("-")
+    digest = "p-" + "t" * 10 + "-v"
+    first, second = (Provenance(source="tree", fidelity="official", files={"a": checksum}) for checksum in "12")
+    assert len({with_data(digest, data) for data in (None, first, second)}) == 3
+    protocol, task, variant = with_data(digest, first).split("-")
     assert (protocol, len(task), variant) == ("p", 10, "v")
+
+
+def test_a_timing_hangs_on_the_code_of_the_reference_too(monkeypatch):
+    cell = Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=Spec("smoke"), lane="time")
+    before = digest_of_cell(cell)
+    real = attnbench.bench.digest._closure_hash
+    softmax = PACKAGE / "variants" / "softmax.py"
+    monkeypatch.setattr(
+        "attnbench.bench.digest._closure_hash",
+        lambda file, contract: "edited" if file == softmax else real(file, contract),
+    )
+    assert digest_of_cell(cell) != before
+    trained = Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=Spec("smoke"))
+    assert "edited" not in digest_of_cell(trained)
+
+
+def test_the_contract_counts_however_a_plugin_imports_it(tmp_path, monkeypatch):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text("from attnbench.variants import ScoredVariant\n", encoding="utf-8")
+    before = digest_of(plugin, None, "train").split("-")[2]
+    other = tmp_path / "contract.py"
+    other.write_text("x = 1\n", encoding="utf-8")
+    monkeypatch.setattr("attnbench.bench.digest.VARIANT_CONTRACT", other)
+    attnbench.bench.digest._closure_hash.cache_clear()
+    assert digest_of(plugin, None, "train").split("-")[2] != before

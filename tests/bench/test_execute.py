@@ -39,7 +39,16 @@ for cell in job.cells:
 def job(*variants: str) -> Job:
     cells = tuple(Cell(variant=Spec(name), task=Spec("t"), preset=Spec("smoke")) for name in variants)
     digests = {cell.key: "a-b-c" for cell in cells}
-    return Job(block="b", cells=cells, digests=digests, device="cpu", results=Path("r"), data_dir=None, offline=True)
+    return Job(
+        block="b",
+        cells=cells,
+        digests=digests,
+        codes=digests,
+        device="cpu",
+        results=Path("r"),
+        data_dir=None,
+        offline=True,
+    )
 
 
 def outcomes(tmp_path: Path, fault: str, *variants: str, **limits: float) -> dict[str, Record]:
@@ -111,6 +120,19 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_child_that_dies_in_mid_sentence_is_an_outcome(tmp_path: Path) -> None:
+    fault = 'sys.stdout.write(\'{"event": "rec\'); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)'
+    found = outcomes(tmp_path, fault, "bad", "two")
+    assert found["bad"].outcome is Outcome.CRASHED
+    assert "SIGKILL" in found["bad"].reason
+    assert found["two"].outcome is Outcome.OK
+
+
+def test_the_time_limit_is_that_of_one_subject(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, "time.sleep(0)", "one", "two", "three", timeout=30.0)
+    assert {record.outcome for record in found.values()} == {Outcome.OK}
 
 
 def test_what_the_user_must_cure_is_raised_with_its_exit_code(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def kept(variant: str, length: int, towers: int = 1) -> dict[str, np.ndarray] | None:
     recipe = Recipe(length=length, width=16, heads=2, feed_forward=32)
     tokens = np.random.default_rng(0).integers(1, 9, 4 * length).astype(np.uint16)
-    starts = np.array([0, length, 2 * length - 5, 3 * length - 5, 4 * length - 5])
+    starts = np.array([0, length, 2 * length, 3 * length, 4 * length - 5])
     split = Split(tokens=tokens, starts=starts, labels=np.zeros(4 // towers, dtype=np.int64), towers=towers)
     torch.manual_seed(0)
     model = Encoder(Problem(vocabulary=9, classes=2, towers=towers), recipe, lambda shape: build(variant, shape), 0)
