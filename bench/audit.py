@@ -7,6 +7,8 @@ import io
 import json
 import math
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -167,7 +169,7 @@ def _artifact_errors(record: Record, name: str, file: str, artifacts: Path) -> I
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 share = float(np.mean(arrays["correct"]))
-        except (ValueError, KeyError, OSError):
+        except (ValueError, KeyError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error):
             yield f"artifact predictions: {file} cannot be read"
             return
         if abs(share - tested.value) > 1e-6:

@@ -69,7 +69,7 @@ def parse_selection(text: str) -> list[Spec]:
         for spec in _expand(item):
             found[spec] = None
     if not found:
-        raise SelectionError(f"expected a name such as `softmax` or `local[window=64]`, got {text!r}")
+        raise SelectionError(f"expected a name such as `softmax` or `local[flange=64]`, got {text!r}")
     return list(found)
 
 

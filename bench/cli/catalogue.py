@@ -69,7 +69,7 @@ def list_(
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A variant, task or preset; also with parameters: 'local[window=64]'.")],
+    name: Annotated[str, typer.Argument(help="A variant, task or preset; also with parameters: 'local\\[flange=64]'.")],
     data_dir: Annotated[Path | None, typer.Option(help="Folder of original data, for a task.")] = None,
     json: JSON = False,
 ) -> None:

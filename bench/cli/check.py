@@ -81,7 +81,7 @@ class Examined:
 
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Variants, such as `rela` or `local[window=64]`.", show_default=False)
+        list[str] | None, typer.Argument(help="Variants, such as `rela` or `local\\[flange=64]`.", show_default=False)
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check every installed variant.")] = False,
     device: Annotated[str, typer.Option(help="Where to examine: cpu or cuda.")] = "cpu",
@@ -113,7 +113,7 @@ def _specs(names: list[str], every: bool) -> list[Spec]:
     if every:
         return [Spec(entry.name) for entry in VARIANTS.entries()]
     if not names:
-        raise SelectionError("expected the name of a variant or --all; `attnbench list` names them")
+        raise SelectionError("expected the name of a variant or --all; `attnbench list variants` names them")
     specs = [spec for name in names for spec in parse_selection(name)]
     # a wrong name among several is better told now than after minutes
     return [VARIANTS.resolve(spec) for spec in specs]

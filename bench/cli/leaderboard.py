@@ -142,10 +142,16 @@ def read(results: Path) -> tuple[Frame, StoredPredictions]:
     frame = frame_of_store(store)
     if frame.cells.empty:
         raise StoreError(
-            f"no Records in {results}; make some with `attnbench run --variants rela,entmax15 --task lra-text`, "
-            "or name a folder that has some with --results"
+            f"no Records in {results}{_elsewhere()}; make some with "
+            "`attnbench run --variants rela,entmax15 --task lra-text`, or name a folder that has some with --results"
         )
     return frame, StoredPredictions(store)
+
+
+def _elsewhere() -> str:
+    """Folders of Records that a person may have meant, for an error."""
+    found = sorted({str(path.parent.parent) for path in Path("results").glob("**/records/*.jsonl")})
+    return f" (there are some in {', '.join(found[:3])})" if found else ""
 
 
 def emit(text: str, out: Path | None) -> None:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ..cell import Lane
     from ..suite import Suite
 
-Variants = Annotated[str | None, typer.Option(help="Variants, such as `rela,local[window=64,128]`.")]
-Tasks = Annotated[str | None, typer.Option("--task", "--tasks", help="Tasks, such as `lra-text[length=1k]`.")]
+Variants = Annotated[str | None, typer.Option(help="Variants, such as `rela,local\\[flange=64,128]`.")]
+Tasks = Annotated[str | None, typer.Option("--task", "--tasks", help="Tasks, such as `lra-text\\[length=1k]`.")]
 SuiteName = Annotated[str | None, typer.Option("--suite", help="A built-in suite, or a FILE.toml.")]
-Preset = Annotated[str | None, typer.Option(help="smoke, quick, pt-2x64, …; `quick[steps=100]` changes it.")]
+Preset = Annotated[str | None, typer.Option(help="smoke, quick, pt-2x64, …; `quick\\[steps=100]` changes it.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds (default 3; smoke 1).")]
 SelectionSplit = Annotated[str | None, typer.Option(help="Split that chooses the checkpoint: `validation`, or `test`.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 (default: the GPU where there is one).")]
@@ -59,6 +59,12 @@ def run(
         plan = campaign.plan()
         for notice in plan.notices:
             live.notice(notice)
+        for task_spec, data in campaign.data.items():
+            if data is not None and data.fidelity == "surrogate":
+                live.notice(
+                    f"{task_spec} runs on a surrogate ({data.source}), since the original is not here; "
+                    f"`attnbench data list {task_spec.name}` says how to get it"
+                )
         live.begin(plan, str(campaign.preset), campaign.machine)
         for block in plan.blocks:
             campaign.run(block, live.keep, live.tell)
@@ -118,8 +124,10 @@ def plan(
     for task_spec, data in campaign.data.items():
         found = f"{data.fidelity}: {data.source}" if data else "not here yet; `attnbench data list` says how it is got"
         typer.echo(f"data of {task_spec}: {found}")
-    unknown = f", and {made.unknown} cells of unknown cost" if made.unknown else ""
-    typer.echo(f"{len(made.steps)} cells, {len(made.left)} to run: about {duration(made.seconds)}{unknown}")
+    known = f"about {duration(made.seconds)}" if made.unknown < len(made.left) or not made.left else ""
+    unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""
+    cost = ", and ".join(part for part in (known, unknown) if part)
+    typer.echo(f"{len(made.steps)} cells, {len(made.left)} to run: {cost}")
 
 
 def _suite(
