@@ -100,7 +100,7 @@ def plan(
         steps.append(step(cell))
         if steps[-1].state == "todo":
             blocks.append(_block(cell.lane, (cell,), machine_id, digests))
-    for question in questions:
+    for question in (question for question in questions if "time" in question.lanes):
         timed = _timed([step(question.cell(spec, 0, "time", selection)) for spec in specs])
         steps += timed
         again = tuple(s.cell for s in timed if s.state != "done")
@@ -116,6 +116,7 @@ class _Question:
     task: Spec
     preset: Spec
     baselines: tuple[str, ...]
+    lanes: tuple[Lane, ...]
 
     def cell(self, variant: Spec, seed: int, lane: Lane, selection: Selection) -> Cell:
         return Cell(
@@ -128,7 +129,7 @@ def _question(task: Spec, preset: Spec) -> _Question:
     plain, wanted = built.recipe(Spec(preset.name)), built.recipe(preset)
     changed = {name: getattr(wanted, name) for name, _ in preset.parameters}
     kept = {name: value for name, value in changed.items() if value != getattr(plain, name)}
-    return _Question(task, Spec.of(preset.name, **kept), tuple(built.baselines))
+    return _Question(task, Spec.of(preset.name, **kept), tuple(built.baselines), built.lanes)
 
 
 def _with_reference(variants: list[Spec]) -> tuple[list[Spec], list[str]]:
@@ -140,11 +141,11 @@ def _with_reference(variants: list[Spec]) -> tuple[list[Spec], list[str]]:
 
 def _single_cells(questions: list[_Question], variants: list[Spec], seeds: int, selection: Selection) -> Iterator[Cell]:
     for question in questions:
-        for name in question.baselines:
+        for name in question.baselines if "baseline" in question.lanes else ():
             yield question.cell(Spec(name), 0, "baseline", selection)
     for seed in range(seeds):
         for question in questions:
-            for variant in variants:
+            for variant in variants if "train" in question.lanes else ():
                 yield question.cell(variant, seed, "train", selection)
 
 

@@ -127,7 +127,8 @@ class Record:
 
     `digest`: `PROTOCOL-TASK-VARIANT`, hashes of the code that made it. `block`: the process and rounds it shared with
     others in the time lane. `artifacts`: name → file under the results folder's `artifacts`, named by its content.
-    `setting`: the preset in full, as it was used. `started`: UTC, ISO 8601. `seconds`: wall time of the Cell.
+    `setting`: the preset in full, as it was used. `implementation`: which code of the variant ran, such as eager or
+    triton; several are joined by a plus sign. `started`: UTC, ISO 8601. `seconds`: wall time of the Cell.
     """
 
     cell: Cell
@@ -139,6 +140,7 @@ class Record:
     digest: str = ""
     block: str = ""
     setting: dict[str, Any] = field(default_factory=dict)
+    implementation: str = ""
     artifacts: dict[str, str] = field(default_factory=dict)
     started: str = ""
     seconds: float = 0.0
@@ -196,7 +198,8 @@ class Record:
 
 def _expect_types(record: Record) -> None:
     """Records come from strangers too: raises TypeError where a field is not of the kind that readers rely on."""
-    texts = [record.reason, record.digest, record.block, record.started, record.machine.id, *record.artifacts.values()]
+    texts = [record.reason, record.digest, record.block, record.implementation, record.started, record.machine.id]
+    texts += record.artifacts.values()
     texts += [text for m in record.measurements for text in (m.name, m.unit)]
     texts += [record.data.source, record.data.fidelity, *record.data.notes] if record.data else []
     maps = [record.setting, record.artifacts, record.machine.versions, *(m.where for m in record.measurements)]

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
+from ..bench.cell import Lane
 from ..bench.errors import SelectionError
 from ..bench.record import Provenance
 from ..bench.spec import Spec
@@ -252,6 +253,9 @@ class Task(ABC):
 
     A subclass takes its parameters as typed keyword arguments, and defines `problem`, `availability` and `load`.
     """
+
+    lanes: ClassVar[tuple[Lane, ...]] = ("baseline", "train", "time")
+    """What can be done with the task; one without training leaves the first two out."""
 
     metric: ClassVar[Metric] = Metric()
     paper: ClassVar[str] = ""

@@ -24,7 +24,7 @@ class Softmax(ScoredVariant):
 
     def __init__(self, shape: AttentionShape, *, impl: Literal["sdpa", "eager"] = "sdpa"):
         super().__init__(shape)
-        self.impl = impl
+        self.impl = self.implementation = impl
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         if self.impl == "eager":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from time import perf_counter
@@ -59,6 +59,7 @@ class Sheet:
     clock: float
     recipe: Recipe | None = None
     data: Provenance | None = None
+    implementation: str = ""
     measurements: list[Measurement] = field(default_factory=list)
     artifacts: dict[str, str] = field(default_factory=dict)
 
@@ -81,6 +82,7 @@ class Sheet:
             digest=self.desk.digests[self.cell.key],
             block=self.desk.block,
             setting=asdict(self.recipe) if self.recipe else {},
+            implementation=self.implementation,
             artifacts=self.artifacts,
             started=self.started.isoformat(timespec="seconds"),
             seconds=round(perf_counter() - self.clock, 3),
@@ -120,6 +122,11 @@ def builder(spec: Spec, device: torch.device) -> BuildVariant:
         return variant
 
     return build
+
+
+def implementation_of(variants: Iterable[Variant]) -> str:
+    """Which code the last forward of a model's layers went through."""
+    return "+".join(sorted({variant.implementation for variant in variants}))
 
 
 def is_out_of_memory(error: Exception) -> bool:

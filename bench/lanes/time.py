@@ -18,7 +18,7 @@ from ..memory import held_bytes, peak_bytes, reserved_bytes
 from ..record import Measurement, Outcome, Record
 from ..spec import Spec
 from ..train import to_device, train_step
-from .desk import Desk, builder
+from .desk import Desk, builder, implementation_of
 
 NULL = "null control"
 
@@ -64,6 +64,7 @@ def time_cells(desk: Desk, cells: list[Cell]) -> Iterator[Record]:
         sheet = sheets[cell]
         desk.send({"event": "subject", "key": cell.key})
         try:
+            sheet.implementation = implementation_of(subject.model.variants)
             sheet.measurements += _costs(subject, str(cell.variant), timing, batch, recipe)
             sheet.measurements += _memory(subject, desk.device)
             yield sheet.record(Outcome.OK)

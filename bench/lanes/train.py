@@ -15,7 +15,7 @@ from ..maps import attention_maps
 from ..record import Measurement, Outcome, Record
 from ..sparsity import measure_attention
 from ..train import Evaluation, Trainer, Training, evaluate
-from .desk import Desk, Sheet, builder
+from .desk import Desk, Sheet, builder, implementation_of
 
 
 def train_cell(desk: Desk, cell: Cell) -> Record:
@@ -71,6 +71,7 @@ def _train(sheet: Sheet) -> None:
     desk.send({"event": "stage", "key": cell.key, "stage": "test"})
     test = evaluate(model, dataset.test, recipe, desk.device, alive)
     validation = evaluate(model, dataset.validation, recipe, desk.device, alive)
+    sheet.implementation = implementation_of(model.variants)
     whole, extra = model.parameter_counts()
     sheet.measurements += [
         *_judged(test, "test"),

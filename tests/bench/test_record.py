@@ -65,7 +65,7 @@ def test_every_float_survives_including_those_that_json_lacks(values):
 
 def test_the_keys_of_a_line_are_those_documented():
     documented = "key cell outcome reason measurements machine data digest started seconds schema artifacts"
-    assert set(documented.split()) | {"block", "setting"} == RECORD.to_json().keys()
+    assert set(documented.split()) | {"block", "setting", "implementation"} == RECORD.to_json().keys()
     assert RECORD.to_json()["measurements"][0].keys() == {"name", "value", "unit", "samples", "where"}
 
 
