@@ -24,16 +24,39 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What a measurement's name stands for. `better` is 'higher', 'lower' or '' where neither is."""
+    """What a measurement's name stands for. `better` is 'higher', 'lower' or '' where neither is.
+
+    `points`: points in one unit, for what a task is judged by, 0 for all else; `margin`: how many points worse than the
+    reference still count as no worse, unless a person says otherwise.
+    """
 
     unit: str
     better: str
     description: str
+    points: float = 0.0
+    margin: float = 0.0
 
 
 QUANTITIES: dict[str, Quantity] = {
     # quality
-    "accuracy": Quantity("fraction", "higher", "share of examples classified right; `where.split` says of which split"),
+    "accuracy": Quantity(
+        "fraction", "higher", "share of examples classified right; `where.split` says of which split", 100.0, 1.0
+    ),
+    "bleu": Quantity("BLEU", "higher", "corpus BLEU of sacrebleu; `where.signature`, `where.set`", 1.0, 0.5),
+    "bits_per_character": Quantity(
+        "bits",
+        "lower",
+        "bits by which the model predicts the test text, over the characters of the original",
+        1.0,
+        0.02,
+    ),
+    "chrf": Quantity("chrF", "higher", "corpus chrF of sacrebleu; `where.signature`, `where.set`"),
+    "perplexity": Quantity(
+        "", "lower", "2 to the bits per token of the original text, as its `where.token` counts them"
+    ),
+    "alignment_error_rate": Quantity(
+        "fraction", "lower", "of cross attention against gold links; `where.layer`, `where.head`, `where.shift`"
+    ),
     "loss": Quantity("nats", "lower", "mean cross entropy per example; `where.split` says of which split"),
     "best_step": Quantity("steps", "", "training step of the checkpoint that validation chose"),
     "steps": Quantity("steps", "", "training steps made"),
@@ -72,6 +95,9 @@ QUANTITIES: dict[str, Quantity] = {
     "null_rate": Quantity("fraction", "", "share of real queries whose weights are all zero"),
     "entropy": Quantity("fraction", "", "entropy of the normalised weights over the logarithm of the allowed keys"),
     "attention_distance": Quantity("tokens", "", "mean |i - j| under the weights"),
+    "head_diversity": Quantity(
+        "nats", "", "generalised Jensen-Shannon divergence between the heads of `where.layer`, over real queries"
+    ),
     "alpha": Quantity("", "", "learned alpha of an entmax head"),
 }
 

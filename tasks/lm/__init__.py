@@ -1,0 +1,1 @@
+"""Language modelling: text as bytes or words, predicted one token at a time."""

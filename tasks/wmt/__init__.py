@@ -1,0 +1,1 @@
+"""Translation: parallel text in subwords, and gold word alignments."""
