@@ -46,14 +46,12 @@ QUANTITIES: dict[str, Quantity] = {
     "bits_per_character": Quantity(
         "bits",
         "lower",
-        "bits by which the model predicts the test text, over the characters of the original",
+        "bits spent on predicting the test text, over its characters",
         1.0,
         0.02,
     ),
     "chrf": Quantity("chrF", "higher", "corpus chrF of sacrebleu; `where.signature`, `where.set`"),
-    "perplexity": Quantity(
-        "", "lower", "2 to the bits per token of the original text, as its `where.token` counts them"
-    ),
+    "perplexity": Quantity("", "lower", "2 to the bits per token of the original text; `where.token` says which"),
     "alignment_error_rate": Quantity(
         "fraction", "lower", "of cross attention against gold links; `where.layer`, `where.head`, `where.shift`"
     ),
