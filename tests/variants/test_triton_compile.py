@@ -1,0 +1,68 @@
+"""Every Triton kernel compiles for an H100 or H200 in bfloat16, which needs no GPU.
+
+Cases come from `COMPILE_CASES` of each module `variants/kernels/triton_*.py`, so a new one joins by being there. They
+are compiled in a process of their own, since kernels that were imported to be interpreted cannot be compiled.
+"""
+
+import functools
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+import attnbench.variants.kernels
+
+# what a block of threads may take on compute capability 9.0
+LARGEST_SHARED_BYTES = 227 * 1024
+
+CHILD = """
+import dataclasses, importlib, json, sys
+from attnbench.variants.kernels import triton_launch
+for case in importlib.import_module("attnbench.variants.kernels." + sys.argv[1]).COMPILE_CASES:
+    try:
+        with triton_launch.compiling(capability=90) as compiled:
+            case.run()
+        line = [dataclasses.asdict(one) for one in compiled]
+    except Exception as error:
+        line = f"{type(error).__name__}: {error}"
+    print(json.dumps([case.name, line]), flush=True)
+"""
+
+
+def modules() -> list[str]:
+    folder = Path(attnbench.variants.kernels.__file__).parent
+    return sorted(path.stem for path in folder.glob("triton_*.py"))
+
+
+def cases() -> list[tuple[str, str]]:
+    """(module, case) of all kernels."""
+    found = []
+    for module in modules():
+        loaded = importlib.import_module(f"attnbench.variants.kernels.{module}")
+        found += [(module, case.name) for case in getattr(loaded, "COMPILE_CASES", ())]
+    return found
+
+
+@functools.cache
+def compile_module(module: str) -> dict[str, list[dict[str, int]] | str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", CHILD, module]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(line) for line in done.stdout.split("\n") if line.startswith("["))
+
+
+@pytest.mark.parametrize(("module", "case"), cases())
+def test_kernels_compile_for_hopper_and_fit_a_multiprocessor(module: str, case: str) -> None:
+    compiled = compile_module(module)[case]
+    assert isinstance(compiled, list), compiled
+    assert compiled, f"{case} launched nothing"
+    for kernel in compiled:
+        assert kernel["shared_bytes"] <= LARGEST_SHARED_BYTES, kernel
+        # more registers than a thread can have lie in memory: a few hundred bytes are slow, more is a mistake
+        assert kernel["stack_bytes"] <= 1024, kernel
