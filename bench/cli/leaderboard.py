@@ -49,6 +49,9 @@ def leaderboard(
     fidelity: Fidelity = None,
     machine: Machine = None,
     suite: Annotated[str | None, typer.Option("--suite", help="Average over the tasks of this suite.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Show what papers reported beside ours; never ranked with ours.")
+    ] = False,
     lengths: Annotated[bool, typer.Option("--lengths", help="Cost over lengths instead of quality.")] = False,
     mode: Annotated[Mode, typer.Option("--mode", help="Which time a board of cost alone shows.")] = Mode.STEP,
     format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
@@ -76,6 +79,10 @@ def leaderboard(
             for question in trained
         ]
         boards += _boards_for_lengths(frame, [question for question in found if question not in trained], mode, 1)
+    if published:
+        from ..published import beside
+
+        boards = beside(boards, suite)
     show(boards, format, out)
 
 
