@@ -1,0 +1,48 @@
+"""Documents: consecutive sentence pairs joined, so that there is more than a sentence to attend to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..contract import Ids
+
+MOST_TOKENS = 8_192
+
+
+def spans(sources: Sequence[Ids], targets: Sequence[Ids], size: int, most: int = MOST_TOKENS) -> list[range]:
+    """Which sentences make up each document: `size` in a row, fewer where either side would exceed `most` tokens.
+
+    A sentence that is longer by itself is a document of its own.
+
+    >>> import numpy as np
+    >>> sides = [np.ones(3)] * 5
+    >>> spans(sides, sides, 2), spans(sides, sides, 5, most=9)
+    ([range(0, 2), range(2, 4), range(4, 5)], [range(0, 3), range(3, 5)])
+    """
+    documents = []
+    first = 0
+    tokens = [0, 0]
+    for at, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        joined = [tokens[0] + len(source), tokens[1] + len(target)]
+        if at > first and (at - first == size or max(joined) > most):
+            documents.append(range(first, at))
+            first, joined = at, [len(source), len(target)]
+        tokens = joined
+    if first < len(sources):
+        documents.append(range(first, len(sources)))
+    return documents
+
+
+def joined(sequences: Sequence[Ids], documents: Sequence[range]) -> list[Ids]:
+    """The sequences of each document end to end, with the END of the last one only."""
+    return [
+        np.concatenate([*(sequences[at][:-1] for at in document[:-1]), sequences[document[-1]]])
+        for document in documents
+    ]
+
+
+def joined_text(lines: Sequence[str], documents: Sequence[range]) -> list[str]:
+    """The lines of each document, with a space between."""
+    return [" ".join(lines[at] for at in document) for document in documents]

@@ -1,0 +1,120 @@
+"""Subwords: one joint byte-pair vocabulary for both languages, learned on the training slice and on nothing else."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...bench.cell import content_hash
+from ...bench.errors import DataError
+from ..contract import DataPlace, Ids
+from ..prepared import writing
+
+PADDING, UNKNOWN, BEGIN, END = range(4)
+"""Ids that every vocabulary has; 0 is padding, as everywhere."""
+
+BUILDER = 1
+CHARACTER_COVERAGE = {"zh": 0.9995, "ja": 0.9995}
+"""Share of the characters that get a subword of their own; all of them in languages that an alphabet writes."""
+
+
+class Subwords:
+    """A vocabulary that turns text into ids and back: `decode(encode(text))` is the text with single spaces."""
+
+    def __init__(self, model: bytes):
+        self.model = model
+        self._processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
+
+    def __len__(self) -> int:
+        return int(self._processor.get_piece_size())
+
+    def encode(self, lines: Sequence[str]) -> list[Ids]:
+        """Ids of each line, END last."""
+        return [np.array([*ids, END], dtype=np.uint16) for ids in self._processor.encode(list(lines))]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; what comes after END, and padding, is no text."""
+        inside: list[int] = []
+        for each in map(int, ids):
+            if each == END:
+                break
+            if each not in (PADDING, BEGIN):
+                inside.append(each)
+        return str(self._processor.decode(inside))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The subwords of ids as text; a word begins with "▁"."""
+        return [str(self._processor.id_to_piece(int(each))) for each in ids]
+
+    def encode_words(self, words: Sequence[str]) -> tuple[Ids, list[int]]:
+        """Ids of words that are separated already, END last; and for each id the place of its word, -1 for END.
+
+        A subword never spans a space, so these are the ids of the words joined by spaces.
+        """
+        ids: list[int] = []
+        places: list[int] = []
+        for place, parts in enumerate(self._processor.encode(list(words))):
+            ids += parts
+            places += [place] * len(parts)
+        return np.array([*ids, END], dtype=np.uint16), [*places, -1]
+
+
+def learned(place: DataPlace, lines: Sequence[str], size: int, languages: tuple[str, str]) -> Subwords:
+    """The vocabulary of at most `size` subwords that byte-pair encoding learns on `lines`, kept by their content.
+
+    Small texts give fewer. Raises DataError without the extra `translation` or where the size is too small.
+    """
+    coverage = min(CHARACTER_COVERAGE.get(language, 1.0) for language in languages)
+    version = _sentencepiece().__version__
+    identity = {"lines": lines, "size": size, "coverage": coverage, "sentencepiece": version, "builder": BUILDER}
+    path = place.cache / "subwords" / f"{content_hash(identity)}.model"
+    if path.is_file():
+        return Subwords(path.read_bytes())
+    model = learn(lines, size, coverage)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+            file.write(model)
+        Path(file.name).replace(path)
+    return Subwords(model)
+
+
+def learn(lines: Sequence[str], size: int, coverage: float = 1.0) -> bytes:
+    """The bytes of a sentencepiece model; the same for the same lines, in one thread."""
+    model = io.BytesIO()
+    try:
+        _sentencepiece().SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=size,
+            model_type="bpe",
+            character_coverage=coverage,
+            # text goes in as it is: BLEU is computed on what comes out
+            normalization_rule_name="identity",
+            pad_id=PADDING,
+            unk_id=UNKNOWN,
+            bos_id=BEGIN,
+            eos_id=END,
+            hard_vocab_limit=False,
+            shuffle_input_sentence=False,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise DataError(
+            f"no vocabulary of {size:,} subwords can be learned from {len(lines):,} lines: {error}"
+        ) from None
+    return model.getvalue()
+
+
+def _sentencepiece() -> Any:
+    try:
+        import sentencepiece
+    except ModuleNotFoundError:
+        raise DataError("subwords need sentencepiece: pip install 'attnbench[translation]'") from None
+    return sentencepiece
