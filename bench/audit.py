@@ -7,19 +7,21 @@ import io
 import json
 import math
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
+from .aggregate import corpus_score, sound_statistics
 from .cell import REFERENCE
 from .errors import StoreError
 from .record import QUANTITIES, Measurement, Outcome, Record
+from .store import UNREADABLE
+from .yardstick import YARDSTICKS
 
 FIDELITIES = ("official", "regenerated", "surrogate", "synthetic")
 
@@ -145,11 +147,17 @@ def _content_errors(record: Record) -> Iterator[str]:
         if own is not None and (reference is None or len(own.samples) != len(reference.samples)):
             yield "its times have no reference in the same rounds"
         return
-    tested = record.first("accuracy", split="test")
+    tested = _tested(record)
     if tested is None:
-        yield "ok, but without an accuracy on the test split"
-    elif not tested.where.get("examples"):
+        yield f"ok, but without a test result: expected {' or '.join(yardstick.name for yardstick in YARDSTICKS)}"
+    elif tested.name == "accuracy" and not tested.where.get("examples"):
         yield "its test accuracy does not say over how many examples"
+
+
+def _tested(record: Record) -> Measurement | None:
+    """What a board would judge the Record by."""
+    found = (record.first(yardstick.name, split="test") for yardstick in YARDSTICKS)
+    return next((measurement for measurement in found if measurement is not None), None)
 
 
 def _artifact_errors(record: Record, name: str, file: str, artifacts: Path) -> Iterator[str]:
@@ -164,16 +172,24 @@ def _artifact_errors(record: Record, name: str, file: str, artifacts: Path) -> I
     if hashlib.sha256(content).hexdigest()[:24] != file[:24]:
         yield f"artifact {name}: {file} is not what its name says"
         return
-    tested = record.first("accuracy", split="test")
+    tested = _tested(record)
     if name == "predictions" and tested is not None:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                share = float(np.mean(arrays["correct"]))
-        except (ValueError, KeyError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error):
+                found = _score(tested.name, arrays["correct" if tested.name == "accuracy" else "statistics"])
+        except UNREADABLE:
             yield f"artifact predictions: {file} cannot be read"
             return
-        if abs(share - tested.value) > 1e-6:
-            yield f"predictions say {share:.4f}, the accuracy {tested.value:.4f}"
+        if found is None:
+            yield f"artifact predictions: {file} holds no statistics of {tested.name}"
+        elif abs(found - tested.value) > 1e-6 * max(1.0, abs(tested.value)):
+            yield f"predictions say {found:.4f}, the {tested.name.replace('_', ' ')} {tested.value:.4f}"
+
+
+def _score(name: str, kept: npt.NDArray[Any]) -> float | None:
+    if name == "accuracy":
+        return float(np.mean(kept))
+    return corpus_score(name, kept) if sound_statistics(name, kept) else None
 
 
 def _lacks(records: list[Record]) -> Iterator[tuple[str, str]]:

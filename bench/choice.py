@@ -18,6 +18,7 @@ from .record import Outcome
 from .score import ratio, verdict
 from .timings import Mode, Timing, floor_of, timings_of_all
 from .trials import Predictions, Trials, outcome_words, trials_of_all
+from .yardstick import ACCURACY, Yardstick, yardstick_of
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?")
 _POWER = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
@@ -27,13 +28,16 @@ _POWER = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 class Wish:
     """`memory_bytes`: what a training step may take at its peak, None for any; of decoding, what a sequence may keep.
 
-    `margin`: points below the reference that are no loss.
+    `margin`: how many points worse than the reference are no loss, None for each task's own.
     """
 
     length: int
     mode: Mode = "step"
     memory_bytes: float | None = None
-    margin: float = 1.0
+    margin: float | None = None
+
+    def margin_of(self, yardstick: Yardstick) -> float:
+        return yardstick.margin if self.margin is None else self.margin
 
 
 def bytes_of(text: str) -> float:
@@ -60,6 +64,7 @@ def board_for_choice(
     timings = {question: timings_of_all(frame, question, wish.mode) for question in timed}
     judged = sorted({replace(q, machine="") for q in asked if len(q.cells(frame, "train"))})
     trials = {question: trials_of_all(frame, question, predictions) for question in judged}
+    yardsticks = {question: yardstick_of(frame, question) for question in judged}
     names = sorted(
         {name for found in timings.values() for name in found} | {n for found in trials.values() for n in found}
     )
@@ -79,8 +84,9 @@ def board_for_choice(
                description="peak memory of one training step at that length"),
         Column(name="state", title="decode state", unit="bytes", better="lower", importance=2,
                description="bytes that decoding keeps per sequence at that length"),
-        *(Column(name=f"gap_{q.task}_{q.preset}", title=f"{q.task}, {q.preset}", unit="points", better="higher",
-                 importance=2, description=f"accuracy against {REFERENCE}, with its 95 % interval") for q in judged),
+        *(Column(name=f"gap_{q.task}_{q.preset}", title=f"{q.task}, {q.preset}", unit=y.of_difference, better=y.better,
+                 importance=2, description=f"{y.title} against {REFERENCE}, with its 95 % interval")
+          for q, y in yardsticks.items()),
     )  # fmt: skip
     rows = {
         name: Row(
@@ -99,7 +105,7 @@ def board_for_choice(
     return Board(
         name=f"choice/{wish.mode}/{wish.length}",
         title=f"{MODES[wish.mode]} at length {wish.length:,}" + _limits(wish),
-        question=f"Which attention costs least and is at most {wording.margin(wish.margin)} worse than {REFERENCE}?",
+        question=f"Which attention costs least and is at most {_margins(yardsticks, wish)} worse than {REFERENCE}?",
         columns=columns,
         ranked=in_order(order, rows),
         unranked=tuple(row for name, row in rows.items() if reasons[name]),
@@ -166,17 +172,17 @@ def _reason(
         mine, reference = by_trial.get(name), by_trial.get(REFERENCE)
         if name == REFERENCE:
             continue
+        yardstick = next(iter(by_trial.values())).yardstick
         if mine is None or reference is None or mine.lack or reference.lack:
             lack = next((t.lack for t in (mine, reference) if t is not None and t.lack), "not trained")
-            return f"its accuracy on {question.task} is not known: {lack}"
-        found = verdict(mine.gap(reference).interval(), wish.margin / 100)
+            return f"its {yardstick.title} on {question.task} is not known: {lack}"
+        margin = wish.margin_of(yardstick)
+        within = yardstick.margin_words(margin)
+        found = verdict(mine.gap(reference).interval(), margin / yardstick.points)
         if found == "worse":
-            return f"worse than {REFERENCE} by more than {wording.margin(wish.margin)} on {question.task}"
+            return f"worse than {REFERENCE} by more than {within} on {question.task}"
         if found == "undecided":
-            return (
-                f"not shown to be within {wording.margin(wish.margin)} of {REFERENCE} on {question.task}: "
-                "more seeds could tell"
-            )
+            return f"not shown to be within {within} of {REFERENCE} on {question.task}: more seeds could tell"
     return ""
 
 
@@ -202,9 +208,9 @@ def _gap(mine: Trials | None, reference: Trials | None) -> Entry:
     if mine.variant == REFERENCE:
         return Entry(text="reference", value=0.0)
     ends = mine.gap(reference).interval()
-    brief = wording.plus_minus(ends)
-    value, low, high = (100 * end for end in (ends.value, ends.low, ends.high))
-    return Entry(text=wording.signed_points(ends), brief=brief, value=value, low=low, high=high)
+    shown = mine.yardstick.difference(ends)
+    brief = mine.yardstick.gap_in_brief(ends)
+    return Entry(text=mine.yardstick.gap(ends), brief=brief, value=shown.value, low=shown.low, high=shown.high)
 
 
 def _keys(frame: Frame, questions: list[Question], name: str) -> tuple[str, ...]:
@@ -213,6 +219,11 @@ def _keys(frame: Frame, questions: list[Question], name: str) -> tuple[str, ...]
         cells = question.cells(frame, "train", "time")
         found += cells[cells["variant"] == name]["key"].tolist()
     return tuple(dict.fromkeys(found))
+
+
+def _margins(yardsticks: Mapping[Question, Yardstick], wish: Wish) -> str:
+    found = [yardstick.margin_words(wish.margin_of(yardstick)) for yardstick in yardsticks.values()]
+    return " or ".join(dict.fromkeys(found)) or ACCURACY.margin_words(wish.margin_of(ACCURACY))
 
 
 def _limits(wish: Wish) -> str:
@@ -232,7 +243,7 @@ def _footnotes(
         if all(q.selection == "test" for q in judged):
             notes.append(Footnote(topic="selection", text="checkpoints were chosen on the test split", warning=True))
     else:
-        notes.append(Footnote(topic="not measured", text="accuracy: no variant was trained here", warning=True))
+        notes.append(Footnote(topic="not measured", text="quality: no variant was trained here", warning=True))
     if all(row.entries[1].value is None for row in rows.values()):
         notes.append(Footnote(topic="not measured", text="memory", warning=True))
     if wish.memory_bytes is not None:

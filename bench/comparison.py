@@ -19,7 +19,7 @@ from .trials import Predictions, Trials, outcome_words, trials_of_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`points`: accuracy of `one` over `other`, in points; `step_time` and `memory`: cost of `one` over `other`'s.
+    """`points`: quality of `one` less that of `other`, in the task's points; `step_time` and `memory`: ratios of cost.
 
     None where it cannot be told; the sentences say why. `records`: keys of the cells behind it.
     """
@@ -35,9 +35,12 @@ class Comparison:
 
 
 def compare(
-    frame: Frame, question: Question, one: str, other: str, predictions: Predictions, margin: float = 1.0
+    frame: Frame, question: Question, one: str, other: str, predictions: Predictions, margin: float | None = None
 ) -> Comparison:
-    """How `one` differs from `other`; raises SelectionError where the question has no Record of one of them."""
+    """How `one` differs from `other`; raises SelectionError where the question has no Record of one of them.
+
+    `margin`: in the task's points, None for its own.
+    """
     trials = trials_of_all(frame, question, predictions)
     timings = timings_of_all(frame, question)
     names = sorted({*trials, *timings})
@@ -73,31 +76,38 @@ def _known(asked: str, names: list[str], question: Question) -> str:
     return name
 
 
-def _quality(one: str, other: str, trials: dict[str, Trials], margin: float) -> tuple[Interval | None, str]:
+def _quality(one: str, other: str, trials: dict[str, Trials], margin: float | None) -> tuple[Interval | None, str]:
     mine, theirs = trials.get(one), trials.get(other)
     seeds = len(set(mine.seeds) & set(theirs.seeds)) if mine and theirs else 0
     if mine is None or theirs is None or not seeds:
         lack = next((f" ({n}: {t.lack})" for n, t in ((one, mine), (other, theirs)) if t and t.lack), "")
-        return None, f"Their accuracies cannot be compared: they have no seed in common{lack}."
-    gap = mine.gap(theirs)
+        return None, f"Their results cannot be compared: they have no seed in common{lack}."
+    gap, yardstick = mine.gap(theirs), mine.yardstick
+    margin = yardstick.margin if margin is None else margin
+    unit = yardstick.of_difference
     if seeds < LEAST_SEEDS:
         return None, (
-            f"{one} scored {wording.signed(gap.value)} points against {other} over {seeds} "
+            f"{one} scored {yardstick.signed(gap.value)} {unit} against {other} over {seeds} "
             f"seed{'s' if seeds > 1 else ''}: fewer than {LEAST_SEEDS} seeds prove nothing."
         )
     found = gap.interval()
-    points = Interval(100 * found.value, 100 * found.low, 100 * found.high)
-    ends = f"{wording.signed(found.low)} to {wording.signed(found.high)} points at 95 %"
+    shown = yardstick.difference(found)
+    text, _, ends = yardstick.gap(found).rstrip(")").partition(" (")
+    within = yardstick.margin_words(margin)
+    better, worse = ("is right more often than", "is right less often than") if yardstick.is_share else (
+        "is better than", "is worse than")  # fmt: skip
     conclusion = {
-        "better": f"{one} is right more often than {other}",
-        "within margin": f"{one} is no worse than {other} by more than {wording.margin(margin)}",
-        "worse": f"{one} is worse than {other} by more than {wording.margin(margin)}",
-        "undecided": f"the data do not tell whether {one} is worse than {other} by {wording.margin(margin)}",
-    }[verdict(found, margin / 100)]
-    if verdict(found, margin / 100) == "undecided" and found.high < 0:
-        conclusion = f"{one} is right less often than {other}, by how much is open"
-    kept = "paired by example" if mine.correct and theirs.correct else "examples not paired"
-    return points, f"{wording.signed(found.value)} points ({ends}; {seeds} seeds, {kept}): {conclusion}."
+        "better": f"{one} {better} {other}",
+        "within margin": f"{one} is no worse than {other} by more than {within}",
+        "worse": f"{one} is worse than {other} by more than {within}",
+        "undecided": f"the data do not tell whether {one} is worse than {other} by {within}",
+    }[verdict(found, margin / yardstick.points)]
+    if verdict(found, margin / yardstick.points) == "undecided" and found.high < 0:
+        conclusion = f"{one} {worse} {other}, by how much is open"
+    kept = "paired by example" if mine.keeps_examples and theirs.keeps_examples else (
+        "examples not paired" if yardstick.is_share else "examples not resampled")  # fmt: skip
+    fewer = f", where {yardstick.better} is better" if yardstick.sign < 0 else ""
+    return shown, f"{text} {unit}{fewer} ({ends} {unit} at 95 %; {seeds} seeds, {kept}): {conclusion}."
 
 
 def _cost(one: str, other: str, timings: dict[str, Timing]) -> tuple[Interval | None, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from .board import Board
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """A variant between quality (% with its interval) and cost (× reference with its interval)."""
+    """A variant between quality (in points, with its interval) and cost (× reference with its interval)."""
 
     variant: str
     quality: float
@@ -46,16 +47,14 @@ class Alpha:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSpot:
-    """Mean over seeds at one training step, with the lowest and the highest seed; accuracy in %."""
+    """Mean over seeds at one training step, with the lowest and the highest seed, of `quantity`: quality or loss."""
 
     variant: str
+    quantity: Literal["quality", "loss"]
     step: int
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
-    loss: float
-    loss_low: float
-    loss_high: float
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +111,20 @@ class Source:
     seconds: float
     digest: str
     numbers: tuple[str, ...]
+    implementation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhibit:
-    """`commands`: how to make each row. `machines`: in words, by id. `panels_left_out`: for want of room."""
+    """`commands`: how to make each row. `machines`: in words, by id. `panels_left_out`: for want of room.
+
+    `quality`: what spots and curves are judged by, with its unit; `better`: which way that is good.
+    """
 
     name: str
     board: Board
+    quality: str = "accuracy, %"
+    better: Literal["higher", "lower"] = "higher"
     spots: tuple[Spot, ...] = ()
     heads: tuple[HeadValue, ...] = ()
     alphas: tuple[Alpha, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from typing import Literal
 
 import pandas as pd
 
@@ -21,6 +22,7 @@ from .score import ratio
 from .taskboard import board_for_task
 from .timings import Mode, controls, floor_of, timings_of_all
 from .trials import Predictions
+from .yardstick import Yardstick, yardstick_of
 
 HEAD_QUANTITIES = ("sparsity", "null_rate", "entropy", "attention_distance")
 SHOWN_NUMBERS = 12
@@ -31,12 +33,13 @@ def exhibit_of_task(
     question: Question,
     predictions: Predictions,
     curves: Curves,
-    margin: float = 1.0,
+    margin: float | None = None,
     maps: Maps = lambda name: None,
     room: int = 0,
 ) -> Exhibit:
     """What a page shows of one question; `room`: characters that its attention maps may take."""
     board = board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin)
+    yardstick = yardstick_of(frame, question)
     trained = question.cells(frame, "train").drop_duplicates("key", keep="last")
     cells = question.cells(frame, "train", "time", "baseline")
     timings = timings_of_all(frame, question)
@@ -45,10 +48,12 @@ def exhibit_of_task(
     return Exhibit(
         name=question.name,
         board=board,
-        spots=tuple(_spots(board)),
+        quality=yardstick.title if yardstick.title == yardstick.unit else f"{yardstick.title}, {yardstick.unit}",
+        better=yardstick.better,
+        spots=tuple(_spots(board, yardstick)),
         heads=tuple(_heads(frame, trained)),
         alphas=tuple(_alphas(frame, trained)),
-        curves=tuple(_curves(trained, curves)),
+        curves=tuple(_curves(trained, curves, yardstick)),
         nulls=tuple(NullControl(block=f"block {at}", ratio=c.value, low=c.low, high=c.high)
                     for at, c in enumerate(controls_found, start=1)),
         panels=panels,
@@ -74,10 +79,10 @@ def exhibit_of_sweep(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Exhibit
     )  # fmt: skip
 
 
-def _spots(board: Board) -> Iterator[Spot]:
+def _spots(board: Board, yardstick: Yardstick) -> Iterator[Spot]:
     at = {column.name: i for i, column in enumerate(board.columns)}
     for row in board.ranked:
-        quality, cost, share = (row.entries[at[name]] for name in ("accuracy", "step_time", "frontier"))
+        quality, cost, share = (row.entries[at[name]] for name in (yardstick.name, "step_time", "frontier"))
         if quality.value is None or cost.value is None:
             continue
         yield Spot(
@@ -107,22 +112,24 @@ def _alphas(frame: Frame, cells: pd.DataFrame) -> Iterator[Alpha]:
         )
 
 
-def _curves(cells: pd.DataFrame, read: Curves) -> Iterator[CurveSpot]:
+def _curves(cells: pd.DataFrame, read: Curves, yardstick: Yardstick) -> Iterator[CurveSpot]:
+    wanted: list[tuple[Literal["quality", "loss"], str, float]] = [
+        ("quality", f"validation_{yardstick.name}", yardstick.points), ("loss", "validation_loss", 1.0),
+    ]  # fmt: skip
     for variant, rows in cells.groupby("variant"):
         names = [artifacts["curve"] for artifacts in rows["artifacts"] if "curve" in artifacts]
-        found = [points for points in map(read, names) if points]
-        by_step: dict[int, list[tuple[float, float]]] = {}
-        for point in (point for points in found for point in points):
-            values = (100 * float(point["validation_accuracy"]), float(point["validation_loss"]))
-            if all(map(math.isfinite, values)):
-                by_step.setdefault(int(point["step"]), []).append(values)
-        for step, seeds in sorted(by_step.items()):
-            accuracy, loss = (sorted(column) for column in zip(*seeds, strict=True))
-            yield CurveSpot(
-                variant=str(variant), step=step,
-                accuracy=sum(accuracy) / len(accuracy), accuracy_low=accuracy[0], accuracy_high=accuracy[-1],
-                loss=sum(loss) / len(loss), loss_low=loss[0], loss_high=loss[-1],
-            )  # fmt: skip
+        points = [point for found in map(read, names) for point in found or ()]
+        for quantity, key, scale in wanted:
+            by_step: dict[int, list[float]] = {}
+            for point in points:
+                value = point.get(key)
+                if isinstance(value, int | float) and math.isfinite(value):
+                    by_step.setdefault(int(point["step"]), []).append(scale * value)
+            for step, values in sorted(by_step.items()):
+                mean = math.fsum(values) / len(values)
+                yield CurveSpot(
+                    variant=str(variant), quantity=quantity, step=step, value=mean, low=min(values), high=max(values)
+                )
 
 
 def _lengths(frame: Frame, sweep: Sweep, mode: Mode) -> Iterator[LengthSpot]:
@@ -149,6 +156,7 @@ def _sources(frame: Frame, cells: pd.DataFrame) -> Iterator[Source]:
             key=cell.key, variant=cell.variant, lane=cell.lane, seed=int(cell.seed), outcome=cell.outcome,
             reason=cell.reason, machine=cell.machine, started=cell.started, seconds=float(cell.seconds),
             digest=f"{cell.code}-{cell.variant_code}", numbers=tuple(_numbers(frame, cell.Index)),
+            implementation=cell.implementation,
         )  # fmt: skip
 
 

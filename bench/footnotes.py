@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from . import wording
+from .aggregate import DRAWS
 from .board import Footnote
 from .cell import REFERENCE
 from .frame import Frame
-from .frontier import DRAWS, frontier, frontier_shares
+from .frontier import frontier, frontier_shares
 from .intervals import LEVEL, Estimate
 from .matched import Curves, Rival, gap_at_equal_state, gap_at_equal_time
 from .question import Question
@@ -19,15 +22,20 @@ from .record import Machine
 from .score import BATCHES, CAP, ratio
 from .timings import Timing, controls, floor_of
 from .trials import Trials
+from .yardstick import Yardstick
 
 PERCENT = f"{LEVEL:.0%}".replace("%", " %")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the rows of a task's board share. `setting`: the preset in full; `stale`: counts by reason."""
+    """What the rows of a task's board share. `setting`: the preset in full; `stale`: counts by reason.
+
+    `implementations`: which code ran, by variant. `signatures`: how the scores were computed, where Records say.
+    """
 
     question: Question
+    yardstick: Yardstick
     trials: Mapping[str, Trials]
     timings: dict[str, Timing]
     margin: float
@@ -46,16 +54,23 @@ class Facts:
     at_equal_time: Mapping[str, Estimate]
     state_bytes: Mapping[str, float]
     at_equal_state: Mapping[str, Rival]
+    implementations: Mapping[str, str]
+    signatures: tuple[str, ...]
+
+    @property
+    def implementations_differ(self) -> bool:
+        return len(set(self.implementations.values())) > 1
 
     @classmethod
     def of(
         cls,
         frame: Frame,
         question: Question,
+        yardstick: Yardstick,
         trials: Mapping[str, Trials],
         timings: dict[str, Timing],
         curves: Curves,
-        margin: float,
+        margin: float | None,
     ) -> Facts:
         cells = question.cells(frame, "train", "time", "baseline")
         reference = cells[cells["variant"] == REFERENCE]
@@ -69,9 +84,10 @@ class Facts:
         rivals = {name: gap_at_equal_state(name, trials, state_bytes) for name in state_bytes}
         return cls(
             question=question,
+            yardstick=yardstick,
             trials=trials,
             timings=timings,
-            margin=margin,
+            margin=yardstick.margin if margin is None else margin,
             setting=next((s for s in reversed(cells["setting"].tolist()) if s), {}),
             sources=tuple(sorted(set(placed["source"]) - {""})),
             notes=tuple(dict.fromkeys(note for notes in placed["notes"] for note in notes)),
@@ -91,12 +107,33 @@ class Facts:
             at_equal_time=_at_equal_time(trials, timings, curves),
             state_bytes=state_bytes,
             at_equal_state={name: rival for name, rival in rivals.items() if rival is not None},
+            implementations=_implementations(cells),
+            signatures=_signatures(frame, trials, yardstick),
         )
 
 
 def _frontier(trials: Mapping[str, Trials], timings: Mapping[str, Timing], names: frozenset[str]) -> frozenset[str]:
     costs = {name: timing.standing.value for name, timing in timings.items() if name in names and timing.standing}
-    return frozenset(frontier({name: trials[name].accuracy().value for name in costs}, costs))
+    quality = {name: trials[name].yardstick.sign * trials[name].mean for name in costs}
+    return frozenset(frontier(quality, costs))
+
+
+def _implementations(cells: pd.DataFrame) -> dict[str, str]:
+    """Which code of each variant was timed, and which trained where that is another; the newest Record of each."""
+    newest = cells[cells["implementation"] != ""].drop_duplicates(["variant", "lane"], keep="last")
+    by_lane = {(row.variant, row.lane): row.implementation for row in newest.itertuples()}
+    found = {}
+    for variant in sorted({variant for variant, _ in by_lane}):
+        timed, trained = by_lane.get((variant, "time"), ""), by_lane.get((variant, "train"), "")
+        found[variant] = timed or trained
+        if timed and trained and timed != trained:
+            found[variant] = f"{timed} (trained: {trained})"
+    return found
+
+
+def _signatures(frame: Frame, trials: Mapping[str, Trials], yardstick: Yardstick) -> tuple[str, ...]:
+    tested = (frame.number(yardstick.name, at, split="test") for one in trials.values() for at in one.rows)
+    return tuple(sorted({str(m.where["signature"]) for m in tested if m is not None and m.where.get("signature")}))
 
 
 def _at_equal_time(
@@ -140,7 +177,7 @@ def _data(facts: Facts) -> Iterator[Footnote]:
     if question.selection == "test":
         yield Footnote(
             topic="selection",
-            text="the checkpoint was chosen on the test split, as Long Range Arena does: accuracies are too high",
+            text="the checkpoint was chosen on the test split, as Long Range Arena does: results are too good",
             warning=True,
         )
 
@@ -167,21 +204,36 @@ def _quality(facts: Facts) -> Iterator[Footnote]:
         return
     reference = facts.trials.get(REFERENCE)
     seeds = sorted({seed for t in able for seed in t.seeds})
-    kept = all(t.correct for t in able)
-    pairing = "paired by example" if kept else "not all predictions are kept: taken as independent, which is wider"
-    examples = f"{max(t.examples for t in able):,} test examples"
+    kept, yardstick = all(t.keeps_examples for t in able), facts.yardstick
+    count = max(t.examples for t in able)
+    examples = f"{count:,} test examples" if count else "test examples"
+    bare = not yardstick.is_share and not kept
+    if bare:
+        over, how = "", "; not over test examples, of which no statistics are at hand: on these very ones alone"
+    elif yardstick.is_share:
+        pairing = "paired by example" if kept else "not all predictions are kept: taken as independent, which is wider"
+        over, how = f" and over test examples ({pairing}), their squares added", ""
+    else:
+        over = f" and over test examples ({DRAWS} bootstrap draws, paired by example), their squares added"
+        how = ""
     if len(seeds) == 1:
-        text = f"seed {seeds[0]} alone on {examples}; ±: {PERCENT} interval over the examples, not over seeds"
+        of_one = "no interval" if bare else f"±: {PERCENT} interval over the examples, not over seeds"
+        text = f"seed {seeds[0]} alone on {examples}; {of_one}"
     else:
         text = (
             f"mean over seeds {wording.listed([str(s) for s in seeds])}, each on the same {examples}; ± and brackets: "
-            f"{PERCENT} intervals over seeds (Student's t) and over test examples ({pairing}), their squares added"
+            f"{PERCENT} intervals over seeds (Student's t){over}{how}"
         )
-    yield Footnote(topic="accuracy", text=text)
+    yield Footnote(topic=yardstick.title, text=text, warning=bare)
+    if facts.signatures:
+        several = len(facts.signatures) > 1
+        apart = ". These are not the same score: do not compare across them" if several else ""
+        yield Footnote(topic=yardstick.title, text=f"{'; '.join(facts.signatures)}{apart}", warning=several)
     if reference is not None and sum(not t.lack for t in able) > 1 and facts.setting.get("ranked", True):
         yield Footnote(
             topic="verdict",
-            text=f"margin of {wording.margin(facts.margin)} below {REFERENCE}, by the interval of the difference",
+            text=f"margin of {yardstick.margin_words(facts.margin)} {'above' if yardstick.sign < 0 else 'below'} "
+            f"{REFERENCE}, by the interval of the difference",
         )
         yield Footnote(
             topic="rank",
@@ -217,23 +269,24 @@ def _cost(facts: Facts) -> Iterator[Footnote]:
             warning=True,
         )
     if len(facts.trained_on) > 1:
-        yield Footnote(topic="machines", text=f"accuracies come from machines {wording.listed(facts.trained_on)}")
+        yield Footnote(topic="machines", text=f"quality comes from machines {wording.listed(facts.trained_on)}")
     if facts.frontier_shares:
         yield Footnote(
             topic="frontier",
             text=f"share of {DRAWS} bootstrap draws over seeds, test examples and rounds in which no other is at "
-            "once as accurate and as fast; ● where none is by the values shown",
+            "once as good and as fast; ● where none is by the values shown",
         )
     if facts.at_equal_time:
         yield Footnote(
             topic="at equal time",
-            text=f"best validation accuracy against {REFERENCE}'s after the time that {REFERENCE} trained; the faster "
-            "are not trained on and the slower stop mid-schedule, so both are understated; the rest is at equal steps",
+            text=f"best validation {facts.yardstick.title} against {REFERENCE}'s after the time that {REFERENCE} "
+            "trained; the faster are not trained on and the slower stop mid-schedule, so both are understated; the rest "
+            "is at equal steps",
         )
     if facts.at_equal_state:
         yield Footnote(
             topic="at equal state",
-            text="matched: at most as many bytes of decode state per sequence; held against the most accurate other "
+            text="matched: at most as many bytes of decode state per sequence; held against the best other "
             "variant within them, whose luck in being chosen counts against the variant; at equal steps",
         )
     yield from _null_control(facts)

@@ -17,8 +17,8 @@ from .record import Machine, Measurement, Record
 
 _CELL = (
     "key", "variant", "task", "preset", "seed", "lane", "selection", "protocol", "outcome", "reason", "machine",
-    "fidelity", "source", "notes", "counts", "code", "variant_code", "block", "setting", "artifacts", "started",
-    "seconds",
+    "fidelity", "source", "notes", "counts", "code", "variant_code", "block", "setting", "implementation",
+    "artifacts", "started", "seconds",
 )  # fmt: skip
 
 HEAD = ("at", "name", "layer", "head", "value")
@@ -152,7 +152,8 @@ def _row(record: Record) -> dict[str, Any]:
         "fidelity": data.fidelity if data else "", "source": data.source if data else "",
         "notes": data.notes if data else (), "counts": data.counts if data else {},
         "code": f"{protocol_code}-{task_code}", "variant_code": variant_code, "block": record.block,
-        "setting": record.setting, "artifacts": record.artifacts, "started": record.started, "seconds": record.seconds,
+        "setting": record.setting, "implementation": record.implementation, "artifacts": record.artifacts,
+        "started": record.started, "seconds": record.seconds,
     }  # fmt: skip
 
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from .aggregate import DRAWS
+from .score import Draws
 from .timings import Timing
 from .trials import Trials
 
-DRAWS = 400
-
-Draws = npt.NDArray[np.float64]
+DIGITS = 9
+"""Decimals of a score in its unit, and of a log-ratio, in which draws must differ."""
 
 
 def frontier(quality: Mapping[str, float], cost: Mapping[str, float]) -> set[str]:
@@ -44,38 +45,40 @@ def frontier_shares(trials: Mapping[str, Trials], timings: Mapping[str, Timing])
     if len(names) < 2:
         return {}
     rng = np.random.default_rng(0)
-    quality = np.stack(_quality({n: trials[n] for n in names}, rng))
-    cost = np.stack(_cost({n: timings[n] for n in names}, rng))
-    # one is beaten where another is at least as good in both and better in one: (one, other, draws)
-    as_good = (quality[None] >= quality[:, None]) & (cost[None] <= cost[:, None])
-    better = (quality[None] > quality[:, None]) | (cost[None] < cost[:, None])
-    beaten = (as_good & better).any(axis=1)
-    return {name: float(1 - share) for name, share in zip(names, beaten.mean(axis=1), strict=True)}
+    # variants that tie must tie on every processor, whatever the last bits of its logarithms are
+    quality = np.round(np.stack(_quality({n: trials[n] for n in names}, rng)), DIGITS)
+    cost = np.round(np.stack(_cost({n: timings[n] for n in names}, rng)), DIGITS)
+    beaten = np.zeros(quality.shape, dtype=bool)
+    for one in range(len(names)):
+        # one is beaten where another is at least as good in both and better in one
+        as_good = (quality >= quality[one]) & (cost <= cost[one])
+        beaten[one] = (as_good & ((quality > quality[one]) | (cost < cost[one]))).any(axis=0)
+    return {name: int(free) / DRAWS for name, free in zip(names, (~beaten).sum(axis=1), strict=True)}
 
 
 def _quality(trials: Mapping[str, Trials], rng: np.random.Generator) -> list[Draws]:
+    """Larger is better, whichever the yardstick."""
     count = min(len(t.seeds) for t in trials.values())
-    seeds = rng.multinomial(count, [1 / count] * count, DRAWS) / count
-    kept = {t.correct[0].shape if t.correct else None for t in trials.values()}
-    paired = len(kept) == 1 and None not in kept
-    weights = _weights(next(iter(trials.values())).examples, rng) if paired else None
+    seeds = rng.multinomial(count, [1 / count] * count, DRAWS)
+    # one may do without what is known of its examples only where all do
+    paired = all(t.keeps_examples for t in trials.values()) and len({t.examples for t in trials.values()}) == 1
     found = []
     for t in trials.values():
-        if weights is not None and t.correct:
-            by_seed = (weights @ np.stack(t.correct[:count]).astype(np.float32).T).astype(np.float64)
-        else:
-            noise = np.sqrt(np.asarray(t.shares) * (1 - np.asarray(t.shares)) / t.examples).mean()
-            by_seed = np.asarray(t.shares[:count])[None, :] + noise * rng.standard_normal((DRAWS, 1))
-        centre = by_seed.mean(axis=1, keepdims=True)
+        drawn = t.resampled() if paired else None
+        by_seed = _toss(t, count, rng) if drawn is None else drawn[:, :count]
+        centre = by_seed.sum(axis=1, keepdims=True) / count
         wide = centre + (by_seed - centre) * math.sqrt(count / (count - 1))
-        found.append((wide * seeds).sum(axis=1))
+        found.append(t.yardstick.sign * (wide * seeds).sum(axis=1) / count)
     return found
 
 
-def _weights(examples: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    counts = rng.poisson(1.0, (DRAWS, examples)).astype(np.float32)
-    counts /= counts.sum(axis=1, keepdims=True)
-    return counts
+def _toss(trials: Trials, count: int, rng: np.random.Generator) -> Draws:
+    scores = np.asarray(trials.scores[:count])[None, :]
+    if not trials.yardstick.is_share:
+        return np.repeat(scores, DRAWS, axis=0)
+    noise = np.sqrt(np.asarray(trials.scores) * (1 - np.asarray(trials.scores)) / trials.examples).mean()
+    tossed: Draws = scores + noise * rng.standard_normal((DRAWS, 1))
+    return tossed
 
 
 def _cost(timings: Mapping[str, Timing], rng: np.random.Generator) -> list[Draws]:

@@ -23,6 +23,7 @@ LEAST_ROUNDS = 3
 BATCHES = 10
 
 Correct = npt.NDArray[np.uint8]
+Draws = npt.NDArray[np.float64]
 Verdict = Literal["better", "within margin", "worse", "undecided"]
 
 
@@ -129,6 +130,43 @@ def quality_gap(
         test = math.sqrt((p * (1 - p) + q * (1 - q)) / examples)
     seeds = mean_estimate(differences).noise if len(differences) > 1 else ()
     return Estimate(math.fsum(differences) / len(differences), (*seeds, Noise(max(test, 1 / examples))))
+
+
+def corpus_level(scores: Sequence[float], draws: Draws | None = None) -> Interval:
+    """Mean over seeds of a score that is no share, such as BLEU, with an interval over seeds (t) and test examples.
+
+    `draws`: (draws, seeds), the scores of resampled examples; every seed is judged on the same. Without them the
+    interval is over seeds alone, on these very examples. The squares of both half-widths are added.
+
+    >>> draws = np.array([[19.0, 21.0, 20.0], [21.0, 23.0, 22.0]])  # means 20 and 22: error √2
+    >>> alone, both = corpus_level([20.0, 22.0, 21.0]), corpus_level([20.0, 22.0, 21.0], draws)
+    >>> round(alone.high - 21, 3), round(both.high - 21, 3)  # 4.303 / √3; with 1.96 × √2 in squares
+    (2.484, 3.722)
+    """
+    seeds = mean_estimate(scores).noise if len(scores) > 1 else ()
+    return Estimate(math.fsum(scores) / len(scores), (*seeds, *_noise_of(draws))).interval()
+
+
+def corpus_gap(
+    ours: Sequence[float], theirs: Sequence[float], our_draws: Draws | None = None, their_draws: Draws | None = None
+) -> Estimate:
+    """Mean difference of two variants' scores on the same seeds, with the noise of seeds (t) and of test examples.
+
+    Draws as in `corpus_level`: the same examples in the same draw, so that they are paired; the deviation of the
+    difference over draws is its error (Koehn 2004 resamples translations so).
+
+    >>> ours, theirs = np.array([[30.0], [34.0]]), np.array([[29.0], [32.0]])  # ahead by 1 and by 2
+    >>> corpus_gap([32.0], [30.5], ours, theirs).noise == (Noise(math.sqrt(0.5)),)
+    True
+    """
+    differences = [float(one) - float(other) for one, other in zip(ours, theirs, strict=True)]
+    seeds = mean_estimate(differences).noise if len(differences) > 1 else ()
+    draws = our_draws - their_draws if our_draws is not None and their_draws is not None else None
+    return Estimate(math.fsum(differences) / len(differences), (*seeds, *_noise_of(draws)))
+
+
+def _noise_of(draws: Draws | None) -> tuple[Noise, ...]:
+    return () if draws is None else (Noise(float(draws.mean(axis=1).std(ddof=1))),)
 
 
 def verdict(gap: Interval, margin: float) -> Verdict:

@@ -11,6 +11,8 @@ import json
 import os
 import re
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +25,11 @@ from .record import Outcome, Record
 
 LOCAL = Path("results/local")
 """Where runs write unless told otherwise; `results/` itself holds what is committed."""
+
+UNREADABLE = (
+    StoreError, OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading arrays from an artifact may raise where that is missing, torn, or made to do harm."""
 
 _MACHINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _SUFFIX = re.compile(r"(\.[a-z0-9]{1,12}){1,2}")

@@ -1,4 +1,4 @@
-"""The board of a suite: accuracy task by task first, then the average that these cells give, and who covers all."""
+"""The board of a suite: quality task by task first, then the average that these cells give, and who covers all."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .lengthboard import mean_of
 from .question import Question
 from .ranks import standings
 from .trials import Predictions, Trials, trials_of_all
+from .yardstick import Yardstick, yardstick_of
 
 
 def board_for_suite(
@@ -41,6 +42,13 @@ def board_for_suite(
     if len(by_task) < len(questions) or apart:
         axes = ", ".join(apart) or "fidelity or machine"
         raise SelectionError(f"the suite {name} needs one question a task, but these differ in {axes}; choose one")
+    yardsticks = {yardstick_of(frame, question) for question in questions}
+    if len(yardsticks) > 1:
+        titles = wording.listed(sorted(one.title for one in yardsticks))
+        raise SelectionError(
+            f"the tasks of {name} are judged by {titles}, which have no average; show each alone"
+        )
+    (yardstick,) = yardsticks
     found = {task: trials_of_all(frame, question, predictions) for task, question in by_task.items()}
     tasks = sorted({*by_task, *wanted})
     variants = sorted({variant for trials in found.values() for variant in trials})
@@ -52,19 +60,20 @@ def board_for_suite(
 
     columns = (
         *(
-            Column(name=task, title=task, unit="%", better="higher", importance=1, description="test accuracy")
+            Column(name=task, title=task, unit=yardstick.unit, better=yardstick.better, importance=1,
+                   description=f"test {yardstick.title}")
             for task in tasks
         ),
-        Column(name="average", title="average", unit="%", better="higher", importance=0,
-               description="mean of the accuracies before it"),
-        Column(name="gap", title=f"vs {REFERENCE}", unit="points", better="higher", importance=0,
+        Column(name="average", title="average", unit=yardstick.unit, better=yardstick.better, importance=0,
+               description=f"mean {yardstick.title} of the tasks before it"),
+        Column(name="gap", title=f"vs {REFERENCE}", unit=yardstick.of_difference, better=yardstick.better, importance=0,
                description="mean over tasks of the differences to the reference, with its 95 % interval"),
         Column(name="coverage", title="tasks", importance=2, description="tasks that count for this variant"),
     )  # fmt: skip
     rows = {
         variant: Row(
             name=variant,
-            entries=_entries(variant, tasks, found, not lacks[variant]),
+            entries=_entries(variant, tasks, found, not lacks[variant], yardstick),
             reason=lacks[variant] or "nothing to be ranked against",
         )
         for variant in variants
@@ -73,7 +82,7 @@ def board_for_suite(
     return Board(
         name=f"suite {name}/{questions[0].preset}/{questions[0].selection}",
         title=f"suite {name}, preset {questions[0].preset}",
-        question=f"Which attention is right most often over the {len(tasks)} tasks of {name}?",
+        question=f"Which attention {yardstick.question} over the {len(tasks)} tasks of {name}?",
         columns=columns,
         ranked=in_order(order, rows),
         unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
@@ -93,7 +102,7 @@ def _lack(variant: str, tasks: list[str], found: Mapping[str, Mapping[str, Trial
 
 
 def _entries(
-    variant: str, tasks: list[str], found: Mapping[str, Mapping[str, Trials]], able: bool
+    variant: str, tasks: list[str], found: Mapping[str, Mapping[str, Trials]], able: bool, yardstick: Yardstick
 ) -> tuple[Entry, ...]:  # fmt: skip
     entries, values = [], []
     for task in tasks:
@@ -101,23 +110,23 @@ def _entries(
         if trials is None or not trials.seeds:
             entries.append(Entry())
             continue
-        share = trials.accuracy()
-        values.append(share.value)
+        level = trials.level()
+        values.append(level.value)
+        value, low, high = (yardstick.points * end for end in (level.value, level.low, level.high))
         entries.append(
-            Entry(text=wording.points(share), brief=f"{100 * share.value:.1f}", value=100 * share.value,
-                  low=100 * share.low, high=100 * share.high)
-        )  # fmt: skip
+            Entry(text=yardstick.level(level), brief=yardstick.value(level.value), value=value, low=low, high=high)
+        )
     covered = sum(variant in found.get(task, {}) and not found[task][variant].lack for task in tasks)
     average, gap = Entry(), Entry()
     if able:
         mean = sum(values) / len(values)
-        average = Entry(text=f"{100 * mean:.1f}", value=100 * mean)
+        average = Entry(text=yardstick.value(mean), value=yardstick.points * mean)
         if variant == REFERENCE:
             gap = Entry(text="reference", value=0.0)
         else:
             ends = mean_of([found[task][variant].gap(found[task][REFERENCE]) for task in tasks]).interval()
-            gap = Entry(text=wording.signed_points(ends), value=100 * ends.value, low=100 * ends.low,
-                        high=100 * ends.high)  # fmt: skip
+            shown = yardstick.difference(ends)
+            gap = Entry(text=yardstick.gap(ends), value=shown.value, low=shown.low, high=shown.high)
     return (*entries, average, gap, Entry(text=f"{covered} of {len(tasks)}", value=covered))
 
 

@@ -1,4 +1,4 @@
-"""The board of one task: quality ranks, with what it costs beside them."""
+"""The board of one task: ranks by the score that the task is judged by, with what it costs beside them."""
 
 from __future__ import annotations
 
@@ -6,59 +6,23 @@ import math
 from collections.abc import Sequence
 
 from . import wording
-from .board import Board, Column, Entry, Footnote, Row, in_order
+from .board import Board, Entry, Footnote, Row, in_order
 from .cell import REFERENCE
+from .columns import columns
 from .footnotes import Facts, footnotes
 from .frame import Frame
 from .intervals import Interval
 from .matched import Curves
 from .question import Question
 from .ranks import standings
-from .record import Outcome
+from .record import Measurement, Outcome
 from .score import CAP, LEAST_SEEDS, accuracy, ratio, verdict
 from .timings import CAPPED, Timing, floor_of, timings_of_all
 from .trials import Predictions, Trials, outcome_words, trials_of_all
+from .yardstick import Yardstick, yardstick_of
 
 Rows = Sequence[int]
 """Of the Frame."""
-
-COLUMNS = (
-    Column(name="accuracy", title="accuracy", unit="%", better="higher", importance=0,
-           description="mean test accuracy over seeds, with its 95 % interval"),
-    Column(name="gap", title=f"vs {REFERENCE}", unit="points", better="higher", importance=1,
-           description="mean difference to the reference on the same seeds, with its 95 % interval"),
-    Column(name="verdict", title="verdict", importance=4,
-           description="what that interval proves, given the margin"),
-    Column(name="step_time", title="step time", unit="× reference", better="lower", importance=1,
-           description="time of one training step over the reference's in the same rounds"),
-    Column(name="memory", title="peak memory", unit="× reference", better="lower", importance=3,
-           description="peak memory of one training step over the reference's"),
-    Column(name="sparsity", title="zeros", unit="fraction", importance=2,
-           description="share of allowed attention weights that are exactly zero"),
-    Column(name="block_sparsity", title="zero blocks", unit="fraction", importance=5,
-           description="share of 64 × 64 blocks without any positive weight: only these can save time"),
-    Column(name="null_rate", title="null", unit="fraction", importance=6,
-           description="share of queries that attend to nothing"),
-    Column(name="frontier", title="on frontier", unit="fraction", better="higher", importance=5,
-           description="share of bootstrap draws in which no other is at once as accurate and as fast"),
-    Column(name="equal_time", title="at equal time", unit="points", better="higher", importance=8,
-           description="validation accuracy against the reference's after the time that the reference trained"),
-    Column(name="state", title="decode state", unit="bytes", better="lower", importance=8,
-           description="bytes that decoding keeps per sequence, all layers, at the length of the task"),
-    Column(name="equal_state", title="at equal state", unit="points", better="higher", importance=9,
-           description="test accuracy against the best other variant that decodes with no more bytes"),
-    Column(name="dividend", title="dividend", better="higher", importance=9,
-           description="speed-up × declared density; 1 where all of the promised saving was realised"),
-    Column(name="parameters", title="parameters", unit="count", better="lower", importance=7,
-           description="trainable parameters of the whole model"),
-    Column(name="examples_rate", title="examples/s", unit="1/second", better="higher", importance=10,
-           description="examples per second of training"),
-    Column(name="tokens_rate", title="tokens/s", unit="1/second", better="higher", importance=8,
-           description="real tokens per second of training, padding not counted"),
-    Column(name="padded_tokens_rate", title="with padding", unit="1/second", better="higher", importance=11,
-           description="tokens per second of training, padding counted"),
-    Column(name="seeds", title="seeds", unit="count", importance=3, description="seeds trained"),
-)  # fmt: skip
 
 
 def board_for_task(
@@ -67,23 +31,27 @@ def board_for_task(
     *,
     predictions: Predictions = lambda name: None,
     curves: Curves = lambda name: None,
-    margin: float = 1.0,
+    margin: float | None = None,
 ) -> Board:
-    """Ranks by accuracy with cost beside it; `margin`: how many points below the reference still count as no worse."""
+    """Ranks by the task's yardstick with cost beside it.
+
+    `margin`: how many points worse than the reference still count as no worse, None for the yardstick's own.
+    """
+    yardstick = yardstick_of(frame, question)
     trials = trials_of_all(frame, question, predictions)
     timings = timings_of_all(frame, question)
-    facts = Facts.of(frame, question, trials, timings, curves, margin)
+    facts = Facts.of(frame, question, yardstick, trials, timings, curves, margin)
     rows = {name: _row(name, frame, trials.get(name), timings.get(name), facts) for name in sorted({*trials, *timings})}
     able = {name: t for name, t in trials.items() if not t.lack and facts.setting.get("ranked", True)}
     order = standings(list(able), lambda one, other: able[one].gap(able[other])) if len(able) > 1 else []
     return Board(
         name=question.name,
         title=f"{question.task}, preset {question.preset}",
-        question=f"Which attention is right most often on {question.task}, and what does it cost against {REFERENCE}?",
-        columns=COLUMNS,
+        question=f"Which attention {yardstick.question} on {question.task}, and what does it cost against {REFERENCE}?",
+        columns=columns(yardstick),
         ranked=in_order(order, rows),
         unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
-        baselines=tuple(_baselines(frame, question)),
+        baselines=tuple(_baselines(frame, question, yardstick)),
         footnotes=footnotes(facts) + _marks(rows),
     )
 
@@ -108,11 +76,12 @@ def _reason(trials: Trials | None, timing: Timing | None, facts: Facts) -> str:
 def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, facts: Facts) -> Row:
     reference = facts.trials.get(REFERENCE)
     rows = [*(trials.rows if trials else ()), *([timing.row] if timing else ())]
-    share, gap, proven = Entry(), Entry(), Entry()
+    yardstick = facts.yardstick
+    level, gap, proven = Entry(), Entry(), Entry()
     if trials and trials.seeds:
-        found = trials.accuracy()
+        found = trials.level()
         alone = "" if len(trials.seeds) >= LEAST_SEEDS else "few seeds"
-        share = _scaled(found, 100, wording.points(found), note=alone)
+        level = _scaled(found, yardstick.points, yardstick.level(found), note=alone)
         if name == REFERENCE:
             gap = Entry(text="reference", value=0.0)
         elif reference and set(reference.seeds) & set(trials.seeds):
@@ -120,12 +89,12 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
             ends = estimate.interval()
             enough = len(set(reference.seeds) & set(trials.seeds)) >= LEAST_SEEDS
             if enough:
-                gap = _scaled(ends, 100, wording.signed_points(ends), brief=wording.plus_minus(ends))
-                proven = Entry(text=_verdict_words(ends, facts.margin))
+                gap = _advantage(ends, yardstick)
+                proven = Entry(text=_verdict_words(ends, facts))
             else:
-                gap = Entry(text=wording.signed(ends.value), value=100 * ends.value)
+                gap = Entry(text=yardstick.signed(ends.value), value=yardstick.difference(ends).value)
     entries = {
-        "accuracy": share,
+        yardstick.name: level,
         "gap": gap,
         "verdict": proven,
         "step_time": _step_time(timing, facts),
@@ -143,10 +112,11 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "tokens_rate": _rate(frame, rows, "tokens_per_second"),
         "padded_tokens_rate": _rate(frame, rows, "padded_tokens_per_second"),
         "seeds": Entry(text=str(len(trials.seeds)), value=len(trials.seeds)) if trials else Entry(),
+        "implementation": Entry(text=facts.implementations.get(name, "") if facts.implementations_differ else ""),
     }
     return Row(
         name=name,
-        entries=tuple(entries[c.name] for c in COLUMNS),
+        entries=tuple(entries[c.name] for c in columns(yardstick)),
         reason=_reason(trials, timing, facts),
         records=tuple(frame.key(at) for at in rows),
     )
@@ -157,13 +127,22 @@ def _scaled(found: Interval, scale: float, text: str, *, note: str = "", brief: 
     return Entry(text=text, brief=brief, value=value, low=low, high=high, note=note)
 
 
-def _verdict_words(gap: Interval, margin: float) -> str:
+def _advantage(ends: Interval, yardstick: Yardstick, suffix: str = "") -> Entry:
+    shown = yardstick.difference(ends)
+    return Entry(
+        text=yardstick.gap(ends) + suffix, brief=yardstick.gap_in_brief(ends) + suffix, value=shown.value,
+        low=shown.low, high=shown.high,
+    )  # fmt: skip
+
+
+def _verdict_words(gap: Interval, facts: Facts) -> str:
+    margin = facts.yardstick.margin_words(facts.margin)
     return {
         "better": "better",
-        "within margin": f"within {wording.margin(margin)}",
-        "worse": f"worse by > {wording.margin(margin)}",
+        "within margin": f"within {margin}",
+        "worse": f"worse by > {margin}",
         "undecided": "undecided",
-    }[verdict(gap, margin / 100)]
+    }[verdict(gap, facts.margin / facts.yardstick.points)]
 
 
 def _step_time(timing: Timing | None, facts: Facts) -> Entry:
@@ -221,8 +200,7 @@ def _equal_time(name: str, facts: Facts) -> Entry:
     gap = facts.at_equal_time.get(name)
     if gap is None:
         return Entry()
-    ends = gap.interval()
-    return _scaled(ends, 100, wording.signed_points(ends), brief=wording.plus_minus(ends))
+    return _advantage(gap.interval(), facts.yardstick)
 
 
 def _state(name: str, facts: Facts) -> Entry:
@@ -234,9 +212,7 @@ def _equal_state(name: str, facts: Facts) -> Entry:
     rival = facts.at_equal_state.get(name)
     if rival is None:
         return Entry()
-    ends = rival.gap.interval()
-    against = f" vs {rival.name}"
-    return _scaled(ends, 100, wording.signed_points(ends) + against, brief=wording.plus_minus(ends) + against)
+    return _advantage(rival.gap.interval(), facts.yardstick, f" vs {rival.name}")
 
 
 def _parameters(frame: Frame, rows: Rows, facts: Facts) -> Entry:
@@ -252,17 +228,24 @@ def _rate(frame: Frame, rows: Rows, name: str) -> Entry:
     return Entry(text=wording.count(found[-1]), value=found[-1]) if found else Entry()
 
 
-def _baselines(frame: Frame, question: Question) -> list[Row]:
+def _baselines(frame: Frame, question: Question, yardstick: Yardstick) -> list[Row]:
     cells = question.cells(frame, "baseline").drop_duplicates("variant", keep="last").sort_values("variant")
     found = []
     for at, cell in cells.iterrows():
-        tested = frame.number("accuracy", at, split="test")
-        if cell["outcome"] != Outcome.OK or tested is None or not tested.where.get("examples"):
+        tested = frame.number(yardstick.name, at, split="test")
+        level = _level_of_one(tested, yardstick) if cell["outcome"] == Outcome.OK and tested is not None else None
+        if level is None:
             reason = ": ".join(filter(None, [outcome_words(cell["outcome"]), cell["reason"]]))
-            found.append(Row(name=cell["variant"], entries=(Entry(),) * len(COLUMNS), reason=reason))
+            found.append(Row(name=cell["variant"], entries=(Entry(),) * len(columns(yardstick)), reason=reason))
             continue
-        here = accuracy([tested.value], int(tested.where["examples"]))
-        share = _scaled(here, 100, wording.points(here))
-        entries = tuple(share if c.name == "accuracy" else Entry() for c in COLUMNS)
+        shown = _scaled(level, yardstick.points, yardstick.level(level))
+        entries = tuple(shown if c.name == yardstick.name else Entry() for c in columns(yardstick))
         found.append(Row(name=cell["variant"], entries=entries, records=(cell["key"],)))
     return found
+
+
+def _level_of_one(tested: Measurement, yardstick: Yardstick) -> Interval | None:
+    if not yardstick.is_share:
+        return wording.point(tested.value)
+    examples = tested.where.get("examples")
+    return accuracy([tested.value], int(examples)) if examples else None

@@ -7,41 +7,6 @@ from .intervals import Interval
 MINUS = "−"
 
 
-def points(share: Interval) -> str:
-    """
-    >>> points(Interval(0.619, 0.606, 0.632))
-    '61.9 ± 1.3'
-    """
-    return f"{100 * share.value:.1f} ± {50 * (share.high - share.low):.1f}"
-
-
-def signed_points(gap: Interval) -> str:
-    """
-    >>> signed_points(Interval(0.004, -0.009, 0.017))
-    '+0.4 (−0.9 to +1.7)'
-    """
-    return f"{signed(gap.value)} ({signed(gap.low)} to {signed(gap.high)})"
-
-
-def plus_minus(gap: Interval) -> str:
-    """
-    >>> plus_minus(Interval(0.004, -0.009, 0.017))
-    '+0.4 ± 1.3'
-    """
-    return f"{signed(gap.value)} ± {50 * (gap.high - gap.low):.1f}"
-
-
-def signed(share: float) -> str:
-    """
-    >>> signed(0.004), signed(-0.0001)
-    ('+0.4', '0.0')
-    """
-    text = f"{abs(100 * share):.1f}"
-    if float(text) == 0:
-        return text
-    return (MINUS if share < 0 else "+") + text
-
-
 def speed(ratio: Interval) -> str:
     """A cost ratio to the reference, in the direction that reads well.
 
@@ -62,14 +27,6 @@ def memory(times: float) -> str:
 def point(value: float) -> Interval:
     """A value without an interval."""
     return Interval(value, value, value)
-
-
-def margin(of_points: float) -> str:
-    """
-    >>> margin(1.0), margin(0.5)
-    ('1 point', '0.5 points')
-    """
-    return f"{of_points:g} point{'' if of_points == 1 else 's'}"
 
 
 def percent(share: float) -> str:

@@ -50,7 +50,8 @@ def frontier(exhibit: Exhibit) -> Chart:
     """Quality against cost, with intervals both ways; the line joins who is not beaten in both."""
     data = as_data(exhibit.spots)
     x = alt.X("cost:Q", title="step time, × softmax (log)", scale=alt.Scale(type="log", nice=False, padding=40))
-    y = alt.Y("quality:Q", title="test accuracy, %", scale=alt.Scale(zero=False))
+    title = f"test {visible(exhibit.quality)}"
+    y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
     hint = ["variant:N", alt.Tooltip("quality:Q", format=".1f"), alt.Tooltip("cost:Q", format=".2f")]
     base = alt.Chart(data).encode(color=_colour("variant"))
     line = (
@@ -60,12 +61,11 @@ def frontier(exhibit: Exhibit) -> Chart:
         .encode(x=x, y=y, order="cost:Q")
     )
     across = base.mark_rule(opacity=0.6).encode(x="cost_low:Q", x2="cost_high:Q", y=y)
-    along = base.mark_rule(opacity=0.6).encode(
-        x=x, y=alt.Y("quality_low:Q", title="test accuracy, %"), y2="quality_high:Q"
-    )
+    along = base.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("quality_low:Q", title=title), y2="quality_high:Q")
     dots = base.mark_point(size=90, filled=True, opacity=1).encode(x=x, y=y, shape=_shape("variant"), tooltip=hint)
     names = base.mark_text(align="left", dx=9, dy=-9).encode(x=x, y=y, text="variant:N")
-    return _sized(line + across + along + dots + names, "Quality against cost; up and left is better")
+    up = "up" if exhibit.better == "higher" else "down"
+    return _sized(line + across + along + dots + names, f"Quality against cost; {up} and left is better")
 
 
 def lengths(exhibit: Exhibit) -> Chart:
@@ -92,21 +92,22 @@ def lengths(exhibit: Exhibit) -> Chart:
 
 
 def curves(exhibit: Exhibit) -> Chart:
-    """Validation accuracy and loss over training steps: mean over seeds, band from the lowest to the highest."""
-    data = as_data(exhibit.curves)
+    """Validation quality and loss over training steps: mean over seeds, band from the lowest to the highest."""
     x = alt.X("step:Q", title="training step")
 
-    def panel(name: str, title: str) -> Chart:
+    def panel(quantity: str, title: str) -> Chart:
+        data = as_data([spot for spot in exhibit.curves if spot.quantity == quantity])
         base = alt.Chart(data).encode(color=_colour("variant"))
-        y = alt.Y(f"{name}:Q", title=title, scale=alt.Scale(zero=False))
-        band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y(f"{name}_low:Q", title=title), y2=f"{name}_high:Q")
-        hint = ["variant:N", "step:Q", alt.Tooltip(f"{name}:Q", format=".3f")]
+        y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False))
+        band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q")
+        hint = ["variant:N", "step:Q", alt.Tooltip("value:Q", format=".3f")]
         line = base.mark_line(point=True).encode(x=x, y=y, strokeDash=_dash("variant"), tooltip=hint)
         return _sized(band + line, title)
 
-    accuracy = panel("accuracy", "validation accuracy, %")
-    loss = panel("loss", "validation loss")
-    return alt.vconcat(accuracy, loss).properties(title="Training: mean over seeds, band from lowest to highest")
+    titles = {"quality": f"validation {visible(exhibit.quality)}", "loss": "validation loss"}
+    there = {spot.quantity for spot in exhibit.curves}
+    panels = [panel(quantity, title) for quantity, title in titles.items() if quantity in there]
+    return alt.vconcat(*panels).properties(title="Training: mean over seeds, band from lowest to highest")
 
 
 def heads(exhibit: Exhibit, quantity: str) -> Chart:

@@ -131,6 +131,7 @@
       const item = make("li");
       item.append(make("code", s.key), ` ${s.lane}, seed ${s.seed}, ${s.outcome.replaceAll("_", " ")}; `);
       item.append(`${s.started}, ${s.seconds.toFixed(1)} s on ${s.machine}; code ${s.digest}`);
+      if (s.implementation) item.append(`; ran as ${s.implementation}`);
       if (s.numbers.length) item.append(make("div", s.numbers.join(" · ")));
       if (s.reason) item.append(make("div", s.reason, { className: "long" }));
       list.append(item);

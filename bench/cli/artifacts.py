@@ -10,20 +10,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..matched import Curve
-    from ..score import Correct
     from ..store import Store
 
 MOST_MAP_BYTES = 64_000_000
-
-
-def unreadable() -> tuple[type[Exception], ...]:
-    """What reading arrays from a file may raise where that is missing, torn, or made to do harm."""
-    import zipfile
-    import zlib
-
-    from ..errors import StoreError
-
-    return StoreError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError
 
 
 class StoredPredictions:
@@ -33,21 +22,24 @@ class StoredPredictions:
         self.store = store
         self.told = False
 
-    def __call__(self, name: str) -> Correct | None:
+    def __call__(self, name: str) -> npt.NDArray[Any] | None:
         import numpy as np
 
         from ..errors import StoreError
+        from ..store import UNREADABLE
 
         try:
             with self.store.artifact(name).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                correct = np.asarray(file["correct"])
-        except unreadable() as error:
+                kept: npt.NDArray[Any] = np.asarray(file["statistics" if "statistics" in file else "correct"])
+        except UNREADABLE as error:
             if not self.told:
                 self.told = True
                 why = error if isinstance(error, StoreError) else f"{name} is not a readable .npz of predictions"
                 typer.echo(f"not all predictions are paired by example: {why}", err=True)
             return None
-        return correct if correct.ndim == 1 and correct.dtype == np.uint8 and (correct <= 1).all() else None
+        if kept.dtype == np.float64:
+            return kept if kept.ndim == 2 else None
+        return kept if kept.ndim == 1 and kept.dtype == np.uint8 and (kept <= 1).all() else None
 
 
 class StoredCurves:
@@ -65,8 +57,7 @@ class StoredCurves:
             points = json.loads(self.store.artifact(name).read_text(encoding="utf-8"))
         except (StoreError, OSError, ValueError):
             return None
-        names = {"step", "validation_accuracy", "validation_loss"}
-        sound = isinstance(points, list) and all(isinstance(p, dict) and names <= p.keys() for p in points)
+        sound = isinstance(points, list) and all(isinstance(p, dict) and type(p.get("step")) is int for p in points)
         return points if sound else None
 
 
@@ -81,6 +72,8 @@ class StoredMaps:
 
         import numpy as np
 
+        from ..store import UNREADABLE
+
         try:
             path = self.store.artifact(name)
             with zipfile.ZipFile(path) as archive:
@@ -89,5 +82,5 @@ class StoredMaps:
                     return None
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return np.asarray(file["maps"])
-        except unreadable():
+        except UNREADABLE:
             return None

@@ -24,7 +24,15 @@ Selection = Annotated[
 Fidelity = Annotated[str | None, typer.Option("--fidelity", help="Only official, regenerated or surrogate data.")]
 Task = Annotated[str | None, typer.Option("--task", help="Only these tasks.")]
 Preset = Annotated[str | None, typer.Option("--preset", help="Only these presets.")]
-Margin = Annotated[float, typer.Option(help="Points below the reference that still count as no worse.", min=0.0)]
+Margin = Annotated[
+    float | None,
+    typer.Option(
+        help="Points worse than the reference that still count as no worse; unless said: accuracy 1, BLEU 0.5, "
+        "bits per character 0.02.",
+        min=0.0,
+        show_default=False,
+    ),
+]
 
 
 class Mode(StrEnum):
@@ -55,7 +63,7 @@ def leaderboard(
     lengths: Annotated[bool, typer.Option("--lengths", help="Cost over lengths instead of quality.")] = False,
     mode: Annotated[Mode, typer.Option("--mode", help="Which time a board of cost alone shows.")] = Mode.STEP,
     format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
-    margin: Margin = 1.0,
+    margin: Margin = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write, or an existing folder: then one file a board.")
     ] = None,
@@ -184,7 +192,7 @@ def compare(
     selection: Selection = None,
     fidelity: Fidelity = None,
     machine: Machine = None,
-    margin: Margin = 1.0,
+    margin: Margin = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say how two variants differ, with intervals and in words, question by question."""
@@ -225,7 +233,7 @@ def choose(
     memory: Annotated[
         str | None, typer.Option("--memory", help="Most that a training step, or decoding a sequence, may hold: 40GB.")
     ] = None,
-    margin: Margin = 1.0,
+    margin: Margin = None,
     results: Results = Path("results/local"),
     task: Task = None,
     preset: Preset = None,

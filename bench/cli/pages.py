@@ -44,7 +44,7 @@ def dashboard(
     selection: Selection = None,
     fidelity: Fidelity = None,
     machine: Machine = None,
-    margin: Margin = 1.0,
+    margin: Margin = None,
     figures: Annotated[Picture | None, typer.Option("--figures", help="Also write every figure as a file.")] = None,
 ) -> None:
     """Write one self-contained page: boards, frontier, lengths, sparsity, training curves, and all Records behind."""
@@ -55,9 +55,10 @@ def dashboard(
     wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
     exhibits = _exhibits(results, wanted, margin)
     emit(html.render(exhibits), out / "index.html")
-    typer.echo(f"{out / 'index.html'}: {len(exhibits)} boards")
+    typer.echo(f"{out / 'index.html'}: {len(exhibits)} board{'' if len(exhibits) == 1 else 's'}")
     if figures is not None:
-        typer.echo(f"{out / 'figures'}: {_write_figures(exhibits, out / 'figures', figures)} figures")
+        count = _write_figures(exhibits, out / "figures", figures)
+        typer.echo(f"{out / 'figures'}: {count} figure{'' if count == 1 else 's'}")
 
 
 def needs_extra() -> None:
@@ -73,7 +74,7 @@ def needs_extra() -> None:
         )
 
 
-def _exhibits(results: Path, wanted: Any, margin: float) -> list[Exhibit]:
+def _exhibits(results: Path, wanted: Any, margin: float | None) -> list[Exhibit]:
     from ..exhibition import exhibit_of_sweep, exhibit_of_task
     from ..lengthboard import modes_of, sweeps
     from ..question import questions

@@ -96,6 +96,24 @@ class Bench:
                 **kept | changes,
             )
 
+    def score(
+        self,
+        variant: str,
+        quantity: str,
+        scores: Sequence[float],
+        statistics: Sequence[np.ndarray] | None = None,
+        **changes: object,
+    ) -> None:
+        """One train Record a seed, judged by another quantity than accuracy, with the statistics of each example."""
+        for seed, value in enumerate(scores):
+            kept = {}
+            if statistics is not None:
+                name = hashlib.sha256(f"{variant}{seed}".encode()).hexdigest()[:24] + ".npz"
+                self.artifacts[name] = np.asarray(statistics[seed], dtype=np.float64)
+                kept = {"artifacts": {"predictions": name}}
+            tested = Measurement.of(quantity, value, split="test")
+            self.add(self.cell(variant, seed), [tested, Measurement.of("parameters", 100_000)], **kept | changes)
+
     def time(
         self,
         variant: str,

@@ -94,7 +94,7 @@ def test_quality_that_nobody_measured_is_said(bench) -> None:
     b.time("linear", [0.5 * t for t in TIMES], TIMES)
     found = board(b)
     assert [r.name for r in found.ranked] == ["linear", "softmax"]
-    assert any("accuracy: no variant was trained" in f.text for f in found.footnotes)
+    assert any("quality: no variant was trained" in f.text for f in found.footnotes)
 
 
 def test_the_memory_of_decoding_is_the_state_of_a_sequence(bench) -> None:

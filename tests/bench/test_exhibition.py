@@ -68,7 +68,8 @@ def test_curves_band_from_the_lowest_seed_to_the_highest(bench) -> None:
     frame = frame_of(b.records)
     found = exhibit_of_task(frame, questions(frame)[0], b.predictions, files.get).curves
     # the third curve is not at hand: mean of 50 and 51
-    assert [(c.step, round(c.accuracy, 6), c.accuracy_low, c.accuracy_high) for c in found] == [
+    quality = [c for c in found if c.quantity == "quality"]
+    assert [(c.step, round(c.value, 6), c.low, c.high) for c in quality] == [
         (0, 50.5, 50.0, 51.0),
         (10, 60.5, 60.0, 61.0),
     ]
@@ -114,7 +115,7 @@ def test_the_command_writes_one_page_and_figures(results: Path, tmp_path: Path) 
     app.command()(dashboard)
     found = CliRunner().invoke(app, ["--results", str(results), "--out", str(tmp_path / "site"), "--figures", "svg"])
     assert found.exit_code == 0, found.output
-    assert "1 boards" in found.output
+    assert "index.html: 1 board\n" in found.output
     text = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "entmax[alpha=learned]" in text and '"curves"' in text
     names = sorted(path.name.rpartition("box-1-")[2] for path in (tmp_path / "site" / "figures").iterdir())

@@ -1,6 +1,7 @@
 """Who is not beaten in both, and in how many draws."""
 
 import doctest
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from attnbench.bench.trials import Trials
 
 def trials(name: str, shares: tuple[float, ...], examples: int = 1000) -> Trials:
     correct = tuple((np.arange(examples) < share * examples).astype(np.uint8) for share in shares)
-    return Trials(variant=name, seeds=tuple(range(len(shares))), shares=shares, examples=examples, correct=correct)
+    return Trials(variant=name, seeds=tuple(range(len(shares))), scores=shares, examples=examples, correct=correct)
 
 
 def timing(name: str, factor: float, wobble: float = 0.0, rounds: int = 12) -> Timing:
@@ -61,7 +62,7 @@ def test_a_coin_toss_is_in_about_half_of_the_draws() -> None:
     mixed = {n: trials(n, shares) for n in ("a", "b")}
     for n in mixed:
         rolled = tuple(rng.permutation(c) for c in mixed[n].correct or ())
-        mixed[n] = Trials(variant=n, seeds=(0, 1, 2), shares=shares, examples=1000, correct=rolled)
+        mixed[n] = Trials(variant=n, seeds=(0, 1, 2), scores=shares, examples=1000, correct=rolled)
     # b is the slower in all draws, so it is on the frontier where it is the more accurate
     found = frontier_shares(mixed, {"a": timing("a", 1.0, 0.001), "b": timing("b", 1.1, 0.001)})
     assert found["a"] == 1.0 and found["b"] == pytest.approx(0.5, abs=0.12)
@@ -75,6 +76,17 @@ def test_draws_are_the_same_every_time_and_pairs_stay_paired() -> None:
     assert found == {"a": 1.0, "b": 1.0} == frontier_shares(wild, costs)
 
 
+def test_the_last_bits_of_a_logarithm_change_no_share() -> None:
+    """Two variants that tie in quality in every draw and in cost up to rounding, as processors differ in it."""
+    alike = {n: trials(n, (0.5, 0.6, 0.7)) for n in ("a", "b", "c")}
+    costs = {n: timing(n, 1.5, 0.3) for n in ("a", "b", "c")}
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        logs = costs[name].logs * (1 + rng.choice([-2e-16, 0, 2e-16], len(costs[name].logs)))
+        costs[name] = replace(costs[name], logs=logs)
+    assert frontier_shares(alike, costs) == {"a": 1.0, "b": 1.0, "c": 1.0}
+
+
 def test_who_cannot_be_placed_is_left_out() -> None:
     placed = trials("a", (0.5,) * 3)
     assert frontier_shares({"a": placed}, {"a": timing("a", 1.0)}) == {}
@@ -83,6 +95,6 @@ def test_who_cannot_be_placed_is_left_out() -> None:
 
 
 def test_without_predictions_the_test_set_is_noise_all_the_same() -> None:
-    bare = {n: Trials(variant=n, seeds=(0, 1, 2), shares=(s,) * 3, examples=200) for n, s in (("a", 0.6), ("b", 0.61))}
+    bare = {n: Trials(variant=n, seeds=(0, 1, 2), scores=(s,) * 3, examples=200) for n, s in (("a", 0.6), ("b", 0.61))}
     found = frontier_shares(bare, {"a": timing("a", 1.0), "b": timing("b", 2.0)})
     assert 0.3 < found["b"] < 0.9

@@ -148,7 +148,23 @@ def test_committed_boards_are_what_the_committed_records_give(form: str, suffix:
     if not kept:
         pytest.skip("no boards are committed")
     run("--results", str(COMMITTED), "--format", form, "--out", str(tmp_path))
-    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == kept
+    made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    if form == "json":
+        # processors differ in the last bits of a logarithm, and in nothing else
+        assert {name: near(json.loads(text)) for name, text in made.items()} == {
+            name: json.loads(text) for name, text in kept.items()
+        }
+    else:
+        assert made == kept
+
+
+def near(values: object) -> object:
+    """The same, with every fraction equal to what is within a billionth of it."""
+    if isinstance(values, dict):
+        return {name: near(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [near(value) for value in values]
+    return pytest.approx(values, rel=1e-9, abs=1e-12) if isinstance(values, float) else values
 
 
 def test_what_was_only_timed_is_ranked_by_cost(results: Path, bench) -> None:

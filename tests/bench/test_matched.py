@@ -23,7 +23,7 @@ CURVES = {
 
 
 def trials(name: str, seeds: int = 3) -> Trials:
-    return Trials(variant=name, seeds=tuple(range(seeds)), shares=(0.6,) * seeds, examples=100,
+    return Trials(variant=name, seeds=tuple(range(seeds)), scores=(0.6,) * seeds, examples=100,
                   curves=tuple(f"{name}{seed}" for seed in range(seeds)))  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_what_is_not_known_is_not_told() -> None:
 
 
 def scored(name: str, *shares: float, lack: str = "") -> Trials:
-    return Trials(variant=name, seeds=(0, 1, 2), shares=shares, examples=100, lack=lack)
+    return Trials(variant=name, seeds=(0, 1, 2), scores=shares, examples=100, lack=lack)
 
 
 STATE = {"small": 10.0, "middle": 20.0, "twin": 20.0, "large": 80.0}

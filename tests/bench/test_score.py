@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from attnbench.bench import ranks, score, wording
+from attnbench.bench import aggregate, ranks, score, wording, yardstick
 from attnbench.bench.intervals import Estimate, Interval, Noise, quantile
 from attnbench.bench.ranks import standings
 from attnbench.bench.score import accuracy, capped, geometric_mean, log_ratio, noise_floor, quality_gap, ratio, verdict
 
 
-@pytest.mark.parametrize("module", [score, ranks, wording])
+@pytest.mark.parametrize("module", [score, ranks, wording, aggregate, yardstick])
 def test_examples_in_the_docstrings_hold(module: object) -> None:
     found = doctest.testmod(module)
     assert found.failed == 0 and found.attempted > 0

@@ -41,8 +41,8 @@ def exhibit(board: Board) -> Exhibit:
         for name in ("sparsity", "attention_distance") for at in range(2) for head in range(2)
     )  # fmt: skip
     curves = tuple(
-        CurveSpot(variant="softmax", step=s, accuracy=50 + s, accuracy_low=49 + s, accuracy_high=51 + s,
-                  loss=1 / (s + 1), loss_low=0.9 / (s + 1), loss_high=1.1 / (s + 1)) for s in range(4)
+        CurveSpot(variant="softmax", quantity=name, step=s, value=50.0 + s, low=49.0 + s, high=51.0 + s)
+        for name in ("quality", "loss") for s in range(4)
     )  # fmt: skip
     source = Source(
         key="0123456789abcdef", variant=HOSTILE, lane="train", seed=0, outcome="crashed",
