@@ -1,4 +1,4 @@
-"""The one model that every variant sits in: a pre-norm Transformer encoder with a classification head.
+"""The one model that every variant sits in, of pre-norm Transformer blocks, and the one that classifies.
 
 Shared parameters take their values from the seed alone, so two variants of one seed start from the same model; what a
 variant adds is drawn apart and counted apart.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ..tasks.contract import Problem, Recipe
+from ..tasks.contract import Classification, Problem, Recipe
 from ..variants.contract import AttentionShape, Mask, Variant
 from .cell import axis_seed
 
@@ -22,6 +25,8 @@ BuildVariant = Callable[[AttentionShape], Variant]
 class Attention(nn.Module):
     """Projections round a variant: (batch, length, width) to the same."""
 
+    variant: Variant
+
     def __init__(self, variant: Variant, width: int, heads: int):
         super().__init__()
         self.heads = heads
@@ -30,15 +35,40 @@ class Attention(nn.Module):
         self.project_out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
-        batch, length, width = x.shape
-        query, key, value = (
-            self.project_in(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        )
+        query, key, value = self._heads(x)
         # a variant decides itself what it accumulates in; autocast would cast its float32 scores back down
         with torch.autocast(x.device.type, enabled=False):
             output = self.variant(query, key, value, mask)
-        joined: Tensor = self.project_out(output.transpose(1, 2).reshape(batch, length, width))
+        return self._joined(output)
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One more position of each sequence, (batch, 1, width), with what the variant keeps of those before."""
+        query, key, value = self._heads(x)
+        with torch.autocast(x.device.type, enabled=False):
+            output, state = self.variant.step(query, key, value, state)
+        return self._joined(output), state
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """Query, key and value, (3, batch, heads, length, head_dim)."""
+        batch, length, width = x.shape
+        joined: Tensor = self.project_in(x).view(batch, length, 3, self.heads, width // self.heads)
+        return joined.permute(2, 0, 3, 1, 4)
+
+    def _joined(self, output: Tensor) -> Tensor:
+        batch, heads, length, head_dim = output.shape
+        joined: Tensor = self.project_out(output.transpose(1, 2).reshape(batch, length, heads * head_dim))
         return joined
+
+
+@dataclass(frozen=True, slots=True)
+class BlockState:
+    """What a block keeps while decoding: `kept` by its variant; `past` inputs (batch, seen, width) where it needs them.
+
+    A variant's own sublayer has no step of its own, so its inputs are kept.
+    """
+
+    kept: Any = None
+    past: Tensor | None = None
 
 
 class Block(nn.Module):
@@ -65,20 +95,61 @@ class Block(nn.Module):
         x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return x
 
+    def step(self, x: Tensor, state: BlockState) -> tuple[Tensor, BlockState]:
+        """One more position of each sequence, (batch, 1, width); what comes before attention is run over all so far."""
+        past = state.past
+        if self.before is not None:
+            past = x if past is None else torch.cat([past, x], dim=1)
+            x = x + self.before(past, None)[:, -1:]
+        attended, kept = self.attention.step(self.attention_norm(x), state.kept)
+        x = x + self.dropout(attended)
+        x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return x, BlockState(kept, past)
 
-class Encoder(nn.Module):
+
+class Model(nn.Module):
+    """What training and measuring ask of a model, whatever its problem."""
+
+    recipe: Recipe
+
+    @property
+    def variants(self) -> list[Variant]:
+        """One for each attention, in the order of the layers."""
+        return [module.variant for module in self.modules() if isinstance(module, Attention)]
+
+    def loss(self, batch: Any) -> Tensor:
+        """Mean loss of one batch of the model's kind, in nats, label smoothing only while training."""
+        raise TypeError(f"{type(self).__name__} defines no loss(batch)")
+
+    def auxiliary_loss(self) -> Tensor | None:
+        """Sum of what the variants add to the loss; None where none adds anything."""
+        terms = [term for term in (variant.auxiliary_loss() for variant in self.variants) if term is not None]
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def after_step(self) -> None:
+        for variant in self.variants:
+            variant.after_step()
+
+    def parameter_counts(self) -> tuple[int, int]:
+        """Trainable parameters of the whole model, and of them those that the variants bring."""
+        own = [parameter for variant in self.variants for parameter in variant.parameters()]
+        own += [parameter for name, parameter in self.named_parameters() if "before" in name.split(".")]
+        return _count(list(self.parameters())), _count(own)
+
+
+class Encoder(Model):
     """Embedding, positions, blocks, pooling, head; two towers share all of it and meet in the head."""
 
-    def __init__(self, problem: Problem, recipe: Recipe, build: BuildVariant, seed: int, device: str = "cpu"):
+    def __init__(self, problem: Classification, recipe: Recipe, build: BuildVariant, seed: int, device: str = "cpu"):
         super().__init__()
         self.problem, self.recipe = problem, recipe
         length = recipe.length + (recipe.pooling == "cls")
-        brought = [self._brought(build, layer, seed, device) for layer in range(recipe.layers)]
+        brought = brought_by(build, problem, recipe, seed, device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="init", seed=seed))
             # id `vocabulary` is the token that CLS pooling prepends
             self.embedding = nn.Embedding(problem.vocabulary + 1, recipe.width, padding_idx=0)
-            self.positions = _positions(recipe, length)
+            self.positions = position_table(recipe, length)
             self.dropout = nn.Dropout(recipe.dropout)
             self.blocks = nn.ModuleList(Block(variant, before, recipe) for variant, before in brought)
             self.norm = nn.LayerNorm(recipe.width)
@@ -88,16 +159,10 @@ class Encoder(nn.Module):
                 nn.Linear(features, recipe.feed_forward), nn.ReLU(), nn.Linear(recipe.feed_forward, problem.classes)
             )
 
-    def _brought(self, build: BuildVariant, layer: int, seed: int, device: str) -> tuple[Variant, nn.Module | None]:
-        """What the variant brings to a layer, drawn apart, so that it moves no random number of the shared model."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(axis_seed(use="variant init", seed=seed, layer=layer))
-            variant = build(attention_shape(self.problem, self.recipe, layer, device))
-            return variant, variant.pre_layer(self.recipe.width)
-
-    @property
-    def variants(self) -> list[Variant]:
-        return [block.attention.variant for block in self.blocks]  # type: ignore[union-attr,misc]
+    def loss(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        ids, lengths, labels = batch
+        smoothing = self.recipe.label_smoothing if self.training else 0.0
+        return F.cross_entropy(self(ids, lengths).float(), labels, label_smoothing=smoothing)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Logits (batch, classes) of ids (batch, towers, length), 0 = padding, and lengths (batch, towers)."""
@@ -131,29 +196,29 @@ class Encoder(nn.Module):
         real = keep[..., None].to(x.dtype)
         return (x * real).sum(1) / real.sum(1).clamp(min=1)
 
-    def auxiliary_loss(self) -> Tensor | None:
-        """Sum of what the variants add to the loss; None where none adds anything."""
-        terms = [term for term in (variant.auxiliary_loss() for variant in self.variants) if term is not None]
-        return sum(terms[1:], terms[0]) if terms else None
 
-    def after_step(self) -> None:
-        for variant in self.variants:
-            variant.after_step()
-
-    def parameter_counts(self) -> tuple[int, int]:
-        """Trainable parameters of the whole model, and of them those that the variants bring."""
-        own = [parameter for variant in self.variants for parameter in variant.parameters()]
-        own += [p for name, p in self.blocks.named_parameters() if name.partition(".")[2].startswith("before.")]
-        return _count(list(self.parameters())), _count(own)
+def brought_by(
+    build: BuildVariant, problem: Problem, recipe: Recipe, seed: int, device: str
+) -> list[tuple[Variant, nn.Module | None]]:
+    """What the variant brings to each layer, drawn apart, so that it moves no random number of the shared model."""
+    found = []
+    for layer in range(recipe.layers):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(axis_seed(use="variant init", seed=seed, layer=layer))
+            variant = build(attention_shape(problem, recipe, layer, device))
+            found.append((variant, variant.pre_layer(recipe.width)))
+    return found
 
 
 def attention_shape(problem: Problem, recipe: Recipe, layer: int, device: str) -> AttentionShape:
     """What the variant of one layer is built for."""
     mixed = recipe.precision == "bfloat16" and device.startswith("cuda")
+    summarised = isinstance(problem, Classification) and recipe.pooling == "cls"
     return AttentionShape(
         heads=recipe.heads,
         head_dim=recipe.head_dim,
-        max_length=recipe.length + (recipe.pooling == "cls"),
+        max_length=recipe.length + summarised,
+        causal=problem.causal,
         padding=problem.padded,
         dropout=recipe.attention_dropout,
         dtype="bfloat16" if mixed else "float32",
@@ -163,7 +228,8 @@ def attention_shape(problem: Problem, recipe: Recipe, layer: int, device: str) -
     )
 
 
-def _positions(recipe: Recipe, length: int) -> Tensor | None:
+def position_table(recipe: Recipe, length: int) -> Tensor | None:
+    """(length, width): drawn now where it is learned, None where there is none."""
     if recipe.positions == "none":
         return None
     if recipe.positions == "learned":

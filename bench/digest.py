@@ -22,16 +22,19 @@ from .registry import TASKS, VARIANTS
 PACKAGE = Path(__file__).resolve().parent.parent
 
 _EVERY = ("bench/cell.py", "bench/worker.py", "bench/lanes/desk.py")
+_MODELS = (
+    "bench/backbone.py", "bench/kinds/kind.py", "bench/kinds/known.py", "bench/kinds/classification.py",
+)  # fmt: skip
 
 PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
     "train": (
-        *_EVERY, "bench/backbone.py", "bench/train.py", "bench/checkpoint.py", "bench/sparsity.py", "bench/maps.py",
+        *_EVERY, *_MODELS, "bench/train.py", "bench/checkpoint.py", "bench/sparsity.py", "bench/maps.py",
         "bench/lanes/train.py",
     ),
     "time": (
-        *_EVERY, "bench/backbone.py", "bench/train.py", "bench/clock.py", "bench/memory.py", "bench/lanes/time.py",
+        *_EVERY, *_MODELS, "bench/train.py", "bench/clock.py", "bench/memory.py", "bench/lanes/time.py",
     ),
-    "baseline": (*_EVERY, "bench/lanes/baseline.py"),
+    "baseline": (*_EVERY, *_MODELS, "bench/lanes/baseline.py"),
 }  # fmt: skip
 """The files of the harness that a lane's numbers depend on; what only starts, stores or shows is not among them."""
 
@@ -73,7 +76,7 @@ def _closure_hash(source: Path | None, contract: Path) -> str:
         return _hash_of([], PACKAGE)
     source = source.resolve()
     root = _root(source)
-    return _hash_of(closure(source, root) | {contract}, root)
+    return _hash_of(closure(source, root) | closure(contract, _root(contract)), root)
 
 
 def closure(source: Path, root: Path) -> set[Path]:

@@ -9,30 +9,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tasks.contract import Recipe, Subset
+from ..tasks.contract import Subset
 from ..variants.contract import Mask, Variant
-from .backbone import Encoder
-from .sparsity import CHUNK, spaced
-from .train import to_device
+from .backbone import Model
+from .kinds.kind import Kind, spaced
+from .sparsity import CHUNK
 
 EXAMPLES = 2
 SIDE = 64
 
 
-def attention_maps(model: Encoder, subset: Subset, recipe: Recipe, device: torch.device) -> bytes | None:
+def attention_maps(kind: Kind, model: Model, subset: Subset, device: torch.device) -> bytes | None:
     """An .npz of the first and the last example of `subset`; None for a variant without weights.
 
     `maps`: float16 (examples, layers, heads, rows, keys), means over squares so that no side exceeds 64;
     `tokens`: uint16 (examples, length), 0 = padding; `lengths`: int64 (examples,). Of pairs, the first sequence.
     """
-    ids, lengths, labels = subset.batch(spaced(len(subset), EXAMPLES), recipe.length)
+    batch = kind.batch(subset, spaced(len(subset), EXAMPLES), device)
+    ids, lengths = (values.cpu().numpy() for values in batch[:2])
     found: list[Tensor] = []
     model.eval()
     handles = [variant.register_forward_hook(_recorder(found)) for variant in model.variants]
     try:
         with torch.inference_mode():
-            batch, true_lengths, _ = to_device((ids, lengths, labels), device)
-            model(batch, true_lengths)
+            model.loss(batch)
     finally:
         for handle in handles:
             handle.remove()

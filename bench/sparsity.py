@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tasks.contract import Recipe, Subset, Whole
+from ..tasks.contract import Subset
 from ..variants.contract import Mask, Variant
-from .backbone import Encoder
+from .backbone import Model
+from .kinds.kind import Kind, spaced
 from .record import Measurement
-from .train import to_device
 
 BLOCKS = (16, 64, 128)
 CHUNK = 128
@@ -48,29 +48,23 @@ class Tally:
 
 
 def measure_attention(
-    model: Encoder, subset: Subset, recipe: Recipe, device: torch.device, examples: int = 32
+    kind: Kind, model: Model, subset: Subset, device: torch.device, examples: int = 32
 ) -> list[Measurement]:
     """Overall, per-layer and per-head figures over `examples` of `subset`; none without weights."""
     tallies: dict[int, Tally] = {}
     model.eval()
     handles = [
-        variant.register_forward_hook(_recorder(tallies, layer, recipe.heads))
+        variant.register_forward_hook(_recorder(tallies, layer, kind.recipe.heads))
         for layer, variant in enumerate(model.variants)
     ]
     try:
         with torch.inference_mode():
             for at in np.array_split(spaced(len(subset), examples), max(1, examples // 8)):
-                ids, lengths, _ = to_device(subset.batch(at, recipe.length), device)
-                model(ids, lengths)
+                model.loss(kind.batch(subset, at, device))
     finally:
         for handle in handles:
             handle.remove()
     return list(_measurements(tallies))
-
-
-def spaced(count: int, wanted: int) -> Whole:
-    """Up to `wanted` places spread over `count`: data may be sorted by label, so the first ones may be of one class."""
-    return np.unique(np.linspace(0, count - 1, min(wanted, count)).round().astype(np.int64))
 
 
 def _recorder(tallies: dict[int, Tally], layer: int, heads: int) -> Any:

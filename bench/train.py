@@ -6,58 +6,58 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ..tasks.contract import Dataset, Recipe, Subset, Whole
-from .backbone import Encoder
+from ..tasks.contract import Dataset, Recipe, Whole
+from .backbone import Model
 from .cell import axis_seed
 from .checkpoint import read_checkpoint, write_checkpoint
+from .kinds.kind import Kind
 
 CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """What was known at one step: mean training loss since the last point, and validation."""
+    """What was known at one step: mean training loss since the last point, and validation.
+
+    `validation`: in the unit of what the kind of problem is judged by.
+    """
 
     step: int
     train_loss: float
     validation_loss: float
-    validation_accuracy: float
+    validation: float
     seconds: float
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """Loss (nats per example), predicted classes and whether they are right, in the order of the subset."""
-
-    loss: float
-    predicted: Whole
-    correct: Whole
-
-    @property
-    def accuracy(self) -> float:
-        return float(self.correct.mean())
+    def to_json(self, quantity: str) -> dict[str, float]:
+        return {
+            "step": self.step,
+            "train_loss": self.train_loss,
+            "validation_loss": self.validation_loss,
+            f"validation_{quantity}": self.validation,
+            "seconds": self.seconds,
+        }
 
 
 @dataclass(slots=True)
 class Training:
-    """State of a run between two steps; all that a checkpoint holds besides the model and the optimiser."""
+    """State of a run between two steps; all that a checkpoint holds besides the model and the optimiser.
+
+    `best`: the higher the better, see `Evaluation.rank`.
+    """
 
     step: int = 0
     seconds: float = 0.0
     loss_sum: float = 0.0
     loss_steps: int = 0
     best_step: int = 0
-    best_accuracy: float = -1.0
-    best_loss: float = math.inf
+    best: tuple[float, float] = (-math.inf, -math.inf)
     best_state: dict[str, Tensor] = field(default_factory=dict)
     curve: list[CurvePoint] = field(default_factory=list)
 
@@ -73,9 +73,9 @@ class Trainer:
 
     def __init__(
         self,
-        model: Encoder,
+        kind: Kind,
+        model: Model,
         dataset: Dataset,
-        recipe: Recipe,
         *,
         task: str,
         seed: int,
@@ -84,8 +84,10 @@ class Trainer:
         report: Report = lambda training: None,
         beat: Callable[[], None] = lambda: None,
     ):
-        self.model, self.dataset, self.recipe, self.device = model, dataset, recipe, device
+        recipe = kind.recipe
+        self.kind, self.model, self.dataset, self.recipe, self.device = kind, model, dataset, recipe, device
         self.task, self.seed = task, seed
+        self.feed = kind.feed(dataset.train, task, seed)
         self.checkpoint, self.report, self.beat = checkpoint, report, beat
         self.optimiser = torch.optim.AdamW(
             model.parameters(),
@@ -130,36 +132,27 @@ class Trainer:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - started
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """ids (batch, towers, length), lengths (batch, towers), labels (batch,) of one step."""
-        return to_device(self.dataset.train.batch(self._order(step), self.recipe.length), self.device)
-
-    def _order(self, step: int) -> Whole:
-        count, batch = len(self.dataset.train), self.recipe.batch
-        places = np.arange(step * batch, (step + 1) * batch)
-        order = np.empty(batch, dtype=np.int64)
-        for epoch in np.unique(places // count):
-            seed = axis_seed(use="order", task=self.task, seed=self.seed, epoch=int(epoch))
-            inside = places // count == epoch
-            order[inside] = _permutation(seed, count)[places[inside] % count]
-        return order
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """The batch of one step, of the kind's form."""
+        return self.feed(step, self.device)
 
     def _validate(self) -> None:
         state = self.state
-        found = evaluate(self.model, self.dataset.validation, self.recipe, self.device, self.beat)
+        found = self.kind.evaluate(self.model, self.dataset.validation, self.device, self.beat)
         state.curve.append(
             CurvePoint(
                 step=state.step,
                 train_loss=float(self.loss_total) / max(state.loss_steps, 1),
                 validation_loss=found.loss,
-                validation_accuracy=found.accuracy,
+                validation=found.value,
                 seconds=state.seconds,
             )
         )
         self.loss_total.zero_()
         state.loss_steps = 0
-        if (found.accuracy, -found.loss) > (state.best_accuracy, -state.best_loss):
-            state.best_accuracy, state.best_loss, state.best_step = found.accuracy, found.loss, state.step
+        # the first is kept even where it is not a number: a run that diverges ends with what it had
+        if not state.best_state or found.rank > state.best:
+            state.best, state.best_step = found.rank, state.step
             state.best_state = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def _save(self) -> None:
@@ -173,22 +166,15 @@ class Trainer:
             self.loss_total.fill_(self.state.loss_sum)
 
 
-@lru_cache(maxsize=2)
-def _permutation(seed: int, count: int) -> Whole:
-    return np.random.default_rng(seed).permutation(count)
-
-
 def train_step(
-    model: Encoder, optimiser: torch.optim.Optimizer, batch: tuple[Tensor, ...], recipe: Recipe, rate: float
+    model: Model, optimiser: torch.optim.Optimizer, batch: tuple[Tensor, ...], recipe: Recipe, rate: float
 ) -> Tensor:
     """Forward, backward and optimiser on one batch; the unit that the time lane measures too."""
-    ids, lengths, labels = batch
     model.train()
     for group in optimiser.param_groups:
         group["lr"] = rate
-    with autocast(recipe, ids.device):
-        logits = model(ids, lengths)
-    loss = F.cross_entropy(logits.float(), labels, label_smoothing=recipe.label_smoothing)
+    with autocast(recipe, batch[0].device):
+        loss = model.loss(batch)
     extra = model.auxiliary_loss()
     optimiser.zero_grad(set_to_none=True)
     (loss if extra is None else loss + extra).backward()  # type: ignore[no-untyped-call]
@@ -210,24 +196,6 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     done = (step - recipe.warmup) / max(recipe.steps - recipe.warmup, 1)
     share = 1 - done if recipe.schedule == "linear" else (1 + math.cos(math.pi * min(done, 1.0))) / 2
     return recipe.learning_rate * max(share, 0.0)
-
-
-def evaluate(
-    model: Encoder, subset: Subset, recipe: Recipe, device: torch.device, beat: Callable[[], None] = lambda: None
-) -> Evaluation:
-    """Every example of the subset, none dropped; `beat` is called after each batch, as a sign of life."""
-    model.eval()
-    losses, predicted = 0.0, np.empty(len(subset), dtype=np.int64)
-    with torch.inference_mode(), autocast(recipe, device):
-        for first in range(0, len(subset), recipe.evaluate_batch):
-            at = np.arange(first, min(first + recipe.evaluate_batch, len(subset)))
-            ids, lengths, labels = to_device(subset.batch(at, recipe.length), device)
-            logits = model(ids, lengths).float()
-            losses += float(F.cross_entropy(logits, labels, reduction="sum"))
-            predicted[at] = logits.argmax(-1).cpu().numpy()
-            beat()
-    correct = (predicted == subset.labels).astype(np.int64)
-    return Evaluation(loss=losses / len(subset), predicted=predicted, correct=correct)
 
 
 def autocast(recipe: Recipe, device: torch.device) -> Any:

@@ -17,7 +17,7 @@ from ..registry import TASKS, VARIANTS, Registry, nearest, parameters
 from ..spec import Spec, value_text
 
 if TYPE_CHECKING:
-    from ...tasks.contract import Recipe, Task
+    from ...tasks.contract import Problem, Recipe, Task
     from ...variants.contract import AttentionShape, Variant
 
 
@@ -189,22 +189,29 @@ def _support(spec: Spec, shape: AttentionShape) -> str:
 
 
 def _task_facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
-    from ...tasks.contract import PRESETS
     from ...tasks.data import place
 
     task: Task = TASKS.build(spec)
     problem, metric = task.problem(), task.metric
-    towers = "one sequence" if problem.towers == 1 else f"{problem.towers} sequences"
-    yield Fact(label="problem", value=f"{problem.classes} classes, {problem.vocabulary} token ids, {towers} an example")
+    yield Fact(label="problem", value=_problem_line(problem))
     chance = "" if metric.chance is None else f"; blind guessing gives {metric.chance:.4g}"
     yield Fact(label="metric", value=f"{metric.name}; non-inferiority margin {metric.margin:g} points{chance}")
     yield Fact(label="baselines", value=", ".join(task.baselines) or "none")
-    for name in PRESETS | task.recipes:
+    for name in task.presets():
         yield Fact(label=f"preset {name}", value=_recipe_line(task.recipe(Spec(name))))
     for found in task.availability(place(data_dir)):
         ready = "ready" if found.ready else "not here"
         advice = f"; {found.advice}" if found.advice and not found.ready else ""
         yield Fact(label=f"data {found.source}", value=f"{ready} ({found.fidelity}): {found.detail}{advice}")
+
+
+def _problem_line(problem: Problem) -> str:
+    from ...tasks.contract import Classification
+
+    if not isinstance(problem, Classification):
+        return f"{type(problem).__name__.lower()}, {problem.vocabulary} token ids"
+    towers = "one sequence" if problem.towers == 1 else f"{problem.towers} sequences"
+    return f"{problem.classes} classes, {problem.vocabulary} token ids, {towers} an example"
 
 
 def _recipe_line(recipe: Recipe) -> str:

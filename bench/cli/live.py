@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from ..plan import Plan
-from ..record import Machine, Record
+from ..record import QUANTITIES, Machine, Record
 
 QUIET_SECONDS = 30.0
 """How often a long Cell says something where output is not a terminal."""
@@ -87,8 +87,8 @@ class Live:
         elif event["event"] == "subject":
             self._work_on(self._names.get(event["key"], ""))
         elif event["event"] == "progress":
-            loss, accuracy = event.get("loss"), event.get("accuracy")
-            note = "" if loss is None else f"loss {loss:.3f}, validation {accuracy:.1%}"
+            loss = event.get("loss")
+            note = "" if loss is None else f"loss {loss:.3f}, validation {reached(event['quantity'], event['value'])}"
             if self._part is not None:
                 self._bars.update(self._part, completed=event["done"], total=event["of"], note=note)
             if not self.console.is_terminal and time.monotonic() - self._spoke > QUIET_SECONDS:
@@ -103,8 +103,10 @@ class Live:
             self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
         if record.outcome != "ok":
             self.failures.append(record)
-        accuracy = record.first("accuracy", split="test")
-        found = f", test accuracy {accuracy.value:.1%}" if accuracy else ""
+        tested = next(
+            (m for m in record.measurements if QUANTITIES[m.name].points and m.where.get("split") == "test"), None
+        )
+        found = f", test {reached(tested.name, tested.value)}" if tested else ""
         reason = f": {record.reason}" if record.reason else ""
         self.notice(f"{record.outcome}  {record.cell}{found}{reason} ({duration(record.seconds)})")
         self._spoke = time.monotonic()
@@ -114,6 +116,16 @@ class Live:
             self._part = self._bars.add_task(escape(name), total=None, note="")
         elif self._bars.tasks[self._part].description != escape(name):
             self._bars.reset(self._part, total=None, description=escape(name), note="")
+
+
+def reached(quantity: str, value: float) -> str:
+    """What a task is judged by, in words.
+
+    >>> reached("accuracy", 0.6174), reached("bits_per_character", 2.0514)
+    ('accuracy 61.7%', 'bits per character 2.051')
+    """
+    shown = f"{value:.1%}" if QUANTITIES[quantity].unit == "fraction" else f"{value:.3f}"
+    return f"{quantity.replace('_', ' ')} {shown}"
 
 
 def duration(seconds: float | None) -> str:

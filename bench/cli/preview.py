@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...tasks.contract import Ids, Problem, Subset
+from ...tasks.contract import Classification, Ids, Problem, Subset
 from ..errors import DataError
 
 BYTES = 257
@@ -25,7 +25,11 @@ def is_image(problem: Problem, subset: Subset) -> bool:
     """Whether examples are square gray images: never padded, one id for each gray value, as many as a square has."""
     length = len(subset.split.sequence(0)) if len(subset) else 0
     return (
-        not problem.padded and problem.vocabulary == BYTES and problem.towers == 1 and math.isqrt(length) ** 2 == length
+        isinstance(problem, Classification)
+        and not problem.padded
+        and problem.vocabulary == BYTES
+        and problem.towers == 1
+        and math.isqrt(length) ** 2 == length
     )
 
 
@@ -59,10 +63,11 @@ def contact_sheet(subset: Subset, count: int, path: Path) -> int:
 
 def text_of(problem: Problem, subset: Subset, count: int) -> Iterator[str]:
     """The first `count` examples as lines: label, tokens, and the text of bytes or else the ids, cut at 300."""
-    for index, label in zip(subset.indices[:count].tolist(), subset.labels.tolist(), strict=False):
-        for tower in range(problem.towers):
-            ids = subset.split.sequence(index, tower)
-            yield f"label {label}, {len(ids):,} tokens: {_text(problem, ids[:SHOWN])}{' …' if len(ids) > SHOWN else ''}"
+    towers = subset.split.towers
+    sequences = zip(range(count * towers), subset.sequences(), strict=False)
+    for at, ids in sequences:
+        label = f"label {subset.labels[at // towers]}, " if isinstance(problem, Classification) else ""
+        yield f"{label}{len(ids):,} tokens: {_text(problem, ids[:SHOWN])}{' …' if len(ids) > SHOWN else ''}"
 
 
 def _image(ids: Ids) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:

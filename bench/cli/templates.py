@@ -95,7 +95,7 @@ from attnbench.tasks.contract import (
     DataPlace,
     Dataset,
     Metric,
-    Problem,
+    Classification,
     Recipe,
     Split,
     Subset,
@@ -125,8 +125,8 @@ class $object(Task):
     def recipe(self, preset: Spec) -> Recipe:
         return replace(super().recipe(preset), length=self.length)
 
-    def problem(self) -> Problem:
-        return Problem(vocabulary=3, classes=2, padded=False)
+    def problem(self) -> Classification:
+        return Classification(vocabulary=3, classes=2, padded=False)
 
     def availability(self, place: DataPlace) -> list[Availability]:
         return [Availability(source="generator", fidelity="synthetic", ready=True, detail="drawn when it is asked for")]

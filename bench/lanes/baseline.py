@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..cell import Cell
-from ..record import Measurement, Outcome, Record
+from ..kinds.known import kind_of
+from ..record import Outcome, Record
 from .desk import Desk
 
 
@@ -14,8 +13,7 @@ def baseline_cell(desk: Desk, cell: Cell) -> Record:
     try:
         task, recipe, dataset = sheet.load()
         predicted = task.baselines[cell.variant.name](dataset, recipe)
-        accuracy = float(np.mean(predicted == dataset.test.labels))
-        sheet.measurements.append(Measurement.of("accuracy", accuracy, split="test", examples=len(dataset.test)))
+        sheet.measurements += kind_of(task.problem(), recipe).judge(predicted, dataset.test)
     except Exception as error:
         return sheet.failure(error)
     return sheet.record(Outcome.OK)

@@ -1,75 +1,115 @@
-"""The time lane: the training step of all variants of one task, interleaved with the reference and its null control."""
+"""The time lane: all variants of one question in turns, interleaved with the reference and its null control."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from time import perf_counter
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from ...tasks.contract import Dataset, Problem, Recipe
-from ..backbone import Encoder
+from ...tasks.contract import Dataset, Recipe, Task
+from ...tasks.points import Point, TimedTask
 from ..cell import REFERENCE, Cell
-from ..clock import Timing, interleave
-from ..memory import held_bytes, peak_bytes, reserved_bytes
-from ..record import Measurement, Outcome, Record
+from ..clock import LEAST_ROUNDS, Timing, canary, interleave
+from ..flops import Count
+from ..kinds.known import kind_of
+from ..machine import available_bytes
+from ..memory import at_most
+from ..record import Outcome, Record
+from ..score import LEAST_ROUNDS as FEWEST
 from ..spec import Spec
-from ..train import to_device, train_step
-from .desk import Desk, builder, implementation_of
+from .costs import NULL, costs, memory, peaks_of
+from .desk import Desk, Sheet, implementation_of
+from .longest import longest_lengths
+from .point import PointSetup
+from .subject import Setup, Subject
+from .training import TrainingSteps
 
-NULL = "null control"
+SPARED = 0.05
+"""Share of the free memory that is left to others: where a variant wants more, its allocation fails and nothing dies."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Subject:
-    """One model ready to make training steps on the block's batch."""
-
-    model: Encoder
-    work: Callable[[], object]
-    optimiser: torch.optim.Optimizer
+class TooSlow(Exception):
+    """One sample takes longer than a whole point may."""
 
 
 def time_cells(desk: Desk, cells: list[Cell]) -> Iterator[Record]:
-    """Records of all cells, which share task, preset and seed; one of them should be the reference.
-
-    The learning rate is 0, so that every sample meets the same, initial parameters.
-    """
+    """Records of all cells, which share task, preset and seed; one of them should be the reference."""
     sheets = {cell: desk.open(cell) for cell in cells}
     first = sheets[cells[0]]
     task, recipe, dataset = first.load()
-    batch = _batch(dataset, recipe, desk.device)
+    for sheet in sheets.values():
+        sheet.recipe, sheet.data = first.recipe, first.data
+    if isinstance(task, TimedTask) and isinstance(recipe, Point) and recipe.memory_bytes:
+        yield from longest_lengths(desk, sheets, task, recipe)
+        return
+    room = available_bytes() if desk.device.type == "cpu" else None
+    with at_most((1 - SPARED) * room) if room else nullcontext():
+        yield from _timed(desk, sheets, _setup(task, recipe, dataset, desk.device))
+
+
+def _setup(task: Task, recipe: Recipe, dataset: Dataset, device: torch.device) -> Setup:
+    if isinstance(task, TimedTask) and isinstance(recipe, Point):
+        return PointSetup.of(task, recipe, dataset, device)
+    return TrainingSteps.of(kind_of(task.problem(), recipe), dataset, device)
+
+
+def _timed(desk: Desk, sheets: dict[Cell, Sheet], setup: Setup) -> Iterator[Record]:
     ready: dict[Cell, Subject] = {}
     for cell, sheet in sheets.items():
-        sheet.recipe, sheet.data = first.recipe, first.data
         desk.send({"event": "subject", "key": cell.key})
         try:
-            subject = _subject(task.problem(), recipe, cell.variant, batch, desk)
-            subject.work()
-            ready[cell] = subject
+            ready[cell] = _ready(setup, cell.variant)
+        except TooSlow as slow:
+            yield sheet.record(Outcome.TIMEOUT, str(slow))
         except Exception as error:
             yield sheet.failure(error)
     while ready:
         turn = _Turn(desk, ready)
         try:
-            timing = _interleave(turn, ready, task.problem(), recipe, batch, desk)
+            timing = _interleave(turn, ready, setup)
             break
         except Exception as error:
             # all models together need more than each alone: whose turn it was goes, the others start again
             ready.pop(turn.cell)
             yield sheets[turn.cell].failure(error)
+    peaks = peaks_of(setup, desk) if ready else None
     for cell, subject in ready.items():
         sheet = sheets[cell]
         desk.send({"event": "subject", "key": cell.key})
         try:
-            sheet.implementation = implementation_of(subject.model.variants)
-            sheet.measurements += _costs(subject, str(cell.variant), timing, batch, recipe)
-            sheet.measurements += _memory(subject, desk.device)
+            sheet.implementation = implementation_of(subject.variants)
+            sheet.measurements += costs(setup, subject, str(cell.variant), timing, peaks)
+            sheet.measurements += memory(setup, subject)
+            sheet.measurements += subject.tell()
             yield sheet.record(Outcome.OK)
         except Exception as error:
             yield sheet.failure(error)
+
+
+def _ready(setup: Setup, variant: Spec) -> Subject:
+    """The subject after one counted sample; raises TooSlow where a second one is beyond the limit too."""
+    subject = setup.subject(variant)
+    with Count() as count:
+        seconds = _seconds(subject, setup.device)
+    subject.flops, subject.traffic_bytes = count.flops / setup.units, count.traffic_bytes / setup.units
+    limit = setup.limit_seconds
+    if limit is not None and seconds > limit:
+        # the first time may have built or compiled something
+        seconds = min(seconds, _seconds(subject, setup.device)) if seconds < 2 * limit else seconds
+        if seconds > limit:
+            raise TooSlow(f"one sample takes {seconds:.0f} s, more than the {limit:.0f} s of a whole point")
+    return subject
+
+
+def _seconds(subject: Subject, device: torch.device) -> float:
+    started = perf_counter()
+    subject.once()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return perf_counter() - started
 
 
 @dataclass(slots=True)
@@ -90,77 +130,20 @@ class _Turn:
         self.desk.send({"event": "subject", "key": self.cell.key})
 
 
-def _interleave(
-    turn: _Turn,
-    ready: dict[Cell, Subject],
-    problem: Problem,
-    recipe: Recipe,
-    batch: tuple[Tensor, Tensor, Tensor],
-    desk: Desk,
-) -> Timing:
+def _interleave(turn: _Turn, ready: dict[Cell, Subject], setup: Setup) -> Timing:
     """Rounds over all that are ready; where the reference is not among them, times without ratios."""
-    works = {str(cell.variant): subject.work for cell, subject in ready.items()}
-    if REFERENCE in works:
+    subjects = {str(cell.variant): subject for cell, subject in ready.items()}
+    if REFERENCE in subjects:
         turn(NULL)
-        works[NULL] = _subject(problem, recipe, Spec(REFERENCE), batch, desk).work
+        subjects[NULL] = setup.subject(Spec(REFERENCE))
     return interleave(
-        works,
-        reference=REFERENCE if REFERENCE in works else next(iter(works)),
-        device=desk.device,
-        budget_seconds=recipe.timing_seconds,
+        {name: subject.work for name, subject in subjects.items()},
+        reference=REFERENCE if REFERENCE in subjects else next(iter(subjects)),
+        device=setup.device,
+        budget_seconds=setup.recipe.timing_seconds,
+        # where a round takes long, a point of a sweep makes do with as many as its interval needs
+        least_rounds=LEAST_ROUNDS if setup.limit_seconds is None else FEWEST,
         before=turn,
+        prepare={name: subject.prepare for name, subject in subjects.items() if subject.prepare is not None},
+        canary=canary(setup.device),
     )
-
-
-def _batch(dataset: Dataset, recipe: Recipe, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    at = np.linspace(0, len(dataset.train) - 1, recipe.batch).astype(np.int64)
-    return to_device(dataset.train.batch(at, recipe.length), device)
-
-
-def _subject(
-    problem: Problem, recipe: Recipe, variant: Spec, batch: tuple[Tensor, Tensor, Tensor], desk: Desk
-) -> Subject:
-    model = Encoder(problem, recipe, builder(variant, desk.device), 0, str(desk.device)).to(desk.device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
-
-    def work() -> object:
-        return train_step(model, optimiser, batch, recipe, 0.0)
-
-    return Subject(model=model, work=work, optimiser=optimiser)
-
-
-def _costs(
-    subject: Subject, name: str, timing: Timing, batch: tuple[Tensor, Tensor, Tensor], recipe: Recipe
-) -> Iterator[Measurement]:
-    ids, lengths, _ = batch
-    mine = timing.samples[name]
-    median = statistics.median(mine.seconds)
-    yield Measurement.of("step_seconds", median, tuple(mine.seconds), rounds=timing.rounds, stopped=timing.stopped)
-    yield Measurement.of("cpu_seconds", statistics.median(mine.cpu_seconds), tuple(mine.cpu_seconds))
-    for label, other in (("reference_step_seconds", REFERENCE), ("null_step_seconds", NULL)):
-        if other in timing.samples:
-            seconds = timing.samples[other].seconds
-            yield Measurement.of(label, statistics.median(seconds), tuple(seconds))
-    if timing.foreign_cores is not None:
-        yield Measurement.of("foreign_load", timing.foreign_cores)
-    yield Measurement.of("examples_per_second", len(ids) / median)
-    yield Measurement.of("tokens_per_second", float(lengths.sum()) / median)
-    yield Measurement.of("padded_tokens_per_second", ids.numel() / median)
-    variants = subject.model.variants
-    density = statistics.fmean(variant.density(variant.shape) for variant in variants)
-    yield Measurement.of("declared_density", density)
-    # what decoding would hold is that of the causal form, whatever the direction of this task
-    states = [variant.state_bytes(replace(variant.shape, causal=True)) for variant in variants]
-    held = [state for state in states if state is not None]
-    if len(held) == len(states):
-        yield Measurement.of("state_bytes", sum(held), length=recipe.length)
-    whole, extra = subject.model.parameter_counts()
-    yield Measurement.of("parameters", whole)
-    yield Measurement.of("extra_parameters", extra)
-
-
-def _memory(subject: Subject, device: torch.device) -> Iterator[Measurement]:
-    held = held_bytes(subject.model, subject.optimiser)
-    yield Measurement.of("peak_bytes", held + peak_bytes(subject.work, device), held=held)
-    if device.type == "cuda":
-        yield Measurement.of("reserved_bytes", held + reserved_bytes(subject.work, device), held=held)

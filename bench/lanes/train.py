@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import json
 import time
-from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
-from ..backbone import Encoder
+from ..backbone import Model
 from ..cell import Cell
+from ..kinds.kind import Evaluation
+from ..kinds.known import kind_of
 from ..maps import attention_maps
 from ..record import Measurement, Outcome, Record
 from ..sparsity import measure_attention
-from ..train import Evaluation, Trainer, Training, evaluate
+from ..train import Trainer, Training
 from .desk import Desk, Sheet, builder, implementation_of
 
 
@@ -30,7 +32,8 @@ def train_cell(desk: Desk, cell: Cell) -> Record:
 def _train(sheet: Sheet) -> None:
     desk, cell = sheet.desk, sheet.cell
     task, recipe, dataset = sheet.load()
-    model = Encoder(task.problem(), recipe, builder(cell.variant, desk.device), cell.seed, str(desk.device))
+    kind = kind_of(task.problem(), recipe)
+    model = kind.model(builder(cell.variant, desk.device), cell.seed, str(desk.device))
     model.to(desk.device)
     last = time.monotonic()
 
@@ -46,7 +49,8 @@ def _train(sheet: Sheet) -> None:
                     "done": training.step,
                     "of": recipe.steps,
                     "loss": point.train_loss if point else None,
-                    "accuracy": point.validation_accuracy if point else None,
+                    "quantity": kind.quantity,
+                    "value": point.validation if point else None,
                 }
             )
 
@@ -57,9 +61,9 @@ def _train(sheet: Sheet) -> None:
             desk.send({"event": "alive", "key": cell.key})
 
     trainer = Trainer(
+        kind,
         model,
         dataset,
-        recipe,
         task=str(cell.task),
         seed=cell.seed,
         device=desk.device,
@@ -69,13 +73,13 @@ def _train(sheet: Sheet) -> None:
     )
     training = trainer.run()
     desk.send({"event": "stage", "key": cell.key, "stage": "test"})
-    test = evaluate(model, dataset.test, recipe, desk.device, alive)
-    validation = evaluate(model, dataset.validation, recipe, desk.device, alive)
+    test = kind.evaluate(model, dataset.test, desk.device, alive)
+    validation = kind.evaluate(model, dataset.validation, desk.device, alive)
     sheet.implementation = implementation_of(model.variants)
     whole, extra = model.parameter_counts()
     sheet.measurements += [
-        *_judged(test, "test"),
-        *_judged(validation, "validation"),
+        *test.measurements("test"),
+        *validation.measurements("validation"),
         Measurement.of("best_step", training.best_step),
         Measurement.of("steps", training.step),
         Measurement.of("parameters", whole),
@@ -83,25 +87,18 @@ def _train(sheet: Sheet) -> None:
         Measurement.of("train_seconds", training.seconds),
     ]
     desk.send({"event": "stage", "key": cell.key, "stage": "sparsity"})
-    sheet.measurements += measure_attention(model, dataset.validation, recipe, desk.device)
+    sheet.measurements += measure_attention(kind, model, dataset.validation, desk.device)
     sheet.measurements += _alphas(model)
     if cell.seed == 0:
-        maps = attention_maps(model, dataset.validation, recipe, desk.device)
+        maps = attention_maps(kind, model, dataset.validation, desk.device)
         if maps is not None:
             sheet.artifacts["maps"] = desk.store.put_artifact(maps, ".npz")
-    curve = json.dumps([asdict(point) for point in training.curve]).encode()
+    curve = json.dumps([point.to_json(kind.quantity) for point in training.curve]).encode()
     sheet.artifacts["curve"] = desk.store.put_artifact(curve, ".json")
     sheet.artifacts["predictions"] = desk.store.put_artifact(_predictions(test), ".npz")
 
 
-def _judged(found: Evaluation, split: str) -> list[Measurement]:
-    return [
-        Measurement.of(name, value, split=split, examples=len(found.correct))
-        for name, value in (("accuracy", found.accuracy), ("loss", found.loss))
-    ]
-
-
-def _alphas(model: Encoder) -> list[Measurement]:
+def _alphas(model: Model) -> list[Measurement]:
     """The alpha that each head has learned, where a variant learns one."""
     found = []
     for layer, variant in enumerate(model.variants):
@@ -114,5 +111,6 @@ def _alphas(model: Encoder) -> list[Measurement]:
 
 def _predictions(test: Evaluation) -> bytes:
     file = io.BytesIO()
-    np.savez_compressed(file, correct=test.correct.astype(np.uint8), predicted=test.predicted.astype(np.uint8))
+    columns: dict[str, Any] = test.predictions()
+    np.savez_compressed(file, **columns)
     return file.getvalue()

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..baselines import majority, ridge
-from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Problem, Recipe, Subset, Task, Whole
+from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Subset, Task, Whole
 from ..data import first_of
 from ..slices import divide
 from .cifar import NAME, PIXELS
@@ -95,8 +95,8 @@ class Image(Task):
 
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "mean-intensity": mean_intensity}
 
-    def problem(self) -> Problem:
-        return Problem(vocabulary=257, classes=10, padded=False)
+    def problem(self) -> Classification:
+        return Classification(vocabulary=257, classes=10, padded=False)
 
     def availability(self, place: DataPlace) -> list[Availability]:
         return [source.availability(place) for source in sources()]

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ...bench.errors import SelectionError
 from ...bench.spec import Spec
 from ..baselines import bag_of_tokens, majority
-from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Problem, Recipe, Task
+from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Task
 from ..data import first_of
 from ..slices import divide
 from .imdb import NAME
@@ -91,8 +91,8 @@ class Text(Task):
         recipe = super().recipe(preset)
         return recipe if self.length is None else replace(recipe, length=self.length)
 
-    def problem(self) -> Problem:
-        return Problem(vocabulary=257, classes=2)
+    def problem(self) -> Classification:
+        return Classification(vocabulary=257, classes=2)
 
     def availability(self, place: DataPlace) -> list[Availability]:
         return [source.availability(place) for source in sources()]

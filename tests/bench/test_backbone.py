@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from attnbench.bench.backbone import Encoder
-from attnbench.tasks.contract import Problem, Recipe
+from attnbench.tasks.contract import Classification, Recipe
 from attnbench.variants import build
 
-PROBLEM = Problem(vocabulary=11, classes=3)
+PROBLEM = Classification(vocabulary=11, classes=3)
 
 
-def encoder(variant: str = "softmax", seed: int = 0, problem: Problem = PROBLEM, **recipe: object) -> Encoder:
+def encoder(variant: str = "softmax", seed: int = 0, problem: Classification = PROBLEM, **recipe: object) -> Encoder:
     settings = Recipe(**{"length": 12, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0} | recipe)
     return Encoder(problem, settings, lambda shape: build(variant, shape), seed).eval()
 
@@ -65,7 +65,7 @@ def test_without_positions_order_means_nothing_and_with_them_it_does() -> None:
 
 
 def test_two_towers_share_weights_and_meet_as_four_features() -> None:
-    model = encoder(problem=Problem(vocabulary=11, classes=2, towers=2))
+    model = encoder(problem=Classification(vocabulary=11, classes=2, towers=2))
     assert model.head[0].in_features == 4 * 16
     tokens, lengths = ids(3, 2, 12), torch.full((3, 2), 12)
     seen = []

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench.bench.backbone import Encoder
+from attnbench.bench.kinds.classification import Classifying
 from attnbench.bench.maps import attention_maps, shrunk
-from attnbench.tasks.contract import Problem, Recipe, Split
+from attnbench.tasks.contract import Classification, Recipe, Split
 from attnbench.variants import build
 
 CPU = torch.device("cpu")
@@ -20,8 +20,8 @@ def kept(variant: str, length: int, towers: int = 1) -> dict[str, np.ndarray] | 
     starts = np.array([0, length, 2 * length, 3 * length, 4 * length - 5])
     split = Split(tokens=tokens, starts=starts, labels=np.zeros(4 // towers, dtype=np.int64), towers=towers)
     torch.manual_seed(0)
-    model = Encoder(Problem(vocabulary=9, classes=2, towers=towers), recipe, lambda shape: build(variant, shape), 0)
-    content = attention_maps(model, split.all(), recipe, CPU)
+    kind = Classifying(Classification(vocabulary=9, classes=2, towers=towers), recipe)
+    content = attention_maps(kind, kind.model(lambda shape: build(variant, shape), 0), split.all(), CPU)
     return None if content is None else dict(np.load(io.BytesIO(content), allow_pickle=False))
 
 

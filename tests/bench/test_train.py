@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench.bench.backbone import Encoder
+from attnbench.bench.kinds.classification import Classifying
+from attnbench.bench.kinds.kind import order
 from attnbench.bench.record import Provenance
-from attnbench.bench.train import Trainer, Training, evaluate, learning_rate
-from attnbench.tasks.contract import Dataset, Problem, Recipe, Split
+from attnbench.bench.train import Trainer, Training, learning_rate
+from attnbench.tasks.contract import Classification, Dataset, Recipe, Split
 from attnbench.variants import build
 
 CPU = torch.device("cpu")
@@ -38,8 +39,9 @@ def toy_data(examples: int = 60) -> Dataset:
 
 
 def trainer(variant: str = "softmax", seed: int = 0, recipe: Recipe = RECIPE, **options: object) -> Trainer:
-    model = Encoder(Problem(vocabulary=11, classes=2), recipe, lambda shape: build(variant, shape), seed)
-    return Trainer(model, toy_data(), recipe, task="toy", seed=seed, device=CPU, **options)  # type: ignore[arg-type]
+    kind = Classifying(Classification(vocabulary=11, classes=2), recipe)
+    model = kind.model(lambda shape: build(variant, shape), seed)
+    return Trainer(kind, model, toy_data(), task="toy", seed=seed, device=CPU, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("variant", ["softmax[impl=eager]", "general"])
@@ -64,7 +66,7 @@ def test_a_killed_run_resumes_to_the_same_bits(variant: str, tmp_path: Path, mon
     assert [(p.step, p.train_loss, p.validation_loss) for p in found.curve] == [
         (p.step, p.train_loss, p.validation_loss) for p in expected.curve
     ]
-    assert (found.best_step, found.best_accuracy) == (expected.best_step, expected.best_accuracy)
+    assert (found.best_step, found.best) == (expected.best_step, expected.best)
 
 
 def test_a_finished_run_makes_no_step_more(tmp_path: Path) -> None:
@@ -85,7 +87,8 @@ def test_data_order_depends_on_the_seed_and_not_on_the_variant() -> None:
 def test_every_training_example_comes_once_an_epoch() -> None:
     run = trainer()
     count, batch = len(run.dataset.train), RECIPE.batch
-    places = np.concatenate([run._order(step) for step in range(count * batch // np.gcd(count, batch) // batch)])
+    steps = range(count * batch // np.gcd(count, batch) // batch)
+    places = np.concatenate([order(step, batch, count, "toy", 0) for step in steps])
     assert np.array_equal(np.bincount(places, minlength=count), np.full(count, len(places) // count))
 
 
@@ -93,18 +96,18 @@ def test_it_learns_what_can_be_learnt() -> None:
     recipe = Recipe(**{name: getattr(RECIPE, name) for name in RECIPE.__dataclass_fields__} | {"steps": 150})
     state = trainer(recipe=recipe).run()
     assert state.curve[-1].train_loss < 0.2
-    assert state.best_accuracy == max(point.validation_accuracy for point in state.curve)
+    assert state.best[0] == max(point.validation for point in state.curve)
 
 
 def test_evaluation_leaves_out_no_example() -> None:
     run = trainer()
     assert len(run.dataset.test) % RECIPE.evaluate_batch != 0
-    found = evaluate(run.model, run.dataset.test, RECIPE, CPU)
+    found = run.kind.evaluate(run.model, run.dataset.test, CPU)
     ids, lengths, labels = run.dataset.test.batch(np.arange(len(run.dataset.test)), RECIPE.length)
     with torch.no_grad():
         logits = run.model.eval()(torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(lengths))
     assert np.array_equal(found.predicted, logits.argmax(-1).numpy())
-    assert found.accuracy == pytest.approx(float((logits.argmax(-1).numpy() == labels).mean()))
+    assert found.value == pytest.approx(float((logits.argmax(-1).numpy() == labels).mean()))
     expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels)).item()
     assert found.loss == pytest.approx(expected, rel=1e-5)
 

@@ -18,7 +18,7 @@ import torch
 from attnbench.bench.backbone import Encoder
 from attnbench.bench.record import Provenance
 from attnbench.bench.train import Trainer, to_device
-from attnbench.tasks.contract import Dataset, Problem, Recipe, Split
+from attnbench.tasks.contract import Dataset, Classification, Recipe, Split
 from attnbench.variants import build
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def data() -> Dataset:
 
 
 def model() -> Encoder:
-    return Encoder(Problem(vocabulary=257, classes=2), RECIPE, lambda shape: build("softmax", shape), 0)
+    return Encoder(Classification(vocabulary=257, classes=2), RECIPE, lambda shape: build("softmax", shape), 0)
 
 
 def bare(dataset: Dataset) -> float:

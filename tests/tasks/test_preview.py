@@ -10,7 +10,7 @@ from attnbench.bench.cli.app import app
 from attnbench.bench.cli.preview import is_image, text_of
 from attnbench.bench.errors import DataError
 from attnbench.bench.spec import Spec
-from attnbench.tasks.contract import DataPlace, Problem
+from attnbench.tasks.contract import Classification, DataPlace
 from attnbench.tasks.prepared import pack
 
 
@@ -53,7 +53,7 @@ def test_other_tasks_are_shown_as_text() -> None:
 
 def test_bytes_are_shown_as_text_that_moves_no_cursor() -> None:
     split = pack([np.frombuffer(b"ab\x1b[2J", dtype=np.uint8).astype(np.uint16) + 1], [1])
-    problem = Problem(vocabulary=257, classes=2)
+    problem = Classification(vocabulary=257, classes=2)
     assert list(text_of(problem, split.all(), 5)) == [r"label 1, 6 tokens: 'ab\x1b[2J'"]
     assert not is_image(problem, split.all())
 

@@ -13,10 +13,10 @@ from attnbench.bench.spec import Spec
 from attnbench.tasks.contract import (
     Availability,
     Baseline,
+    Classification,
     DataPlace,
     Dataset,
     Metric,
-    Problem,
     Recipe,
     Split,
     Subset,
@@ -46,8 +46,8 @@ class Majority(Task):
     def recipe(self, preset: Spec) -> Recipe:
         return replace(super().recipe(preset), length=self.length)
 
-    def problem(self) -> Problem:
-        return Problem(vocabulary=3, classes=2, padded=False)
+    def problem(self) -> Classification:
+        return Classification(vocabulary=3, classes=2, padded=False)
 
     def availability(self, place: DataPlace) -> list[Availability]:
         return [Availability(source="generator", fidelity="synthetic", ready=True, detail="drawn when it is asked for")]

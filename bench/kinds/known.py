@@ -1,0 +1,19 @@
+"""The kinds of problem that there are."""
+
+from __future__ import annotations
+
+from ...tasks.contract import Classification, Problem, Recipe
+from ..errors import SelectionError
+from .classification import Classifying
+from .kind import Kind
+
+KINDS: dict[type[Problem], type[Kind]] = {Classification: Classifying}
+
+
+def kind_of(problem: Problem, recipe: Recipe) -> Kind:
+    """What the harness must know of `problem`; raises SelectionError for a kind that it does not know."""
+    found = KINDS.get(type(problem))
+    if found is None:
+        known = ", ".join(kind.__name__ for kind in KINDS)
+        raise SelectionError(f"expected a problem among {known}, got {type(problem).__name__}")
+    return found(problem, recipe)

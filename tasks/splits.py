@@ -1,0 +1,73 @@
+"""Splits: token ids end to end, and some of their examples in an order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.uint16]
+Whole = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Sequences of token ids, end to end: example i is `tokens[starts[i]:starts[i + 1]]`. Arrays may be memory maps.
+
+    With two towers, examples 2i and 2i + 1 of `starts` are the pair whose label is `labels[i]`.
+    """
+
+    tokens: Ids
+    starts: Whole
+    labels: Whole
+    towers: int = 1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def sequence(self, index: int, tower: int = 0) -> Ids:
+        at = index * self.towers + tower
+        return self.tokens[self.starts[at] : self.starts[at + 1]]
+
+    def subset(self, indices: Whole) -> Subset:
+        return Subset(split=self, indices=np.asarray(indices, dtype=np.int64))
+
+    def all(self) -> Subset:
+        return self.subset(np.arange(len(self), dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subset:
+    """Some examples of a Split, in an order."""
+
+    split: Split
+    indices: Whole
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def labels(self) -> Whole:
+        return self.split.labels[self.indices]
+
+    def sequences(self) -> Iterator[Ids]:
+        for index in self.indices:
+            for tower in range(self.split.towers):
+                yield self.split.sequence(int(index), tower)
+
+    def batch(self, at: Whole, length: int) -> tuple[Ids, Whole, Whole]:
+        """Examples `at` (positions in this subset), cut and padded to `length`.
+
+        Returns ids (batch, towers, length) with 0 as padding, lengths (batch, towers), labels (batch,).
+        """
+        towers = self.split.towers
+        ids = np.zeros((len(at), towers, length), dtype=np.uint16)
+        lengths = np.zeros((len(at), towers), dtype=np.int64)
+        for row, index in enumerate(self.indices[at]):
+            for tower in range(towers):
+                sequence = self.split.sequence(int(index), tower)[:length]
+                ids[row, tower, : len(sequence)] = sequence
+                lengths[row, tower] = len(sequence)
+        return ids, lengths, self.split.labels[self.indices[at]]
