@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..variants.contract import Mask, Variant
 from .backbone import BlockState
 from .beam import Hypothesis, Step, beam_search, greedy_search
 from .transformer import Layer, Memory, Transformer
@@ -39,7 +40,28 @@ class Recomputed:
 
 def caches(model: Transformer) -> bool:
     """Whether every variant of the decoder goes token by token, so that a cache gives what the whole sequence gives."""
-    return all(variant.decodes and variant.causality == "strict" for variant in model.kinds()["decoder"])
+    kinds = model.kinds()
+    steps = all(variant.decodes and variant.causality == "strict" for variant in kinds["decoder"])
+    return steps and all(asks_alone(variant) for variant in kinds["cross"])
+
+
+@torch.inference_mode()
+def asks_alone(variant: Variant) -> bool:
+    """Whether a query of cross attention gets the same output alone as behind others, tried on random vectors.
+
+    Where it does not, the output depends on the query's place, as with relative positions, or on the other queries.
+    """
+    shape = variant.shape
+    like = next(variant.parameters(), torch.empty(0, device=shape.device))
+    random = torch.Generator().manual_seed(0)
+    drawn = torch.randn(1, shape.heads, 12, shape.head_dim, generator=random).to(like.device)
+    query, key, value = drawn.split([4, 4, 4], dim=2)
+    training = variant.training
+    variant.eval()
+    whole = variant(query, key, value, Mask())[:, :, -1:]
+    alone = variant(query[:, :, -1:], key, value, Mask())
+    variant.train(training)
+    return torch.allclose(whole, alone, atol=1e-4, rtol=1e-3)
 
 
 def start(model: Transformer, memory: Memory) -> Cached | Recomputed:

@@ -191,11 +191,11 @@ class Transformer(Model):
 
     def kinds(self) -> dict[str, list[Variant]]:
         """The variants of each kind of attention, by layer, those under test and those that are softmax."""
-        encoder, decoder = ([layer for layer in self.layers() if (layer.cross is None) is first] for first in (1, 0))
+        layers = list(self.layers())
         return {
-            "encoder": [layer.attention.variant for layer in encoder],
-            "decoder": [layer.attention.variant for layer in decoder],
-            "cross": [layer.cross.variant for layer in decoder if layer.cross is not None],
+            "encoder": [layer.attention.variant for layer in layers if layer.cross is None],
+            "decoder": [layer.attention.variant for layer in layers if layer.cross is not None],
+            "cross": [layer.cross.variant for layer in layers if layer.cross is not None],
         }
 
     @property
