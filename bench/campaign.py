@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ import torch
 from ..tasks.contract import Dataset, Task
 from ..tasks.data import place
 from .backbone import attention_shape
-from .cell import Cell, Lane
+from .cell import REFERENCE, Cell, Lane
 from .digest import digest_of_cell, with_data
 from .errors import SelectionError
 from .execute import execute
@@ -22,6 +23,7 @@ from .machine import choose_device, describe
 from .plan import Block, Plan, plan
 from .record import Machine, Provenance, Record
 from .registry import TASKS, VARIANTS
+from .shorter import failed_shorter, reason_to_skip
 from .spec import Spec
 from .store import Store
 from .suite import Suite
@@ -102,11 +104,19 @@ class Campaign:
     def run(self, block: Block, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]) -> None:
         """One Block to its end; `keep` is called with each Record after it is stored, `tell` with each event."""
         request = self.request
+
+        def store(record: Record) -> None:
+            self.store.append(record)
+            keep(record)
+
+        cells = self._not_hopeless(block, store)
+        if not cells:
+            return
         job = Job(
             block=block.id,
-            cells=block.cells,
-            digests={cell.key: self._digests(cell)[0] for cell in block.cells},
-            codes={cell.key: digest_of_cell(cell) for cell in block.cells},
+            cells=cells,
+            digests={cell.key: self._digests(cell)[0] for cell in cells},
+            codes={cell.key: digest_of_cell(cell) for cell in cells},
             device=str(self.device),
             results=request.results,
             data_dir=request.data_dir,
@@ -114,11 +124,48 @@ class Campaign:
             threads=torch.get_num_threads(),
         )
 
-        def store(record: Record) -> None:
-            self.store.append(record)
-            keep(record)
-
         execute(job, machine=self.machine, keep=store, tell=tell, timeout=request.timeout)
+
+    def _not_hopeless(self, block: Block, keep: Callable[[Record], None]) -> tuple[Cell, ...]:
+        """The cells of a Block that are worth trying; the others end in Records that say what failed before."""
+        task: Task = TASKS.build(block.cells[0].task)
+        if task.lanes != ("time",):
+            return block.cells
+        records = list(self.store.records())
+        lengths: dict[Spec, int] = {}
+
+        def length_of(spec: Spec) -> int:
+            if spec not in lengths:
+                lengths[spec] = TASKS.build(spec).recipe(self.preset).length
+            return lengths[spec]
+
+        left = []
+        for cell in block.cells:
+            digest = self._digests(cell)[0]
+            failure = failed_shorter(cell, digest, self.machine.id, records, length_of)
+            if failure is None:
+                left.append(cell)
+                continue
+            keep(
+                Record(
+                    cell=cell,
+                    outcome=failure.outcome,
+                    reason=reason_to_skip(failure, length_of(failure.cell.task)),
+                    machine=self.machine,
+                    data=self.data[cell.task],
+                    digest=digest,
+                    block=block.id,
+                    setting=asdict(task.recipe(self.preset)),
+                    started=datetime.now(UTC).isoformat(timespec="seconds"),
+                )
+            )
+        # the reference was to be measured again for others, none of which is left
+        again = {cell for cell in left if cell.variant == Spec(REFERENCE) and self._is_done(cell)}
+        return () if set(left) == again else tuple(left)
+
+    def _is_done(self, cell: Cell) -> bool:
+        found = self.store.finished(cell, self._digests(cell)[0], self.machine.id, retry=self.request.retry)
+        return found is not None
 
     def _try(self, task: Task) -> None:
         """Builds every variant once, so that a parameter it refuses is said now and not after hours."""

@@ -7,76 +7,127 @@ the reference is narrow, or the budget ends. No sample is deleted.
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
+from torch.nn import functional as F
+
+from .foreign import Foreign, Watch
 
 Work = Callable[[], object]
 
 LEAST_ROUNDS = 5
+MOST_ROUNDS = 1000
 FLUSH_BYTES = 256 * 2**20
+
+LEAST_SECONDS = 2e-3
+"""On a CPU shorter work is repeated within a sample: a timer tick or an interrupt would be a large part of it."""
+
+LOOK = 1.25
+"""Growth of the rounds between two looks at the intervals; who looks all the time stops at a lucky one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """Samples of one subject, one a round, in the order of the rounds. `cpu_seconds` counts all threads."""
+    """Samples of one subject, one a round, in the order of the rounds, each of one unit of work.
+
+    `cpu_seconds` counts all threads. `launch_seconds`: how long the host was busy starting the work of a GPU.
+    `repeats`: units that one sample is the mean of.
+    """
 
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
+    launch_seconds: list[float] = field(default_factory=list)
+    repeats: int = 1
+
+    @property
+    def host_bound(self) -> float:
+        """Share of samples in which starting the work took the host as long as the work took: not the GPU was timed."""
+        pairs = list(zip(self.launch_seconds, self.seconds, strict=False))
+        return sum(launch >= 0.9 * whole for launch, whole in pairs) / len(pairs) if pairs else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """What a block of interleaved rounds gave; `foreign_cores`: processor time that others used, per second of ours."""
+    """What a block of interleaved rounds gave. `canary`: seconds of a fixed piece of work, once a round."""
 
     samples: dict[str, Samples]
     rounds: int
     stopped: str
-    foreign_cores: float | None
+    foreign: Foreign
+    canary: tuple[float, ...] = ()
+
+    @property
+    def drift(self) -> float:
+        """How much slower the canary was in the last third of the rounds than in the first, as a share; 0 unknown."""
+        third = len(self.canary) // 3
+        if not third:
+            return 0.0
+        first, last = sorted(self.canary[:third]), sorted(self.canary[-third:])
+        return last[third // 2] / first[third // 2] - 1.0
 
 
 def interleave(
-    subjects: dict[str, Work],
+    subjects: Mapping[str, Work],
     *,
     reference: str,
     device: torch.device,
     budget_seconds: float,
     half_width: float = 0.02,
+    least_rounds: int = LEAST_ROUNDS,
     before: Callable[[str], None] = lambda name: None,
+    prepare: Mapping[str, Work] | None = None,
+    canary: Work | None = None,
 ) -> Timing:
     """Times every subject once a round until every ratio's 95 % half-width is below `half_width`, or the budget ends.
 
-    All are warmed up before any is timed; `before` is told whose turn it is. At least `LEAST_ROUNDS`
-    rounds are made, whatever the budget.
+    All are warmed up before any is timed; `before` is told whose turn it is. `prepare`: what a subject needs done
+    before each sample, untimed. At least `least_rounds` rounds are made, whatever the budget.
     """
+    prepare = prepare or {}
     stopwatch = _CudaStopwatch(device) if device.type == "cuda" else _HostStopwatch()
-    for name, work in subjects.items():
-        before(name)
-        for _ in range(2):
-            work()
     samples = {name: Samples() for name in subjects}
-    others = _ForeignLoad()
-    started, rounds, stopped = time.perf_counter(), 0, "budget"
-    while rounds < LEAST_ROUNDS or time.perf_counter() - started < budget_seconds:
-        order = list(subjects) if rounds % 2 == 0 else list(reversed(subjects))
-        for name in order:
-            before(name)
-            seconds, cpu_seconds = stopwatch.measure(subjects[name])
-            samples[name].seconds.append(seconds)
-            samples[name].cpu_seconds.append(cpu_seconds)
+
+    def ready(name: str) -> Work:
+        before(name)
+        prepare.get(name, _nothing)()
+        return subjects[name]
+
+    for name in subjects:
+        seconds = min(_warm_up(ready(name)) for _ in range(2))
+        if device.type == "cpu" and name not in prepare and 0 < seconds < LEAST_SECONDS:
+            samples[name].repeats = math.ceil(LEAST_SECONDS / seconds)
+    tell, sung = canary or _nothing, []
+    tell()
+    others = Watch(device)
+    started, rounds, look, stopped = time.perf_counter(), 0, 2 * LEAST_ROUNDS, "budget"
+    while rounds < least_rounds or time.perf_counter() - started < budget_seconds:
+        if canary is not None:
+            sung.append(stopwatch.measure(canary, 1)[0])
+        for name in list(subjects) if rounds % 2 == 0 else list(reversed(subjects)):
+            mine, work = samples[name], ready(name)
+            seconds, cpu_seconds, launch_seconds = stopwatch.measure(work, mine.repeats)
+            mine.seconds.append(seconds)
+            mine.cpu_seconds.append(cpu_seconds)
+            if device.type == "cuda":
+                mine.launch_seconds.append(launch_seconds)
         rounds += 1
-        widest = max(
-            (ratio_half_width(s.seconds, samples[reference].seconds) for n, s in samples.items() if n != reference),
-            default=0.0,
-        )
-        if rounds >= 2 * LEAST_ROUNDS and widest < half_width:
-            stopped = "narrow"
+        if rounds >= look:
+            look = math.ceil(LOOK * rounds)
+            if _widest(samples, reference) < half_width:
+                stopped = "narrow"
+                break
+        if rounds >= MOST_ROUNDS:
+            stopped = "rounds"
             break
-    return Timing(samples=samples, rounds=rounds, stopped=stopped, foreign_cores=others.cores())
+    return Timing(samples=samples, rounds=rounds, stopped=stopped, foreign=others.seen(), canary=tuple(sung))
+
+
+def _widest(samples: Mapping[str, Samples], reference: str) -> float:
+    theirs = samples[reference].seconds
+    return max((ratio_half_width(s.seconds, theirs) for n, s in samples.items() if n != reference), default=0.0)
 
 
 def ratio_half_width(ours: list[float], reference: list[float]) -> float:
@@ -87,11 +138,50 @@ def ratio_half_width(ours: list[float], reference: list[float]) -> float:
     return 1.96 * math.sqrt(variance / len(logs))
 
 
-class _HostStopwatch:
-    def measure(self, work: Work) -> tuple[float, float]:
-        cpu, wall = time.process_time(), time.perf_counter()
+def canary(device: torch.device) -> Work:
+    """A fixed piece of work, scaled dot-product attention at 512 tokens: if it moves, the machine did."""
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 4, 512, 64, generator=draw).to(device) for _ in range(3))
+
+    def work() -> object:
+        with torch.no_grad():
+            return F.scaled_dot_product_attention(query, key, value)
+
+    return work
+
+
+def captured(work: Work, device: torch.device) -> Work:
+    """`work` as a CUDA graph, so that a sample holds no launching; raises RuntimeError where it cannot be captured."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         work()
-        return time.perf_counter() - wall, time.process_time() - cpu
+    return graph.replay
+
+
+def _nothing() -> None:
+    """Needs no preparation."""
+
+
+def _warm_up(work: Work) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+class _HostStopwatch:
+    def measure(self, work: Work, repeats: int) -> tuple[float, float, float]:
+        """Wall, processor and launch seconds of one unit of work."""
+        cpu, wall = time.process_time(), time.perf_counter()
+        for _ in range(repeats):
+            work()
+        seconds = (time.perf_counter() - wall) / repeats
+        return seconds, (time.process_time() - cpu) / repeats, seconds
 
 
 class _CudaStopwatch:
@@ -101,38 +191,14 @@ class _CudaStopwatch:
         self.device = device
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
 
-    def measure(self, work: Work) -> tuple[float, float]:
+    def measure(self, work: Work, repeats: int) -> tuple[float, float, float]:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         self.flush.zero_()
         torch.cuda.synchronize(self.device)
-        cpu = time.process_time()
+        cpu, host = time.process_time(), time.perf_counter()
         begin.record()
         work()
         end.record()
+        launched = time.perf_counter() - host
         torch.cuda.synchronize(self.device)
-        return begin.elapsed_time(end) / 1000.0, time.process_time() - cpu
-
-
-class _ForeignLoad:
-    """Processor time used by other processes since it was made; None where the system does not tell."""
-
-    def __init__(self) -> None:
-        self.started = time.perf_counter()
-        self.busy, self.own = _busy_seconds(), time.process_time()
-
-    def cores(self) -> float | None:
-        busy = _busy_seconds()
-        if busy is None or self.busy is None:
-            return None
-        foreign = (busy - self.busy) - (time.process_time() - self.own)
-        return max(foreign, 0.0) / max(time.perf_counter() - self.started, 1e-9)
-
-
-def _busy_seconds() -> float | None:
-    try:
-        with Path("/proc/stat").open(encoding="ascii") as file:
-            fields = [int(ticks) for ticks in file.readline().split()[1:]]
-    except (OSError, ValueError):
-        return None
-    user, nice, system, _, _, irq, soft_irq, steal = (fields + [0] * 8)[:8]
-    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
+        return begin.elapsed_time(end) / 1000.0, time.process_time() - cpu, launched

@@ -24,6 +24,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 _EVERY = ("bench/cell.py", "bench/worker.py", "bench/lanes/desk.py")
 _MODELS = (
     "bench/backbone.py", "bench/kinds/kind.py", "bench/kinds/known.py", "bench/kinds/classification.py",
+    "bench/kinds/language.py", "bench/decoder.py",
 )  # fmt: skip
 
 PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
@@ -32,7 +33,10 @@ PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
         "bench/lanes/train.py",
     ),
     "time": (
-        *_EVERY, *_MODELS, "bench/train.py", "bench/clock.py", "bench/memory.py", "bench/lanes/time.py",
+        *_EVERY, *_MODELS, "bench/train.py", "bench/clock.py", "bench/memory.py", "bench/flops.py",
+        "bench/input_sparsity.py", "bench/sparsity.py", "bench/longest.py", "bench/probe.py", "bench/lanes/time.py",
+        "bench/lanes/subject.py", "bench/lanes/training.py", "bench/lanes/point.py", "bench/lanes/costs.py",
+        "bench/lanes/longest.py",
     ),
     "baseline": (*_EVERY, *_MODELS, "bench/lanes/baseline.py"),
 }  # fmt: skip

@@ -18,33 +18,46 @@ from .ranks import difference_is_proven, standings
 from .record import Outcome
 from .score import BATCHES, CAP, ratio
 from .spec import Spec
+from .surroundings import surroundings
 from .timings import CAPPED, Mode, Timing, floor_of, timings_of_all
 from .trials import outcome_words
+from .workcolumns import ByLength, memory_ratios, work_columns, work_entries
 
 MODES: Mapping[Mode, str] = {"step": "a training step", "forward": "a forward pass", "decode": "a decoding step"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Questions that differ in length alone. `name`: task and preset without it; `machine`: where all were timed."""
+    """Questions that differ in length alone. `name`: task and preset without it; `machine`: where all were timed.
+
+    `longest`: the question how long a sequence fits the memory, where it was asked of the same.
+    """
 
     name: str
     machine: str
     questions: Mapping[int, Question]
+    longest: Question | None = None
 
 
 def sweeps(frame: Frame, questions: list[Question], least: int = 2) -> list[Sweep]:
     """The sweeps among `questions` that have at least that many lengths."""
     found: dict[tuple[object, ...], dict[int, Question]] = {}
+    bounded: dict[tuple[object, ...], Question] = {}
     for question in questions:
         settings = [s for s in question.cells(frame, "time")["setting"] if s.get("length")]
         if question.machine and settings:
             task, preset = _without_length(question.task), _without_length(question.preset)
             family = (task, preset, question.fidelity, question.protocol, question.machine)
-            found.setdefault(family, {})[int(settings[-1]["length"])] = question
+            if settings[-1].get("memory_bytes"):
+                bounded[family] = question
+            else:
+                found.setdefault(family, {})[int(settings[-1]["length"])] = question
     return [
         Sweep(
-            name=f"{family[0]}, preset {family[1]}", machine=str(family[-1]), questions=dict(sorted(by_length.items()))
+            name=f"{family[0]}, preset {family[1]}",
+            machine=str(family[-1]),
+            questions=dict(sorted(by_length.items())),
+            longest=bounded.get(family),
         )
         for family, by_length in found.items()
         if len(by_length) >= least
@@ -124,7 +137,10 @@ def board_for_lengths(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Board:
     rows = {
         name: Row(
             name=name,
-            entries=_entries(name, timings, not lacks[name], floor),
+            entries=(
+                *_entries(name, timings, not lacks[name], floor),
+                *_beside(frame, name, timings, sweep.longest),
+            ),
             reason=lacks[name] or "nothing to be ranked against",
         )
         for name in names
@@ -134,10 +150,10 @@ def board_for_lengths(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Board:
         name=f"{sweep.name}/{sweep.machine}/{mode}",
         title=f"{sweep.name}: {MODES[mode]} {where}",
         question=f"What does {MODES[mode]} cost against {REFERENCE}{pays}?",
-        columns=tuple(_columns(lengths, mode)),
+        columns=(*_columns(lengths, mode), *(work_columns(sweep.longest) if len(lengths) > 1 else ())),
         ranked=in_order(order, rows),
         unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
-        footnotes=_footnotes(sweep, timings, floor),
+        footnotes=(*_footnotes(sweep, timings, floor), *surroundings(frame, timings)),
     )
 
 
@@ -165,14 +181,14 @@ def mean_of(estimates: list[Estimate]) -> Estimate:
 
 def _without_length(text: str) -> str:
     spec = Spec.parse(text)
-    return str(Spec(spec.name, tuple(p for p in spec.parameters if p[0] != "length")))
+    return str(Spec(spec.name, tuple(p for p in spec.parameters if p[0] not in ("length", "memory_bytes"))))
 
 
 def _beats(cost: Estimate | None, floor: float) -> bool:
     return cost is not None and cost.value < -floor and difference_is_proven(cost)
 
 
-def _lack(name: str, timings: Mapping[int, Mapping[str, Timing]]) -> str:
+def _lack(name: str, timings: ByLength) -> str:
     missing = [length for length, found in timings.items() if name not in found]
     if missing:
         return f"not measured at {', '.join(f'{n:,}' for n in missing)}"
@@ -184,7 +200,7 @@ def _lack(name: str, timings: Mapping[int, Mapping[str, Timing]]) -> str:
     return ""
 
 
-def _entries(name: str, timings: Mapping[int, Mapping[str, Timing]], able: bool, floor: float) -> tuple[Entry, ...]:
+def _entries(name: str, timings: ByLength, able: bool, floor: float) -> tuple[Entry, ...]:
     found = {length: by_name[name] for length, by_name in timings.items() if name in by_name}
     entries = [_entry(found.get(length)) for length in timings]
     costs = {length: timing.cost for length, timing in found.items()}
@@ -199,6 +215,12 @@ def _entries(name: str, timings: Mapping[int, Mapping[str, Timing]], able: bool,
                      value=over_all.value, low=over_all.low, high=over_all.high)  # fmt: skip
     pays = crossover(costs, floor)
     return (*entries, mean, Entry(text=pays.text, value=pays.length))
+
+
+def _beside(frame: Frame, name: str, timings: ByLength, longest: Question | None) -> Iterator[Entry]:
+    if len(timings) > 1:
+        pays = crossover(memory_ratios(frame, name, timings))
+        yield from work_entries(frame, name, timings, pays.text, longest)
 
 
 def _entry(timing: Timing | None) -> Entry:
@@ -216,7 +238,7 @@ def _entry(timing: Timing | None) -> Entry:
     )
 
 
-def _footnotes(sweep: Sweep, timings: Mapping[int, Mapping[str, Timing]], floor: float) -> tuple[Footnote, ...]:
+def _footnotes(sweep: Sweep, timings: ByLength, floor: float) -> tuple[Footnote, ...]:
     rounds = sorted({len(t.seconds) for found in timings.values() for t in found.values() if t.seconds})
     span = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else "".join(map(str, rounds))
     found = [

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -59,6 +63,50 @@ def held_bytes(*owners: torch.nn.Module | torch.optim.Optimizer) -> int:
             storage = tensor.untyped_storage()
             seen[storage.data_ptr()] = storage.nbytes()
     return sum(seen.values())
+
+
+def storages(state: Any) -> dict[int, int]:
+    """Bytes of every storage that a decode state holds, by address, so that views count once."""
+    return dict(_each_storage(state))
+
+
+def _each_storage(state: Any) -> Iterator[tuple[int, int]]:
+    if isinstance(state, torch.Tensor):
+        storage = state.untyped_storage()
+        yield storage.data_ptr(), storage.nbytes()
+    elif isinstance(state, torch.nn.Module):
+        return
+    elif is_dataclass(state):
+        for field in fields(state):
+            yield from _each_storage(getattr(state, field.name))
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from _each_storage(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _each_storage(value)
+    elif hasattr(state, "__dict__"):
+        yield from _each_storage(vars(state))
+
+
+@contextlib.contextmanager
+def at_most(bytes_more: float) -> Iterator[None]:
+    """Lets this process have only so much address space more: on a CPU an allocation then fails, and nothing is killed.
+
+    Without effect where the system has no such limit.
+    """
+    try:
+        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = int(used + bytes_more)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _tensors(owner: torch.nn.Module | torch.optim.Optimizer) -> Iterator[torch.Tensor]:

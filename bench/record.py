@@ -75,18 +75,32 @@ QUANTITIES: dict[str, Quantity] = {
     "null_forward_seconds": Quantity("seconds", "lower", "the null control in the same rounds"),
     "null_decode_seconds": Quantity("seconds", "lower", "the null control in the same rounds"),
     "foreign_load": Quantity("cores", "lower", "processor time used by other processes during the samples, per second"),
+    "canary_seconds": Quantity(
+        "seconds", "", "a fixed piece of work, once a round; `where.drift` is the share by which it slowed down"
+    ),
+    "host_bound": Quantity("fraction", "lower", "share of samples in which the host was timed, launching, and not the GPU"),
+    "gpu_clock": Quantity("MHz", "", "clock of the GPU's processors when the samples ended"),
+    "gpu_temperature": Quantity("°C", "", "temperature of the GPU when the samples ended"),
     "examples_per_second": Quantity("1/second", "higher", "examples per second of training, from the median step"),
     "tokens_per_second": Quantity("1/second", "higher", "real tokens per second of training, padding not counted"),
     "padded_tokens_per_second": Quantity("1/second", "higher", "tokens per second of training, padding counted"),
+    # work, by counting matrix products
+    "flops": Quantity("FLOP", "lower", "matrix products of one unit of work; `where.how` they were counted"),
+    "dense_flops": Quantity("FLOP", "", "what the two products of dense attention would need for the same"),
+    "traffic_bytes": Quantity("bytes", "lower", "bytes that all operators read and wrote, each as if nothing were cached"),
+    "arithmetic_intensity": Quantity("FLOP/byte", "", "flops over traffic_bytes"),
+    "peak_share": Quantity("× peak", "higher", "flops per second over the best matrix product measured on this machine"),
+    "copy_share": Quantity("× peak", "higher", "traffic per second over the best copy measured on this machine"),
     # memory
     "peak_bytes": Quantity(
-        "bytes", "lower", "peak of allocated memory over a training step, with parameters and optimiser"
+        "bytes", "lower", "peak of allocated memory over one unit of what is timed, with parameters and optimiser"
     ),
-    "reserved_bytes": Quantity("bytes", "lower", "peak reserved by the CUDA allocator over one training step"),
+    "reserved_bytes": Quantity("bytes", "lower", "peak reserved by the CUDA allocator over the same"),
+    "longest_length": Quantity("tokens", "higher", "longest sequence that runs in `where.memory_bytes`; `where.stopped` by"),
     "state_bytes": Quantity("bytes", "lower", "decode state per sequence, all layers, at `where.length` tokens"),
     # what attention does
     "declared_density": Quantity("fraction", "", "share of allowed score entries that the mechanism says it computes"),
-    "sparsity": Quantity("fraction", "", "share of allowed weights that are exactly zero, on real validation batches"),
+    "sparsity": Quantity("fraction", "", "share of allowed weights that are exactly zero, on real validation batches or drawn inputs"),
     "block_sparsity": Quantity(
         "fraction", "", "share of square blocks of side `where.block` without a positive weight"
     ),

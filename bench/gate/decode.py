@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..memory import storages
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
 from .subject import Subject, View
@@ -40,7 +40,7 @@ def state_as_declared(subject: Subject) -> Answer:
     if declared is None:
         return Measured(1.0, 0.0, "it decodes, but `state_bytes` is None")
     state = _decode(view, length, batch=1)[1]
-    actual = sum(storage for storage in _storages(state).values())
+    actual = sum(storage for storage in storages(state).values())
     larger = max(actual, declared) - STATE_SLACK_BYTES
     ratio = larger / max(1, min(actual, declared))
     return Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
@@ -97,27 +97,3 @@ def _decode(view: View, length: int, batch: int) -> tuple[Tensor, Any]:
             output, state = view.module.step(*now.all(), state)
             outputs.append(output)
     return torch.cat(outputs, 2), state
-
-
-def _storages(state: Any) -> dict[int, int]:
-    """Bytes of every storage that a state holds, by address, so that views count once."""
-    return dict(_each_storage(state))
-
-
-def _each_storage(state: Any) -> Iterator[tuple[int, int]]:
-    if isinstance(state, Tensor):
-        storage = state.untyped_storage()
-        yield storage.data_ptr(), storage.nbytes()
-    elif isinstance(state, nn.Module):
-        return
-    elif is_dataclass(state):
-        for field in fields(state):
-            yield from _each_storage(getattr(state, field.name))
-    elif isinstance(state, dict):
-        for value in state.values():
-            yield from _each_storage(value)
-    elif isinstance(state, list | tuple):
-        for value in state:
-            yield from _each_storage(value)
-    elif hasattr(state, "__dict__"):
-        yield from _each_storage(vars(state))

@@ -22,11 +22,11 @@ class Script:
         monkeypatch.setattr(clock._HostStopwatch, "measure", self.measure)
         monkeypatch.setattr(clock.time, "perf_counter", lambda: self.now)
 
-    def measure(self, work: object) -> tuple[float, float]:
+    def measure(self, work: object, repeats: int) -> tuple[float, float, float]:
         work()  # type: ignore[operator]
         seconds = next(self.readings[self.calls[-1]])
         self.now += seconds
-        return seconds, seconds
+        return seconds, seconds, seconds
 
 
 def test_all_are_warmed_up_before_any_is_timed_and_rounds_alternate(monkeypatch: pytest.MonkeyPatch) -> None:

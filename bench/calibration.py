@@ -1,0 +1,77 @@
+"""Calibration: the matrix products and the copies that a machine reaches, so that a row can say how far from it it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+SECONDS = 0.5
+SIDE = {"cpu": 1024, "cuda": 8192}
+COPIED_BYTES = {"cpu": 64 * 2**20, "cuda": 1024 * 2**20}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """The best seen on a machine: square products of one dtype, and a large copy, which reads and writes each byte."""
+
+    flops_per_second: float
+    bytes_per_second: float
+
+    def best(self, other: Peaks) -> Peaks:
+        return Peaks(
+            flops_per_second=max(self.flops_per_second, other.flops_per_second),
+            bytes_per_second=max(self.bytes_per_second, other.bytes_per_second),
+        )
+
+
+def peaks(device: torch.device, dtype: torch.dtype, machine_id: str, cache: Path) -> Peaks:
+    """Measured now for a second, and the best of that and of earlier times: a busy machine must not lower the bar.
+
+    A cache that cannot be read or written is done without.
+    """
+    file = cache / "calibration" / f"{machine_id}-{str(dtype).removeprefix('torch.')}.json"
+    found = measure(device, dtype)
+    try:
+        found = found.best(Peaks(**json.loads(file.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, TypeError):
+        pass
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+        part.replace(file)
+    except OSError:
+        pass
+    return found
+
+
+def measure(device: torch.device, dtype: torch.dtype, seconds: float = SECONDS) -> Peaks:
+    """The fastest of as many products and copies as fit into `seconds` each."""
+    side = SIDE[device.type]
+    left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(left)
+    source = torch.zeros(COPIED_BYTES[device.type], dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    product = _fastest(lambda: torch.mm(left, right, out=out), device, seconds)
+    copy = _fastest(lambda: target.copy_(source), device, seconds)
+    return Peaks(flops_per_second=2.0 * side**3 / product, bytes_per_second=2.0 * source.numel() / copy)
+
+
+def _fastest(work: Callable[[], object], device: torch.device, seconds: float) -> float:
+    work()
+    best, ends = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < ends:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - started)
+    return best

@@ -1,0 +1,102 @@
+"""FLOPs: multiplications and additions of matrix products, and the bytes that operators read and write, by counting.
+
+Only matrix products are counted, as everywhere in the literature: exponentials, sorts and elementwise work are not. A
+kernel that PyTorch cannot see into counts nothing; what it declares stands in for it, and the Record says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from ..variants.contract import AttentionShape
+
+VISIBLE = ("eager", "sdpa")
+"""Implementations whose operators PyTorch sees, so that their count is whole."""
+
+BACKWARD = 2.0
+"""A backward pass makes two products for each one of the forward pass."""
+
+RECOMPUTED = 2.5
+"""Products in a fused backward pass for each one of the forward pass: it makes the scores once more."""
+
+
+class Count(TorchDispatchMode):
+    """Counts while it is entered. `traffic_bytes`: as if every operator read its inputs and wrote its outputs once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0.0
+        self.traffic_bytes = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        packet = func._overloadpacket
+        if packet not in flop_registry and packet not in _FUSED and func is not torch.ops.prim.device.default:
+            # what reaches here whole, such as a linear layer without gradients, is counted by its parts
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        output = func(*args, **kwargs)
+        if packet in _FUSED:
+            self.flops += _FUSED[packet](*args, **kwargs)
+        elif packet in flop_registry:
+            self.flops += flop_registry[packet](*args, **kwargs, out_val=output)
+        if not func.is_view:
+            self.traffic_bytes += sum(_bytes(leaf) for leaf in tree_leaves((args, kwargs, output)))
+        return output
+
+
+def _bytes(leaf: object) -> int:
+    return leaf.numel() * leaf.element_size() if isinstance(leaf, Tensor) else 0
+
+
+def _forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> float:
+    """Arguments of `scaled_dot_product_attention` on a CPU: dropout first, then whether it is causal."""
+    batch, heads, queries, head_dim = query.shape
+    causal = options.get("is_causal", rest[1] if len(rest) > 1 else False)
+    pairs = pairs_of(queries, key.shape[2], bool(causal))
+    return 2.0 * batch * heads * pairs * (head_dim + value.shape[3])
+
+
+def _backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Any, logsumexp: Any, *rest: Any,
+              **options: Any) -> float:  # fmt: skip
+    return RECOMPUTED * _forward(query, key, value, *rest, **options)
+
+
+# PyTorch's own table lacks these two and would silently count nothing for softmax attention on a CPU
+_FUSED: dict[Any, Any] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _forward,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward,
+}
+
+
+def pairs_of(queries: int, keys: int, causal: bool) -> int:
+    """Pairs of a query and a key that it may see, causal queries ending where the keys end.
+
+    >>> pairs_of(4, 4, True), pairs_of(1, 100, True), pairs_of(3, 5, False)
+    (10, 100, 15)
+    """
+    return queries * keys - queries * (queries - 1) // 2 if causal else queries * keys
+
+
+def dense_flops(shapes: Iterable[AttentionShape], sequences: int, mode: str, density: float = 1.0) -> float:
+    """FLOPs of the two products of attention over all pairs that may be seen, times `density`, in all layers.
+
+    Forward 4 d for each pair and head; a training step three times that; decoding one token sees all keys.
+
+    >>> dense_flops([AttentionShape(heads=2, head_dim=8, max_length=4)], sequences=3, mode="step")
+    9216.0
+    """
+    total = 0.0
+    for shape in shapes:
+        queries = 1 if mode == "decode" else shape.max_length
+        total += 4.0 * shape.heads * shape.head_dim * pairs_of(queries, shape.max_length, shape.causal)
+    return total * sequences * density * (1 + BACKWARD if mode == "step" else 1)

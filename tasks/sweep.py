@@ -1,0 +1,123 @@
+"""Sweep: what attention costs on synthetic input, alone or inside a model, over lengths; nothing is trained."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ..bench.cell import axis_seed
+from ..bench.errors import SelectionError
+from ..bench.record import Provenance
+from ..bench.spec import Spec
+from .contract import Availability, Classification, DataPlace, Dataset, Split
+from .points import Floats, Heads, Level, Mode, Point, Precision, TimedTask
+from .recipe import Recipe
+from .score_inputs import draw_heads, draw_states
+
+SOURCE = "drawn at random from a seed"
+VOCABULARY = 257
+BATCH = 1
+
+
+class Sweep(TimedTask):
+    """Time, memory, FLOPs and sparsity of one forward pass, training step or decoding step on drawn input.
+
+    `sweep[length=256..4096]` is five points: ranges double. `batch` sequences, or as many as `tokens` in all make.
+    `input`: what queries and keys share, see `score_inputs`. Decoding is causal, whatever `causal` says. What the
+    presets decide is how long a point is measured, no more: `quick[timing_seconds=5]`.
+    """
+
+    recipes: ClassVar[dict[str, Recipe]] = {
+        "smoke": Point(timing_seconds=0.5, ranked=False),
+        "quick": Point(timing_seconds=20.0),
+        "pt-2x64": Point(timing_seconds=60.0),
+    }
+
+    def __init__(
+        self,
+        *,
+        length: int = 1024,
+        mode: Mode = "step",
+        level: Level = "attention",
+        heads: int = 4,
+        head_dim: int = 64,
+        batch: int | None = None,
+        tokens: int | None = None,
+        layers: int = 2,
+        dtype: Precision = "float32",
+        causal: bool = False,
+        input: Literal["iid", "clustered", "local"] = "iid",
+        padding: float = 0.0,
+        graph: bool = False,
+        memory_bytes: int | None = None,
+    ):
+        wholes = {"length": length, "heads": heads, "head_dim": head_dim, "layers": layers}
+        wholes |= {"batch": batch or 1, "tokens": tokens or 1, "memory_bytes": memory_bytes or 1}
+        for name, value in wholes.items():
+            if value < 1:
+                raise SelectionError(f"sweep: expected {name} to be 1 or more, got {value}")
+        if not 0.0 <= padding < 1.0:
+            raise SelectionError(f"sweep: expected padding to be a share in [0, 1), got {padding}")
+        if batch is not None and tokens is not None:
+            raise SelectionError("sweep: expected batch (sequences) or tokens (in all), got both")
+        if mode == "decode" and (level != "attention" or padding):
+            raise SelectionError("sweep: expected mode=decode at level=attention without padding; ask for that instead")
+        if level == "model" and causal:
+            raise SelectionError("sweep: the model is an encoder and not causal; use level=attention or level=block")
+        if level != "attention" and dtype == "float16":
+            raise SelectionError("sweep: a block or a model runs in float32 or bfloat16, got dtype=float16")
+        if graph and mode == "decode":
+            raise SelectionError("sweep: expected graph=true with mode=forward or step; a decode state grows")
+        self.point = Point(
+            length=length,
+            batch=max(1, tokens // length) if tokens is not None else batch or BATCH,
+            layers=layers,
+            heads=heads,
+            width=heads * head_dim,
+            feed_forward=4 * heads * head_dim,
+            precision="bfloat16" if dtype == "bfloat16" else "float32",
+            mode=mode,
+            level=level,
+            dtype=dtype,
+            causal=causal or mode == "decode",
+            input=input,
+            padding=padding,
+            graph=graph,
+            memory_bytes=memory_bytes,
+        )
+
+    def recipe(self, preset: Spec) -> Point:
+        """This point, for as long as the preset says; raises SelectionError for an override of anything else."""
+        for name, _ in preset.parameters:
+            if name != "timing_seconds":
+                raise SelectionError(f"a sweep takes no {name!r} from a preset, only timing_seconds; its own "
+                                     "parameters say the rest, such as sweep[heads=8]")
+        wanted = super().recipe(preset)
+        known_point = {field.name: getattr(self.point, field.name) for field in fields(Point)}
+        return Point(**known_point | {"timing_seconds": wanted.timing_seconds, "ranked": wanted.ranked})
+
+    def problem(self) -> Classification:
+        return Classification(vocabulary=VOCABULARY, classes=2, padded=self.point.padding > 0)
+
+    def availability(self, place: DataPlace) -> list[Availability]:
+        return [Availability(source=SOURCE, fidelity="synthetic", ready=True, detail="nothing is needed")]
+
+    def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
+        """Sequences of random ids, for the model; queries, keys and values come from `heads` and `states`."""
+        point = self.point
+        draw = np.random.default_rng(axis_seed(use="sweep ids"))
+        split = Split(
+            tokens=draw.integers(1, VOCABULARY, size=point.batch * point.real).astype(np.uint16),
+            starts=np.arange(point.batch + 1, dtype=np.int64) * point.real,
+            labels=draw.integers(2, size=point.batch),
+        )
+        provenance = Provenance(source=SOURCE, fidelity="synthetic")
+        return Dataset(train=split.all(), validation=split.all(), test=split.all(), provenance=provenance)
+
+    def heads(self, point: Point) -> Heads:
+        return draw_heads(point.input, point.batch, point.heads, point.length, point.head_dim, seed=0)
+
+    def states(self, point: Point) -> Floats:
+        return draw_states(point.input, point.batch, point.length, point.width, seed=0)
