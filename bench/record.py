@@ -82,6 +82,9 @@ QUANTITIES: dict[str, Quantity] = {
     "gpu_clock": Quantity("MHz", "", "clock of the GPU's processors when the samples ended"),
     "gpu_temperature": Quantity("°C", "", "temperature of the GPU when the samples ended"),
     "examples_per_second": Quantity("1/second", "higher", "examples per second of training, from the median step"),
+    "decode_tokens_per_second": Quantity(
+        "1/second", "higher", "tokens put out per second of translating the test split with a beam of `where.beam`"
+    ),
     "tokens_per_second": Quantity("1/second", "higher", "real tokens per second of training, padding not counted"),
     "padded_tokens_per_second": Quantity("1/second", "higher", "tokens per second of training, padding counted"),
     # work, by counting matrix products
@@ -109,6 +112,9 @@ QUANTITIES: dict[str, Quantity] = {
     "attention_distance": Quantity("tokens", "", "mean |i - j| under the weights"),
     "head_diversity": Quantity(
         "nats", "", "generalised Jensen-Shannon divergence between the heads of `where.layer`, over real queries"
+    ),
+    "positional_attention": Quantity(
+        "fraction", "", "mean weight that a head puts at its favourite offset, of `where.offsets`; the highest of the heads"
     ),
     "alpha": Quantity("", "", "learned alpha of an entmax head"),
 }
