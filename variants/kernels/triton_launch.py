@@ -2,9 +2,9 @@
 
 A kernel module imports Triton at its top, so ask `reason` before importing one; this module needs no Triton.
 
-Conventions of all kernels: tensors are (batch, heads, length, head_dim) with any strides but 1 in the last dimension;
-`keep` is (batch, keys), True = a real key, or None; causal is aligned at the last key. Block sizes are explicit, nothing
-is tuned at run time, and what is launched never depends on values, so that a CUDA graph can hold it. With
+Conventions of all kernels: tensors are (batch, heads, length, head_dim), of any strides but 1 in the last dimension;
+`keep` is (batch, keys), True = a real key, or None; causal is aligned at the last key. Block sizes are explicit,
+nothing is tuned at run time, and what is launched never depends on values, so that a CUDA graph can hold it. With
 TRITON_INTERPRET=1 in the environment before Triton is imported, kernels run on CPU tensors, slowly. bfloat16 does not:
 the interpreter multiplies it wrongly without a word.
 """
