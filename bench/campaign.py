@@ -16,7 +16,7 @@ from ..tasks.data import place
 from .backbone import attention_shape
 from .cell import REFERENCE, Cell, Lane
 from .digest import digest_of_cell, with_data
-from .errors import SelectionError
+from .errors import DataError, SelectionError
 from .execute import execute
 from .job import Job
 from .machine import choose_device, describe
@@ -95,11 +95,26 @@ class Campaign:
         return _only(made, self.request.lanes)
 
     def prepare(self) -> None:
-        """Fetches and prepares the data of all tasks. Raises DataError where it cannot be had, before anything runs."""
+        """Fetches and prepares the data of all tasks; a task of a suite that has none is left out, and that is said.
+
+        Raises DataError, before anything runs, for a task that was named by itself, and where no task has any data.
+        """
         self.store.prepare()
+        lacking: dict[Spec, DataError] = {}
         for task in self.tasks:
             built: Task = TASKS.build(task)
-            self.data[task] = self._load(built).provenance
+            try:
+                self.data[task] = self._load(built).provenance
+            except DataError as error:
+                lacking[task] = error
+                if not self.request.suite.name or len(lacking) == len(self.tasks):
+                    raise
+        self.tasks = [task for task in self.tasks if task not in lacking]
+        for task, error in lacking.items():
+            self.notice(
+                f"{task} is left out of this run, and the other {len(self.tasks)} of {self.request.suite.name} go on: "
+                f"{error}\n  once its data is here, the same command adds it"
+            )
 
     def run(self, block: Block, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]) -> None:
         """One Block to its end; `keep` is called with each Record after it is stored, `tell` with each event."""
