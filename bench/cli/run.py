@@ -79,6 +79,14 @@ def run(
             selection=asked.selection,
             machine=campaign.machine.id,
         )
+    if suite is not None and task is None and len(asked.tasks) > 1:
+        leaderboard(
+            results=results,
+            suite=suite,
+            preset=str(campaign.preset),
+            selection=asked.selection,
+            machine=campaign.machine.id,
+        )
     if failed:
         listed = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
         typer.echo(f"\nNot all cells are ok: {listed}; reasons are on the board, `--retry` runs them again.", err=True)
@@ -122,7 +130,8 @@ def plan(
         cost = "" if step.state == "done" else f"  ~{duration(step.seconds)}" if step.seconds else "  cost unknown"
         typer.echo(f"{step.state:<5} {step.cell.key}  {step.cell}{cost}")
     for task_spec, data in campaign.data.items():
-        found = f"{data.fidelity}: {data.source}" if data else "not here yet; `attnbench data list` says how it is got"
+        advice = f"not here yet; `attnbench data list {task_spec.name}` says how it is got"
+        found = f"{data.fidelity}: {data.source}" if data else advice
         typer.echo(f"data of {task_spec}: {found}")
     known = f"about {duration(made.seconds)}" if made.unknown < len(made.left) or not made.left else ""
     unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""
