@@ -22,7 +22,10 @@ Read = Callable[[Path, str, dict[str, str]], Prepared]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """An unpacked official folder under the data root. `parts`: folders of files, or files, that make it whole."""
+    """An unpacked official folder under the data root. `parts`: folders of files, or files, that make it whole.
+
+    `hint`: where the archive can be had.
+    """
 
     task: str
     name: str
@@ -31,6 +34,7 @@ class Tree:
     read: Read = field(repr=False)
     builder: int = 1
     estimate: str = ""
+    hint: str = ""
 
     def availability(self, place: DataPlace) -> Availability:
         root = place.root / self.name
@@ -40,7 +44,7 @@ class Tree:
             fidelity="official",
             ready=not missing,
             detail=f"{root} lacks {', '.join(missing)}" if root.is_dir() and missing else str(root),
-            advice=f"unpack {self.archive} in {place.root}",
+            advice="; ".join(filter(None, [f"unpack {self.archive} in {place.root}", self.hint])),
             estimate=self.estimate,
         )
 
@@ -49,7 +53,8 @@ class Tree:
 
     def prepared(self, place: DataPlace) -> Prepared | Unavailable:
         if self.missing(place):
-            return Unavailable(reason=f"no {self.name}/ with {', '.join(self.parts)} under {place.root}")
+            reason = f"no {self.name}/ with {', '.join(self.parts)} under {place.root}"
+            return Unavailable(reason="; ".join(filter(None, [reason, self.hint])))
         root = place.root / self.name
         files = {f"{self.name}/": tree_checksum(place, self.task, root, self.parts)}
         identity = {"source": "tree", "files": files, "builder": self.builder}
@@ -157,9 +162,7 @@ class TFDS:
 
     def folder(self, place: DataPlace) -> Path | None:
         """The newest prepared version whose records read without TensorFlow."""
-        named = os.environ.get("TFDS_DATA_DIR")
-        roots = [Path(named).expanduser()] if named else [place.root, Path.home() / "tensorflow_datasets"]
-        for root in roots:
+        for root in tfds_roots(place):
             for info in sorted(root.glob(f"{self.dataset}/*/dataset_info.json"), reverse=True):
                 if json.loads(info.read_text(encoding="utf-8")).get("fileFormat") in ("array_record", "parquet"):
                     return info.parent
@@ -173,3 +176,9 @@ class TFDS:
         files = {path.name: file_checksum(place, self.task, path) for path in records}
         identity = {"source": "tfds", "files": files, "builder": self.builder}
         return prepare(place, self.task, identity, lambda: self.read(folder, f"TFDS {self.dataset}", files))
+
+
+def tfds_roots(place: DataPlace) -> list[Path]:
+    """Where TFDS sets are looked for: TFDS_DATA_DIR, else the data root and TFDS's own default."""
+    named = os.environ.get("TFDS_DATA_DIR")
+    return [Path(named).expanduser()] if named else [place.root, Path.home() / "tensorflow_datasets"]

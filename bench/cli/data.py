@@ -121,6 +121,33 @@ def preview(
     typer.echo(f"{path}: {shown} training images of {spec}, each with its label")
 
 
+@app.command("export")
+def export(
+    tfds: Annotated[Path, typer.Option("--tfds", help="Folder for TFDS sets, such as ~/tensorflow_datasets.")],
+    tasks: Annotated[
+        list[str] | None, typer.Argument(help="Tasks or a suite; all that is prepared without it.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write prepared data as TFDS array_record sets, which TFDS and another machine's attnbench read."""
+    from ...tasks.data import place
+    from ...tasks.prepared import stored
+    from ...tasks.recordsets import export as export_to
+    from .live import Live
+
+    specs = _specs(tasks) if tasks else None
+    with Live() as live:
+        here = place(data_dir, offline=True, notice=live.notice, progress=live.progress)
+        names = [None] if specs is None else list(dict.fromkeys(spec.name for spec in specs))
+        found = [each for name in names for each in stored(here, name)]
+        if not found:
+            raise DataError(f"nothing of that is prepared in {here.cache}; `attnbench data get TASK` does that")
+        for each in found:
+            path = export_to(each, tfds.expanduser().absolute(), here)
+            counts = ", ".join(f"{count:,} {split}" for split, count in each.examples.items())
+            live.notice(f"{each.task}: {each.provenance.fidelity}, from {each.provenance.source}; {counts}: {path}")
+
+
 @app.command("verify")
 def verify(
     task: Annotated[str | None, typer.Argument(help="One task; all without it.")] = None,

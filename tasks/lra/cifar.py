@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...bench.record import Provenance
-from ..contract import Ids, Split
-from ..prepared import Prepared
+from ..contract import DataPlace, Ids, Split
+from ..prepared import Prepared, prepare
 
 NAME = "lra-image"
-PIXELS = 32 * 32
+SIDE = 32
+PIXELS = SIDE**2
+AVERAGED = {(SIDE // block) ** 2: block for block in (2, 4)}
+"""Tokens of a smaller image → side of the blocks of pixels that become one."""
+
+BUILDER = 1
+AVERAGE = ", averaged to "
 
 OFFICIAL_CONTENT = "a0b3a6529d4140c6381dd59df5ffe8e97926ce7c82a71242197f0b363c6b730e"
 """`content_digest` of the 60,000 official images."""
@@ -74,3 +81,47 @@ def arrange(images: Images, source: str, files: dict[str, str], verified: bool =
         )
     provenance = Provenance(source=source, fidelity=fidelity, files=files, notes=notes)
     return Prepared(splits=splits, provenance=provenance, repeated=repeated)
+
+
+def at_length(prepared: Prepared, length: int, place: DataPlace) -> Prepared:
+    """The same images at `length` tokens: whole, averaged in blocks and prepared once, or cut, and noted where less."""
+    if length >= PIXELS:
+        return prepared
+    if length not in AVERAGED:
+        return _noted(prepared, f"images cut to their first {length:,} of {PIXELS:,} pixels")
+    block, origin = AVERAGED[length], prepared.provenance
+
+    side = SIDE // block
+    smaller = f"{side} × {side} pixels"
+
+    def build() -> Prepared:
+        splits = {name: _averaged(split, block) for name, split in prepared.splits.items()}
+        provenance = replace(origin, source=f"{origin.source}{AVERAGE}{smaller}")
+        return replace(prepared, splits=splits, provenance=provenance, folder=None)
+
+    identity = {"averaged": block, "builder": BUILDER, "source": origin.source, "files": origin.files}
+    return _noted(prepare(place, NAME, identity, build), f"images averaged to {smaller} instead of {SIDE} × {SIDE}")
+
+
+def is_whole(source: str) -> bool:
+    """Whether images of that provenance have all their pixels."""
+    return AVERAGE not in source
+
+
+def averaged(shades: Bytes, block: int) -> Bytes:
+    """Gray values (images, (32 / block)²): the mean of each block of pixels, rounded down as all gray values are."""
+    side = SIDE // block
+    means = shades.reshape(-1, side, block, side, block).mean((2, 4), dtype=np.float32)
+    smaller: Bytes = means.astype(np.uint8).reshape(-1, side**2)
+    return smaller
+
+
+def _averaged(split: Split, block: int) -> Split:
+    shades = (np.asarray(split.tokens) - 1).astype(np.uint8)
+    ids = pixel_ids(averaged(shades, block))
+    return replace(split, tokens=ids.reshape(-1), starts=np.arange(len(split) + 1, dtype=np.int64) * ids.shape[1])
+
+
+def _noted(prepared: Prepared, note: str) -> Prepared:
+    origin = prepared.provenance
+    return replace(prepared, provenance=replace(origin, notes=(*origin.notes, note)))

@@ -13,8 +13,9 @@ from ...bench.errors import DataError
 from ..data import Source
 from ..download import Remote, members
 from ..prepared import Prepared
+from ..recordsets import RecordSet
 from ..sources import TFDS, Archive, Download, Tree
-from .cifar import NAME, Bytes, Images, arrange
+from .cifar import NAME, Bytes, Images, arrange, is_whole
 
 BATCHES = {"train": tuple(f"data_batch_{index}" for index in range(1, 6)), "test": ("test_batch",)}
 FILES = (*BATCHES["train"], *BATCHES["test"])
@@ -36,7 +37,7 @@ def sources() -> tuple[Source, ...]:
     tree = Tree(task=NAME, name=name, parts=FILES, archive=ARCHIVE.name, read=read_tree, estimate=ESTIMATE)
     archive = Archive(task=NAME, remote=ARCHIVE, read=read_archive, estimate=ESTIMATE)
     tfds = TFDS(task=NAME, dataset="cifar10", read=read_tfds, estimate=ESTIMATE)
-    return tree, archive, tfds, Download(archive=archive)
+    return tree, archive, tfds, RecordSet(task=NAME, fits=is_whole), Download(archive=archive)
 
 
 def read_tree(root: Path, source: str, files: dict[str, str]) -> Prepared:

@@ -15,6 +15,7 @@ from ..contract import Availability, DataPlace
 from ..data import Source, Unavailable
 from ..download import Remote, members
 from ..prepared import Prepared, prepare
+from ..recordsets import RecordSet
 from ..sources import TFDS, Archive, Download, Tree
 from .imdb import NAME, SURROGATE_TEST, Reviews, arrange, split_off_test
 
@@ -37,7 +38,7 @@ def sources() -> tuple[Source, ...]:
     tree = Tree(task=NAME, name="aclImdb", parts=FOLDERS, archive=ARCHIVE.name, read=read_tree, estimate=ESTIMATE)
     archive = Archive(task=NAME, remote=ARCHIVE, read=read_archive, estimate=ESTIMATE)
     tfds = TFDS(task=NAME, dataset="imdb_reviews/plain_text", read=read_tfds, estimate=ESTIMATE)
-    return tree, archive, tfds, Download(archive=archive), Package()
+    return tree, archive, tfds, RecordSet(task=NAME), Download(archive=archive), Package()
 
 
 def read_tree(root: Path, source: str, files: dict[str, str]) -> Prepared:

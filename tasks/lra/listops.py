@@ -16,6 +16,7 @@ from ..baselines import majority
 from ..checksums import file_checksum
 from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Split, Task
 from ..prepared import Prepared, pack, prepare
+from ..recordsets import RecordSet
 from ..slices import divide
 from .expressions import IDS, OPEN, OPERATORS, SEED, VERSION, VOCABULARY, Sizes, generate
 from .heuristics import root_and_literals, root_operator
@@ -24,6 +25,7 @@ NAME = "lra-listops"
 BUILDER = 1
 FOLDERS = ("listops-1000", "lra_release/listops-1000", "lra_release/lra_release/listops-1000")
 OFFICIAL = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
+OFFICIAL_SOURCE = "listops-1000"
 OFFICIAL_LENGTH = 2_000
 CHECKED = 100
 
@@ -143,10 +145,10 @@ class ListOps(Task):
         ]
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        folder = official_folder(place)
-        if folder and self.examples == 100_000 and recipe.length >= OFFICIAL_LENGTH:
-            prepared = read_official(folder, place)
-        else:
+        prepared = None
+        if self.examples == 100_000 and recipe.length >= OFFICIAL_LENGTH:
+            prepared = official(place)
+        if prepared is None:
             prepared = regenerate(self.sizes(recipe), place)
         return divide(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)
 
@@ -210,15 +212,23 @@ def evaluate(text: str) -> int:
 def regenerate(sizes: Sizes, place: DataPlace) -> Prepared:
     """Generated expressions of these sizes, prepared once."""
 
+    origin = f"ListOps generator {VERSION}, seed {SEED}, {sizes.train:,}/{sizes.validation:,}/{sizes.test:,}"
+    lengths = f"expressions of {sizes.low + 1} to {sizes.high - 1} tokens"
+    is_whole = sizes.high == OFFICIAL_LENGTH
+    origin = origin if is_whole else f"{origin}, {lengths}"
+
     def build() -> Prepared:
+        exported = RecordSet(task=NAME, fits=origin.__eq__).read(place)
+        if exported is not None:
+            return exported
         splits = generate(sizes, progress=lambda done: place.progress("generating ListOps", done, sizes.total))
         notes = [f"{sizes.total:,} expressions instead of 100,000"] if sizes.total != Sizes().total else []
-        if sizes.high != OFFICIAL_LENGTH:
-            notes.append(f"expressions of {sizes.low + 1} to {sizes.high - 1} tokens instead of 501 to 1,999")
+        if not is_whole:
+            notes.append(f"{lengths} instead of 501 to 1,999")
         return Prepared(
             splits=splits,
             provenance=Provenance(
-                source=f"ListOps generator {VERSION}, seed {SEED}, {sizes.train:,}/{sizes.validation:,}/{sizes.test:,}",
+                source=origin,
                 fidelity="regenerated",
                 files={name: hashlib.sha256(split.tokens.tobytes()).hexdigest() for name, split in splits.items()},
                 notes=tuple(notes),
@@ -227,6 +237,15 @@ def regenerate(sizes: Sizes, place: DataPlace) -> Prepared:
 
     identity = {"generator": VERSION, "seed": SEED, "builder": BUILDER, "sizes": repr(sizes)}
     return prepare(place, NAME, identity, build)
+
+
+def official(place: DataPlace) -> Prepared | None:
+    """The official expressions, from their files or from an export of them; None where they are not here."""
+    folder = official_folder(place)
+    if folder:
+        return read_official(folder, place)
+    exported = RecordSet(task=NAME, fits=OFFICIAL_SOURCE.__eq__).prepared(place)
+    return exported if isinstance(exported, Prepared) else None
 
 
 def official_folder(place: DataPlace) -> Path | None:
@@ -244,7 +263,7 @@ def read_official(folder: Path, place: DataPlace) -> Prepared:
         return Prepared(
             splits={split: read_tsv(path) for split, path in paths.items()},
             # the archive's own checksums were never published, so the layout is all that can be checked
-            provenance=Provenance(source="listops-1000", fidelity="official", files=files),
+            provenance=Provenance(source=OFFICIAL_SOURCE, fidelity="official", files=files),
         )
 
     return prepare(place, NAME, {"source": "official", "files": files, "builder": BUILDER}, build)

@@ -8,7 +8,9 @@ from pathlib import Path
 from ...bench.errors import DataError
 from ...bench.record import Provenance
 from ..contract import DataPlace, Ids, Split
+from ..data import Source
 from ..prepared import Prepared, pack
+from ..recordsets import RecordSet
 from ..sources import Tree
 from .imdb import byte_ids
 
@@ -17,20 +19,27 @@ FILES = {"train": "new_aan_pairs.train.tsv", "validation": "new_aan_pairs.eval.t
 FOLDERS = ("lra_release/tsv_data", "lra_release/lra_release/tsv_data", "tsv_data")
 OFFICIAL_COUNTS = {"train": 147_086, "validation": 18_090, "test": 17_437}
 DOCUMENT = 4_000
+HINT = (
+    "lra_release.gz (7.7 GB, 18.6 GB unpacked) is linked from github.com/google-research/long-range-arena, which "
+    "is reported to refuse downloads; its texts may not be redistributed, so ask who has it, or put pairs of your own "
+    "there in its format: label, id1, id2, text1, text2, tabs between, texts as b'…'; those are a surrogate"
+)
 LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 
 
-def source(place: DataPlace) -> Tree:
-    """The folder under the root that holds the pairs, or where it should be."""
+def sources(place: DataPlace) -> tuple[Source, ...]:
+    """The folder under the root that holds the pairs, or where it should be; and an export of them."""
     folders = [folder for folder in FOLDERS if (place.root / folder).is_dir()]
-    return Tree(
+    tree = Tree(
         task=NAME,
         name=(folders or FOLDERS)[0],
         parts=tuple(FILES.values()),
         archive="Long Range Arena's lra_release.gz",
         read=read_tree,
         estimate="a minute and 2.9 GB for the official pairs",
+        hint=HINT,
     )
+    return tree, RecordSet(task=NAME)
 
 
 def read_tree(root: Path, source: str, files: dict[str, str]) -> Prepared:

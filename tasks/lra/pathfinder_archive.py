@@ -16,6 +16,7 @@ from ...bench.record import Provenance
 from ..checksums import tree_checksum
 from ..contract import Availability, DataPlace, Split
 from ..prepared import Prepared, prepare, writing
+from ..recordsets import RecordSet
 from .paddles import Bytes
 from .shards import OFFICIAL_EXAMPLES, scratch, starts
 
@@ -66,7 +67,8 @@ class Official:
         """The images, prepared on first use; None where they are not. Raises DataError where they do not read."""
         folder = self.folder(place)
         if folder is None:
-            return None
+            exported = RecordSet(task=self.task, fits=self.name.__eq__).prepared(place)
+            return exported if isinstance(exported, Prepared) else None
         if not self.availability(place).ready:
             raise DataError(f"expected Pillow to read {folder}; pip install 'attnbench[images]'")
         parts = ("metadata", *(f"imgs/{each.name}" for each in sorted((folder / "imgs").iterdir()) if each.is_dir()))

@@ -9,7 +9,7 @@ from ..contract import Availability, Baseline, Classification, DataPlace, Datase
 from ..data import first_of
 from ..slices import divide
 from .overlap import word_overlap
-from .pairs import DOCUMENT, NAME, source
+from .pairs import DOCUMENT, NAME, sources
 
 
 class Retrieval(Task):
@@ -83,7 +83,7 @@ class Retrieval(Task):
         return Classification(vocabulary=257, classes=2, towers=2, head=self.head)
 
     def availability(self, place: DataPlace) -> list[Availability]:
-        return [source(place).availability(place)]
+        return [source.availability(place) for source in sources(place)]
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        return divide(first_of([source(place)], place, NAME), task=NAME, recipe=recipe, seed=seed, selection=selection)
+        return divide(first_of(sources(place), place, NAME), task=NAME, recipe=recipe, seed=seed, selection=selection)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ...bench.record import Provenance
 from ..contract import DataPlace, Split
 from ..prepared import Prepared, prepare, prepared_folder, writing
+from ..recordsets import RecordSet
 from .paddles import Bytes
 from .scenes import SEED, VERSION, Scene, draw
 
@@ -35,8 +36,12 @@ def generated(scene: Scene, examples: int, place: DataPlace, task: str) -> Prepa
     """Images 0 to examples - 1 of a scene, prepared once; what a killed build has made, the next one uses."""
     identity = generator_identity(scene, examples)
     folder = scratch(place, task, identity)
+    origin = f"Pathfinder generator {VERSION}, seed {SEED}, {scene.size}-{scene.level}, {examples:,} images"
 
     def build() -> Prepared:
+        exported = RecordSet(task=task, fits=origin.__eq__).read(place)
+        if exported is not None:
+            return exported
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             make(scene, examples, folder, place)
@@ -45,7 +50,7 @@ def generated(scene: Scene, examples: int, place: DataPlace, task: str) -> Prepa
         return Prepared(
             splits=splits,
             provenance=Provenance(
-                source=f"Pathfinder generator {VERSION}, seed {SEED}, {scene.size}-{scene.level}, {examples:,} images",
+                source=origin,
                 fidelity="regenerated",
                 files={name: hashlib.sha256(split.tokens.data).hexdigest() for name, split in splits.items()},
                 notes=tuple(notes),

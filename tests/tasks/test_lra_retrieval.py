@@ -105,8 +105,11 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, line: str, complaint: s
 def test_without_files_the_error_says_where_they_belong(place: DataPlace) -> None:
     with pytest.raises(DataError, match=r"lra_release/tsv_data/ with new_aan_pairs\.train\.tsv"):
         Retrieval().load(place, ALL, 0, "validation")
-    [way] = Retrieval().availability(place)
-    assert not way.ready and "lra_release.gz" in way.advice
+    files, export = Retrieval().availability(place)
+    assert not files.ready and not export.ready
+    assert "lra_release.gz" in files.advice and "github.com/google-research/long-range-arena" in files.advice
+    with pytest.raises(DataError, match=r"pairs of your own there in its format"):
+        Retrieval().load(place, ALL, 0, "validation")
 
 
 def test_the_head_is_a_parameter_of_the_problem() -> None:

@@ -154,8 +154,8 @@ def test_without_any_source_the_error_says_what_goes_where(place: DataPlace, mon
     for part in (str(place.root), "aclImdb_v1.tar.gz", "--offline", "TFDS", "pip install 'attnbench[imdb]'"):
         assert part in str(raised.value)
     ways = Text().availability(place)
-    assert [way.ready for way in ways] == [False] * 5 and all(way.advice for way in ways)
-    assert [way.fidelity for way in ways] == ["official"] * 4 + ["surrogate"]
+    assert [way.ready for way in ways] == [False] * 6 and all(way.advice for way in ways)
+    assert [way.fidelity for way in ways] == ["official"] * 5 + ["surrogate"]
 
 
 @pytest.fixture
