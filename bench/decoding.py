@@ -55,7 +55,7 @@ def asks_alone(variant: Variant) -> bool:
     like = next(variant.parameters(), torch.empty(0, device=shape.device))
     random = torch.Generator().manual_seed(0)
     drawn = torch.randn(1, shape.heads, 12, shape.head_dim, generator=random).to(like.device)
-    query, key, value = drawn.split([4, 4, 4], dim=2)
+    query, key, value = drawn[:, :, :4], drawn[:, :, 4:8], drawn[:, :, 8:]
     training = variant.training
     variant.eval()
     whole = variant(query, key, value, Mask())[:, :, -1:]

@@ -36,7 +36,7 @@ class TranslationRecipe(Recipe):
 
     `vocabulary`: joint subwords. `norm`: before each sublayer, or after its residual as Vaswani et al. 2017. `layers`:
     of encoder and decoder each. `beam` and `length_penalty`: of the search that is judged (Wu et al. 2016, eq. 14).
-    `average`: how many of the last checkpoints are averaged, 1 = none. `batch` and `pooling` mean nothing here.
+    `batch` and `pooling` mean nothing here.
     """
 
     width: int = 128
@@ -61,13 +61,12 @@ class TranslationRecipe(Recipe):
     validation_examples: int | None = 1_000
     beam: int = 4
     length_penalty: float = 0.6
-    average: int = 1
 
 
 TRANSLATION_PRESETS: dict[str, Recipe] = {
     "smoke": TranslationRecipe(
         layers=1, width=32, heads=2, feed_forward=64, vocabulary=1_000, length=64, tokens=256, steps=6, warmup=2,
-        evaluate_every=3, validation_examples=32, test_examples=16, ranked=False, timing_seconds=4.0,
+        evaluate_every=3, train_examples=2_000, validation_examples=32, test_examples=16, ranked=False, timing_seconds=4.0,
     ),
     "quick": TranslationRecipe(),
     # Transformer base as ReLA trains it (Zhang et al. 2021, section 4); the peak of noam's schedule,
@@ -75,7 +74,7 @@ TRANSLATION_PRESETS: dict[str, Recipe] = {
     "base": TranslationRecipe(
         layers=6, width=512, heads=8, feed_forward=2048, norm="post", vocabulary=32_000, length=512, tokens=25_000,
         steps=300_000, learning_rate=6.99e-4, warmup=4_000, clip=0.0, evaluate_every=5_000, validation_examples=None,
-        average=5, precision="bfloat16",
+        precision="bfloat16",
     ),
 }  # fmt: skip
 """What a preset means for a translation task that says nothing else of it."""

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...bench.cell import axis_seed
-from ..contract import Whole
+from ..tasks.contract import Whole
+from .cell import axis_seed
 
 
 class TokenBatches:
