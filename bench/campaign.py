@@ -141,11 +141,15 @@ class Campaign:
 
         execute(job, machine=self.machine, keep=store, tell=tell, timeout=request.timeout)
 
+    def is_swept(self, task: Spec) -> bool:
+        """Whether a task is only timed, so that its lengths belong side by side."""
+        return tuple(TASKS.build(task).lanes) == ("time",)
+
     def _not_hopeless(self, block: Block, keep: Callable[[Record], None]) -> tuple[Cell, ...]:
         """The cells of a Block that are worth trying; the others end in Records that say what failed before."""
-        task: Task = TASKS.build(block.cells[0].task)
-        if task.lanes != ("time",):
+        if not self.is_swept(block.cells[0].task):
             return block.cells
+        task: Task = TASKS.build(block.cells[0].task)
         records = list(self.store.records())
         lengths: dict[Spec, int] = {}
 

@@ -74,6 +74,18 @@ def modes_of(frame: Frame, sweep: Sweep) -> list[Mode]:
     ]
 
 
+def boards_over_lengths(
+    frame: Frame, questions: list[Question], mode: Mode | None = None, least: int = 2
+) -> list[Board]:
+    """A board for every sweep among `questions`, in `mode`, or in each mode that it was timed in where that is None."""
+    return [
+        board_for_lengths(frame, sweep, found)
+        for sweep in sweeps(frame, questions, least)
+        for found in modes_of(frame, sweep)
+        if mode is None or found == mode
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossover:
     """`length`: the smallest measured from which the variant beats the reference at every larger one, None for none.

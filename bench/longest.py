@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from .errors import SelectionError
+from .registry import TASKS, parameters
+from .spec import Spec
 
 FIRST = 256
 LAST = 2**20
@@ -51,3 +55,20 @@ def longest(attempt: Callable[[int], Verdict], first: int = FIRST, last: int = L
         else:
             fails, stopped = middle, verdict
     return Longest(length=fits, stopped=stopped)  # type: ignore[arg-type]
+
+
+def with_longest(tasks: Sequence[Spec], memory_bytes: int) -> tuple[Spec, ...]:
+    """`tasks`, and for each sweep among them the question how long a sequence runs in so many bytes.
+
+    Raises SelectionError where none of them is a sweep.
+    """
+    asked: dict[Spec, None] = {}
+    for task in tasks:
+        if "memory_bytes" in parameters(TASKS.load(task.name)):
+            rest = {name: value for name, value in task.parameters if name != "length"}
+            asked[Spec.of(task.name, **rest | {"memory_bytes": memory_bytes})] = None
+    if not asked:
+        raise SelectionError(
+            f"a memory budget is for sweeps, and none is among {', '.join(map(str, tasks))}; add --task sweep"
+        )
+    return (*tasks, *asked)

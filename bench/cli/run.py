@@ -28,6 +28,9 @@ Offline = Annotated[bool, typer.Option(help="Never download.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Run cells again that failed.")]
 Timeout = Annotated[float | None, typer.Option(min=1, help="Seconds that one cell may take.")]
 Threads = Annotated[int, typer.Option(min=0, help="Processor threads (default: all cores).")]
+MemoryBudget = Annotated[
+    str | None, typer.Option(help="Also find the longest sequence that a sweep's variants run in so much: 2GiB.")
+]
 Lanes = Annotated[str | None, typer.Option(help="Only these of baseline,train,time.")]
 
 
@@ -46,12 +49,13 @@ def run(
     timeout: Timeout = None,
     threads: Threads = 0,
     lanes: Lanes = None,
+    memory_budget: MemoryBudget = None,
 ) -> None:
     """Train and measure variants on tasks, and print the leaderboard. What is done already is not run again."""
     from .leaderboard import leaderboard
     from .live import Live
 
-    asked = _suite(suite, variants, task, preset, seeds, selection)
+    asked = _suite(suite, variants, task, preset, seeds, selection, memory_budget)
     with Live() as live:
         campaign = _campaign(asked, device, results, data_dir, offline, retry, timeout, threads, lanes, live)
         campaign.plan()
@@ -71,7 +75,8 @@ def run(
     failed = Counter(str(record.outcome) for record in live.failures)
     if not plan.blocks:
         typer.echo("Nothing to do: every cell of this selection is measured already.\n")
-    for task_spec in campaign.tasks:
+    _show_sweeps(campaign, results)
+    for task_spec in (task for task in campaign.tasks if not campaign.is_swept(task)):
         leaderboard(
             results=results,
             task=str(task_spec),
@@ -106,6 +111,7 @@ def plan(
     data_dir: DataDir = None,
     threads: Threads = 0,
     lanes: Lanes = None,
+    memory_budget: MemoryBudget = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the cells that `run` would run, what is done already, and what the rest is likely to cost."""
@@ -113,7 +119,7 @@ def plan(
 
     from .live import Live, duration
 
-    asked = _suite(suite, variants, task, preset, seeds, selection)
+    asked = _suite(suite, variants, task, preset, seeds, selection, memory_budget)
     with Live(quiet=as_json) as live:
         campaign = _campaign(asked, device, results, data_dir, True, False, None, threads, lanes, live)
         made = campaign.plan()
@@ -139,6 +145,20 @@ def plan(
     typer.echo(f"{len(made.steps)} cells, {len(made.left)} to run: {cost}")
 
 
+def _show_sweeps(campaign: Campaign, results: Path) -> None:
+    """One board for each sweep of the campaign: lengths beside each other."""
+    from ..lengthboard import boards_over_lengths
+    from ..question import Filter, questions
+    from .leaderboard import Format, read, show
+
+    swept = {str(task) for task in campaign.tasks if campaign.is_swept(task)}
+    if swept:
+        frame, _ = read(results)
+        found = questions(frame, Filter(preset=str(campaign.preset)))
+        asked = [q for q in found if q.task in swept and q.machine == campaign.machine.id]
+        show(boards_over_lengths(frame, asked, least=1), Format.RICH, None)
+
+
 def _suite(
     suite: str | None,
     variants: str | None,
@@ -146,6 +166,7 @@ def _suite(
     preset: str | None,
     seeds: int | None,
     selection: str | None,
+    memory_budget: str | None,
 ) -> Suite:
     """The named suite with what the options say in its place, or the options alone."""
     from dataclasses import replace
@@ -170,7 +191,13 @@ def _suite(
         changes["seeds"] = seeds
     if selection is not None:
         changes["selection"] = selection
-    return replace(base, **changes)
+    asked = replace(base, **changes)
+    if memory_budget is None:
+        return asked
+    from ..choice import bytes_of
+    from ..longest import with_longest
+
+    return replace(asked, tasks=with_longest(asked.tasks, int(bytes_of(memory_budget))))
 
 
 def _campaign(
