@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -198,7 +199,7 @@ def _tfds() -> Any:
 def _quiet(tfds: Any) -> Iterator[None]:
     """Without TFDS's own bars and prints, which tear ours."""
     tfds.disable_progress_bar()
-    was, sys.stdout = sys.stdout, sys.stderr
+    was, sys.stdout = sys.stdout, io.StringIO()
     try:
         yield
     finally:

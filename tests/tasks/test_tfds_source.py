@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from attnbench.tasks.contract import DataPlace, Recipe
+from attnbench.tasks.lra.cifar import gray, pixel_ids
+from attnbench.tasks.lra.image import Image
 from attnbench.tasks.lra.text import Text
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -46,4 +48,46 @@ def test_reviews_prepared_by_tfds_are_read_without_tensorflow(place: DataPlace, 
         for ids, n in zip(dataset.train.sequences(), dataset.train.labels, strict=True)
     }
     assert texts == {(row["text"], row["label"]) for row in ROWS["train"]} and len(dataset.test) == 10
+    assert "tensorflow" not in sys.modules
+
+
+class Cifar10(tfds.core.GeneratorBasedBuilder):  # type: ignore[name-defined,misc]
+    VERSION = tfds.core.Version("3.0.2")
+
+    def _info(self):  # type: ignore[no-untyped-def]
+        features = tfds.features.FeaturesDict(
+            {
+                "id": tfds.features.Text(),
+                "image": tfds.features.Image(shape=(32, 32, 3)),
+                "label": tfds.features.ClassLabel(num_classes=10),
+            }
+        )
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, downloads):  # type: ignore[no-untyped-def]
+        return {split: enumerate(images(split)) for split in ("train", "test")}
+
+    def _generate_examples(self):  # type: ignore[no-untyped-def]
+        raise NotImplementedError("the generators above are all there is")
+
+
+def images(split: str) -> list[dict[str, object]]:
+    draw = np.random.default_rng(len(split))
+    pixels = draw.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
+    return [{"id": f"{split}_{at}", "image": image, "label": at % 10} for at, image in enumerate(pixels)]
+
+
+def test_images_prepared_by_tfds_are_read_without_tensorflow(place: DataPlace) -> None:
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    Cifar10(data_dir=str(place.root), file_format="array_record").download_and_prepare()
+    dataset = Image().load(place, Recipe(length=1024), 0, "test")
+    assert dataset.provenance.source == "TFDS cifar10" and dataset.provenance.fidelity == "surrogate"
+    found = {
+        (row.tobytes(), int(label)) for row, label in zip(dataset.train.sequences(), dataset.train.labels, strict=True)
+    }
+    expected = set()
+    for row in images("train"):
+        planes = np.asarray(row["image"]).transpose(2, 0, 1).reshape(1, -1)
+        expected.add((pixel_ids(gray(planes))[0].tobytes(), row["label"]))
+    assert found == expected and len(dataset.test) == 20
     assert "tensorflow" not in sys.modules
