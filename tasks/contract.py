@@ -146,7 +146,7 @@ class Task(ABC):
     recipes: ClassVar[Mapping[str, Recipe]] = {}
     """Recipes by preset where they differ from those shared."""
 
-    baselines: ClassVar[dict[str, Baseline]] = {}
+    baselines: ClassVar[Mapping[str, Baseline]] = {}
 
     def recipe(self, preset: Spec) -> Recipe:
         """The preset in full for this task; raises SelectionError for a preset that it does not know."""

@@ -7,24 +7,24 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from ..bench.errors import SelectionError
 from ..bench.spec import Spec
 from .contract import Ids, Problem, Recipe, Split, Subset, Whole
 
+Character = Literal["unicode", "byte"]
+"""What bits are counted by: characters of UTF-8 text, or bytes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language(Problem):
-    """The next byte of a text, byte + 1 being its token id. Its data are `Windows`, its recipe a `LanguageRecipe`.
-
-    `character`: what bits are counted by, Unicode characters of the UTF-8 text or bytes.
-    """
+    """The next byte of a text, byte + 1 being its token id. Its data are `Windows`, its recipe a `LanguageRecipe`."""
 
     causal: ClassVar[bool] = True
 
     vocabulary: int = 257
     padded: bool = False
-    character: Literal["unicode", "byte"] = "unicode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +90,10 @@ class Windows(Subset):
     places: Whole
     reads: Whole
     scored: Whole
+    character: Character = "unicode"
 
     @classmethod
-    def over(cls, split: Split, length: int, stride: int) -> Windows:
+    def over(cls, split: Split, length: int, stride: int, character: Character = "unicode") -> Windows:
         """All windows of up to `length` tokens, `stride` apart, inside each example of `split`.
 
         The last one of an example ends where that ends. Every token but an example's first is predicted once, from at
@@ -105,11 +106,16 @@ class Windows(Subset):
         ]
         places, reads, scored = np.concatenate(rows, axis=1) if rows else np.zeros((3, 0), dtype=np.int64)
         used = np.arange(len(places), dtype=np.int64)
-        return cls(split=split, indices=used, places=places, reads=reads, scored=scored)
+        return cls(split=split, indices=used, places=places, reads=reads, scored=scored, character=character)
 
     @property
     def labels(self) -> Whole:
         return np.zeros(len(self), dtype=np.int64)
+
+    def moved(self, by: int) -> Windows:
+        """The same windows `by` tokens further on, all counted in full, as far as the text goes."""
+        last = np.maximum(len(self.split.tokens) - 1 - self.reads, 0)
+        return replace(self, places=np.minimum(self.places + by, last), scored=self.reads)
 
     def spread(self, count: int | None) -> Windows:
         """`count` of these windows, spread evenly; all of them for None or where there are no more."""
@@ -136,6 +142,29 @@ class Windows(Subset):
             ids[row, 0, :reads] = self.split.tokens[place : place + reads]
             targets[row, reads - scored : reads] = self.split.tokens[place + 1 + reads - scored : place + 1 + reads]
         return ids, self.reads[chosen][:, None], targets
+
+
+def characters(ids: Whole, character: Character) -> npt.NDArray[np.bool_]:
+    """Whether each token begins a character: every byte does, but of UTF-8 only those that continue none."""
+    return np.ones(ids.shape, dtype=np.bool_) if character == "byte" else ((ids - 1) & 0xC0) != 0x80
+
+
+def words(before: Ids, ids: Whole) -> Whole:
+    """How many words of the original text begin with each token, given the one before it.
+
+    A word is what stands between blanks; the end of a line is a word too, as for WikiText (Merity et al. 2016).
+
+    >>> text = np.frombuffer(b"\\n = A b =\\n", dtype=np.uint8).astype(np.int64) + 1
+    >>> words(text[:-1], text[1:]).tolist()
+    [0, 1, 0, 1, 0, 1, 0, 1, 1]
+    """
+    blank, was_blank = np.isin(ids - 1, _BLANKS), np.isin(before.astype(np.int64) - 1, _BLANKS)
+    begun: Whole = (~blank & was_blank).astype(np.int64) + (ids - 1 == _NEWLINE)
+    return begun
+
+
+_NEWLINE = ord("\n")
+_BLANKS = np.array([ord(blank) for blank in " \t\n\r\v\f"])
 
 
 def _windows(start: int, end: int, length: int, stride: int) -> Whole:

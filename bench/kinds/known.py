@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ...tasks.contract import Classification, Problem, Recipe
+from ...tasks.language import Language
 from ..errors import SelectionError
 from .classification import Classifying
 from .kind import Kind
+from .language import Predicting
 
-KINDS: dict[type[Problem], type[Kind]] = {Classification: Classifying}
+KINDS: dict[type[Problem], type[Kind]] = {Classification: Classifying, Language: Predicting}
 
 
 def kind_of(problem: Problem, recipe: Recipe) -> Kind:

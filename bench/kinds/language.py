@@ -1,0 +1,129 @@
+"""Language: the next token of a text, judged by the bits spent on each character."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...tasks.contract import Subset, Whole
+from ...tasks.language import Language, LanguageRecipe, Windows, characters, words
+from ..backbone import BuildVariant, Model
+from ..cell import axis_seed
+from ..decoder import UNCOUNTED, Decoder
+from ..record import Measurement
+from ..train import autocast, to_device
+from .kind import Batch, Columns, Evaluation, Feed, Kind, order
+
+Real = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Evaluation):
+    """What predicting a text cost. `bits`, `characters`, `words` and `tokens` are by window, float64 (windows,).
+
+    Words are those of the original text between blanks, and each end of a line counts as one, whatever the tokens are.
+    """
+
+    quantity: ClassVar[str] = "bits_per_character"
+    recipe: LanguageRecipe
+    bits: Real
+    characters: Real
+    words: Real
+    tokens: Real
+
+    @property
+    def loss(self) -> float:  # type: ignore[override]
+        return float(self.bits.sum() / self.tokens.sum()) * math.log(2)
+
+    @property
+    def value(self) -> float:
+        return float(self.bits.sum() / self.characters.sum())
+
+    @property
+    def perplexity(self) -> float:
+        """2 to the bits per word; infinite where that is no number."""
+        exponent = float(self.bits.sum() / self.words.sum())
+        return 2.0**exponent if exponent < 1024 else math.inf
+
+    def measurements(self, split: str) -> list[Measurement]:
+        of: dict[str, Any] = {"split": split, "examples": len(self.bits)}
+        read: dict[str, Any] = {"context": self.recipe.length, "stride": self.recipe.stride}
+        return [
+            Measurement.of("bits_per_character", self.value, **of, **read),
+            Measurement.of("perplexity", self.perplexity, **of, **read, token="word"),
+            Measurement.of("loss", self.loss, **of),
+        ]
+
+    def predictions(self) -> dict[str, Columns]:
+        return {"statistics": np.stack([self.bits, self.characters], axis=1)}
+
+
+class Predicting(Kind):
+    """A decoder, cross entropy, and windows of a text that slide by a stride, so that each token counts once."""
+
+    quantity = "bits_per_character"
+    problem: Language
+    recipe: LanguageRecipe
+
+    def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Decoder:
+        return Decoder(self.problem, self.recipe, build, seed, device)
+
+    def batch(self, subset: Subset, at: Whole, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """ids (batch, 1, length), lengths (batch, 1), targets (batch, length) with 0 where none counts."""
+        return to_device(subset.batch(at, self.recipe.length), device)
+
+    def feed(self, train: Subset, task: str, seed: int) -> Feed:
+        """Windows in an order drawn anew each epoch, moved on by a number drawn anew, so that edges differ."""
+        assert isinstance(train, Windows)
+        return partial(self._moved, train, task, seed)
+
+    def _moved(self, train: Windows, task: str, seed: int, step: int, device: torch.device) -> Batch:
+        batch, count = self.recipe.batch, len(train)
+        drawn = axis_seed(use="shift", task=task, seed=seed, epoch=step * batch // count)
+        return self.batch(train.moved(drawn % self.recipe.length), order(step, batch, count, task, seed), device)
+
+    def evaluate(
+        self, model: Model, subset: Subset, device: torch.device, beat: Callable[[], None] = lambda: None
+    ) -> Read:
+        assert isinstance(subset, Windows)
+        model.eval()
+        bits = np.zeros(len(subset))
+        counts = np.zeros((3, len(subset)))
+        with torch.inference_mode(), autocast(self.recipe, device):
+            for at in _alike(subset, self.recipe.evaluate_batch):
+                ids, _, targets = self.batch(subset, at, device)
+                logits = model(ids[:, 0]).float().transpose(1, 2)
+                nats = F.cross_entropy(logits, targets - 1, ignore_index=UNCOUNTED, reduction="none")
+                bits[at] = nats.sum(1, dtype=torch.float64).cpu().numpy() / math.log(2)
+                counts[:, at] = self._counted(subset, at)
+                beat()
+        return Read(recipe=self.recipe, bits=bits, characters=counts[0], words=counts[1], tokens=counts[2])
+
+    def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
+        bits, count = predicted.sum(0)
+        return [Measurement.of("bits_per_character", float(bits / count), split="test", examples=len(test))]
+
+    def _counted(self, windows: Windows, at: Whole) -> Real:
+        """Characters, words and tokens that count in these windows, (3, windows)."""
+        ids, _, targets = windows.batch(at, self.recipe.length)
+        counted = targets > 0
+        spelt = characters(targets, windows.character) & counted
+        return np.stack([spelt.sum(1), (words(ids[:, 0], targets) * counted).sum(1), counted.sum(1)]).astype(np.float64)
+
+
+def _alike(windows: Windows, batch: int) -> Iterator[Whole]:
+    """Positions of windows of one length each, up to `batch` at a time: nothing is padded."""
+    reads = windows.reads[windows.indices]
+    for length in np.unique(reads):
+        alike = np.flatnonzero(reads == length)
+        for first in range(0, len(alike), batch):
+            yield alike[first : first + batch]
