@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from ..bench.errors import SelectionError, Unsupported
 from .contract import AttentionShape, Mask, Variant, accumulator, masked_softmax
-from .prefix import Remembered, extend, prefix_softmax, window_softmax, without
+from .kernels.path import path, refusal
+from .prefix import PrefixSoftmax, Remembered, extend, prefix_softmax, window_softmax, without
 
 
 class AdditiveLM(Variant):
@@ -23,7 +24,8 @@ class AdditiveLM(Variant):
 
     `window`: layer l sees the last window·2^l positions, but the first and the last layer all (2 in that code); none:
     all layers see all. `kernel_size`: puts a causal convolution of so many positions in `groups` groups, after a layer
-    normalisation and with a residual, before attention; none: no convolution.
+    normalisation and with a residual, before attention; none: no convolution. `impl`: auto takes the Triton scan in the
+    causal form on a GPU that can run it, eager otherwise; eager is the definition.
     """
 
     crosses: ClassVar = False
@@ -43,6 +45,7 @@ class AdditiveLM(Variant):
         window: int | None = None,
         kernel_size: int | None = None,
         groups: int = 1,
+        impl: Literal["auto", "eager", "triton"] = "auto",
     ):
         super().__init__(shape)
         for name, number in (("window", window), ("kernel_size", kernel_size), ("groups", groups)):
@@ -51,6 +54,7 @@ class AdditiveLM(Variant):
         if shape.width % groups:
             raise SelectionError(f"additive-lm: expected groups to divide the width {shape.width}, got {groups}")
         self.rescale, self.kernel_size, self.groups = rescale, kernel_size, groups
+        self.impl = impl
         outer = shape.layer in (0, shape.layers - 1)
         self.base = window
         self.window = None if window is None or outer else window * 2**shape.layer
@@ -62,6 +66,9 @@ class AdditiveLM(Variant):
             raise Unsupported(
                 f"additive-lm: expected one sequence, got {query.shape[2]} queries and {key.shape[2]} keys"
             )
+        # both rounds are sums in float32, whatever the inputs
+        impl = self.impl if mask.causal else "eager"
+        self.implementation = path(impl, query, dtype=accumulator(query.dtype))
         pooled = self._drop(self._pool(query, self.query_vector, mask))
         pooled = self._drop(self._pool(pooled * key, self.key_vector, mask))
         return (pooled * value).to(value.dtype)
@@ -73,7 +80,10 @@ class AdditiveLM(Variant):
             return "a window is one of the past, so it needs the causal form"
         if self.base is not None and shape.layers < 3:
             return "the first and the last layer see all, so a window needs at least 3 layers"
-        return super().supports(shape)
+        if self.impl == "triton" and not shape.causal:
+            return "impl=triton scans prefixes, so it needs the causal form"
+        dtype = accumulator(getattr(torch, shape.dtype))
+        return super().supports(shape) or refusal(self.impl, shape, dtype, drops=False)
 
     def density(self, shape: AttentionShape) -> float:
         """Two logits for each token, of all pairs."""
@@ -110,8 +120,16 @@ class AdditiveLM(Variant):
             return masked_softmax(logits, keep)[:, :, None] @ x
         logits, x = without(logits, x, keep)
         if self.window is None:
-            return prefix_softmax(logits, x)[1]
-        return window_softmax(logits, x, self.window)[1]
+            return self._prefixes(logits, x)[1]
+        return window_softmax(logits, x, self.window, self._prefixes)[1]
+
+    @property
+    def _prefixes(self) -> PrefixSoftmax:
+        if self.implementation == "eager":
+            return prefix_softmax
+        from .kernels import triton_prefix
+
+        return triton_prefix.prefix_softmax
 
     def _scored(self, x: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (batch, heads, length) and the standardised `x`."""

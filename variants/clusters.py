@@ -143,6 +143,16 @@ class ClusterOrder:
         order = (cluster * length + torch.arange(length, device=cluster.device)).argsort(-1)
         return cls(order, order.argsort(-1), cluster, clusters)
 
+    def bounds(self, back: int, ahead: int) -> tuple[Tensor, Tensor]:
+        """In sorted order, the first place a token may see within `back` and `ahead` of its cluster, and the one after
+        the last: (batch, heads, length) int32, empty for pads."""
+        cluster = self.cluster.take_along_dim(self.order, -1)
+        start, end = (torch.searchsorted(cluster, cluster, right=right) for right in (False, True))
+        at = torch.arange(cluster.shape[-1], device=cluster.device)
+        lower, upper = torch.maximum(start, at - back), torch.minimum(end, at + ahead + 1)
+        pads = cluster == self.clusters
+        return torch.where(pads, start, lower).int(), torch.where(pads, start, upper).int()
+
     def sort(self, x: Tensor) -> Tensor:
         """(batch, heads, length, d) by cluster and position."""
         return x.take_along_dim(self.order[..., None], 2)

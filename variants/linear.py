@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from .contract import accumulator
+from .contract import AttentionShape, Mask, accumulator
 from .feature_attention import FeatureVariant, KeyFeatures
+from .kernels.path import path, refusal
 
 
 class Linear(FeatureVariant):
     """Linear attention with features elu(x) + 1; the causal form is a recurrence with a d x d state.
 
-    The released code adds 1e-6 to the denominator; the paper and this do not.
+    The released code adds 1e-6 to the denominator; the paper and this do not. `impl`: auto takes the Triton kernels on
+    a GPU that can run them, eager otherwise; eager is the definition.
     """
 
     simplex: ClassVar = True
@@ -22,6 +24,21 @@ class Linear(FeatureVariant):
     paper: ClassVar = "Katharopoulos et al. 2020, Transformers are RNNs, sections 3.2-3.4"
     time: ClassVar = "O(N d^2)"
     memory: ClassVar = "O(N d + d^2)"
+
+    def __init__(self, shape: AttentionShape, *, impl: Literal["auto", "eager", "triton"] = "auto"):
+        super().__init__(shape)
+        self.impl = impl
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        return super().supports(shape) or refusal(self.impl, shape, drops=False)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        self.implementation = path(self.impl, query, key, value)
+        if self.implementation == "eager":
+            return super().forward(query, key, value, mask)
+        from .kernels.triton_linear import linear_attention
+
+        return linear_attention(query, key, value, mask.keep, mask.causal)
 
     def query_features(self, query: Tensor, first: int) -> Tensor:
         return _features(query)

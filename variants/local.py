@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from .bands import Band, RecentCache, attend, cached_bytes
 from .contract import AttentionShape, Mask
-from .patterns import PatternVariant, whole
+from .kernels.path import path, refusal
+from .patterns import PatternVariant, absent, whole
 from .rank_positions import RankPositions
 
 
@@ -21,7 +22,8 @@ class Local(PatternVariant):
     Transformer, or an eighth of max_length where that is less. `flange`: as `query_block`; any number, also 0 (blocks
     apart). `relative` adds vectors by distance, as the Routing Transformer does; `max_relative`, how far they go (at
     least query_block + flange, which is the default), turns it on. Only the blocks are computed. Decoding keeps
-    query_block + flange tokens.
+    query_block + flange tokens. `impl`: auto takes the Triton kernels on a GPU that can run them, eager otherwise;
+    `flex` is PyTorch's FlexAttention, without vectors by distance; eager is the definition.
     """
 
     equation: ClassVar = "o_i = sum_j softmax_j(q_i·(k_j + a_{j-i}) / sqrt(d)) (v_j + b_{j-i}); j in block(i) ± flange"
@@ -37,13 +39,52 @@ class Local(PatternVariant):
         flange: int | None = None,
         relative: bool = False,
         max_relative: int | None = None,
+        impl: Literal["auto", "eager", "triton", "flex"] = "auto",
     ):
         super().__init__(shape)
+        self.impl = impl
         self.query_block = whole("query_block", query_block, min(256, shape.max_length // 8))
         self.flange = whole("flange", flange, self.query_block, least=0)
         needed = self.query_block + self.flange
         because = f"query_block {self.query_block} + flange {self.flange}"
         self.positions = RankPositions.wanted(relative, max_relative, shape.head_dim, needed=needed, because=because)
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        if self.impl == "flex" and self.positions is not None:
+            return "impl=flex cannot add vectors to values: use impl=triton, or relative=false"
+        return super().supports(shape) or refusal(self.impl, shape)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        self.implementation = path(self.impl, query, key, value, dropout=self.dropout)
+        if self.implementation == "eager":
+            return super().forward(query, key, value, mask)
+        missing, keys, scale = absent(query, key), key.shape[2], query.shape[-1] ** -0.5
+        lower, upper = self.bounds(torch.arange(missing, keys, device=query.device), keys, mask.causal)
+        if self.implementation == "flex":
+            from .kernels.flex import flex_interval_attention
+
+            return flex_interval_attention(query, key, value, lower, upper, mask.keep, scale=scale)
+        from .kernels.triton_interval import Intervals
+        from .kernels.triton_ranks import rank_attention
+
+        reach = min(self.query_block + self.flange, keys) - 1
+        return rank_attention(
+            query,
+            key,
+            value,
+            Intervals(lower=lower[None], upper=upper[None], offset=missing),
+            mask.keep,
+            scale=scale,
+            positions=self.positions,
+            back=reach,
+            ahead=0 if mask.causal else reach,
+        )
+
+    def bounds(self, at: Tensor, keys: int, causal: bool) -> tuple[Tensor, Tensor]:
+        """First key that the queries at positions `at` may see, and the one after the last: both int32 like `at`."""
+        start = at // self.query_block * self.query_block
+        upper = at + 1 if causal else (start + self.query_block + self.flange).clamp(max=keys)
+        return (start - self.flange).clamp(min=0).int(), upper.int()
 
     def visible(self, at: Tensor, keys: int, causal: bool) -> Tensor:
         start = (at // self.query_block * self.query_block)[:, None]

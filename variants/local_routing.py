@@ -19,7 +19,8 @@ class LocalRouting(Variant):
 
     Of an odd number the local half has one more. Layers below `skip_first` are all local; the paper routes in every
     layer for text of 4k to 8k tokens, and in the last one only for books. The other parameters are those of `local` and
-    `routing`; `max_relative` serves both, so it may be below neither query_block + flange nor the window.
+    `routing`; `max_relative` serves both, so it may be below neither query_block + flange nor the window, and so does
+    `impl`.
     """
 
     causality: ClassVar = "selection"
@@ -47,6 +48,7 @@ class LocalRouting(Variant):
         beta: float = 1e-4,
         relative: bool = True,
         max_relative: int | None = None,
+        impl: Literal["auto", "eager", "triton"] = "auto",
     ):
         super().__init__(shape)
         routes = shape.layer >= whole("skip_first", skip_first, 0, least=0)
@@ -57,6 +59,7 @@ class LocalRouting(Variant):
             flange=flange,
             relative=relative,
             max_relative=max_relative,
+            impl=impl,
         )
         self.routing = None
         if self.split < shape.heads:
@@ -72,6 +75,7 @@ class LocalRouting(Variant):
                 beta=beta,
                 relative=relative,
                 max_relative=max_relative,
+                impl=impl,
             )
         # what the layer can do is what its routing heads can do
         self.causality = "strict" if self.routing is None else self.routing.causality  # type: ignore[misc, assignment]
@@ -80,14 +84,18 @@ class LocalRouting(Variant):
     def supports(self, shape: AttentionShape) -> str | None:
         if shape.heads < 2:
             return "it needs at least two heads, one local and one that routes"
-        return super().supports(shape)
+        parts = [self.local] if self.routing is None else [self.local, self.routing]
+        return super().supports(shape) or next(filter(None, (part.supports(shape) for part in parts)), None)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         (query, far_query), (key, far_key), (value, far_value) = map(self._halves, (query, key, value))
         local: Tensor = self.local(query, key, value, mask)
+        self.implementation = self.local.implementation
         if self.routing is None:
             return local
-        return torch.cat([local, self.routing(far_query, far_key, far_value, mask)], 1)
+        routed: Tensor = self.routing(far_query, far_key, far_value, mask)
+        self.implementation = "+".join(sorted({self.local.implementation, self.routing.implementation}))
+        return torch.cat([local, routed], 1)
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         (query, far_query), (key, far_key) = map(self._halves, (query, key))

@@ -7,6 +7,7 @@ partial result is a pair (log mass, mean), which merges by a softmax of the mass
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 
 from .contract import masked_softmax
 
+PrefixSoftmax = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 _CHUNK = 32
 
 
@@ -51,20 +53,23 @@ def prefix_softmax(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return masses.flatten(-2)[..., :length], means.flatten(-3, -2)[..., :length, :]
 
 
-def window_softmax(logits: Tensor, values: Tensor, window: int) -> tuple[Tensor, Tensor]:
+def window_softmax(
+    logits: Tensor, values: Tensor, window: int, prefixes: PrefixSoftmax = prefix_softmax
+) -> tuple[Tensor, Tensor]:
     """As `prefix_softmax`, over the last `window` positions only, the own one among them.
 
     A window is the end of one block of `window` positions and the beginning of the next (van Herk 1992), so nothing is
     subtracted: the difference of two running sums, S_t - S_(t-W), loses all digits where the past outweighs the window.
+    `prefixes` is what averages the prefixes: `prefix_softmax` or a fused form of it.
     """
     length, lowest = logits.shape[-1], torch.finfo(logits.dtype).min
     if window >= length:
-        return prefix_softmax(logits, values)
+        return prefixes(logits, values)
     room = -length % window
     entry = F.pad(logits, (0, room), value=lowest).reshape(*logits.shape[:-1], -1, window)
     value = F.pad(values, (0, 0, 0, room)).reshape(*entry.shape, -1)
-    mass, mean = prefix_softmax(entry, value)
-    late_mass, late_mean = prefix_softmax(entry.flip(-1), value.flip(-2))
+    mass, mean = prefixes(entry, value)
+    late_mass, late_mean = prefixes(entry.flip(-1), value.flip(-2))
     # what the block before leaves to a position: its entries after the same position, so nothing at the last
     late_mass = F.pad(late_mass.flip(-1)[..., :-1, 1:], (0, 1, 1, 0), value=lowest)
     late_mean = F.pad(late_mean.flip(-2)[..., :-1, 1:, :], (0, 0, 0, 1, 1, 0))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..bench.errors import SelectionError
+from .bands import scaled
 from .contract import AttentionShape, Mask, ScoredVariant, accumulator
+from .kernels.path import path, refusal
 
 
 class Relative(ScoredVariant):
@@ -19,15 +21,25 @@ class Relative(ScoredVariant):
     query i and key j, so row 0 is the far past (some public code mirrors this). `values=false` leaves out the table of
     the values. Keys: Q times the table, then each pair picks its distance; values: weights summed by distance, then
     times the table. Nothing of size queries by keys by head_dim exists.
-    In cross attention both sequences begin at position 0, so that padding after the keys moves no distance.
+    In cross attention both sequences begin at position 0, so that padding after the keys moves no distance. `impl`:
+    auto takes the Triton kernels on a GPU that can run them, eager otherwise; `flex` is PyTorch's FlexAttention, which
+    needs values=false; eager is the definition.
     """
 
     simplex: ClassVar = True
     equation: ClassVar = "s_ij = q_i·(k_j + a_c) / sqrt(d); P = softmax(s); o_i = sum_j P_ij (v_j + b_c)"
     paper: ClassVar = "Shaw et al. 2018, Self-Attention with Relative Position Representations, eq. 3-5"
 
-    def __init__(self, shape: AttentionShape, *, clip: int = 16, values: bool = True):
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        clip: int = 16,
+        values: bool = True,
+        impl: Literal["auto", "eager", "triton", "flex"] = "auto",
+    ):
         super().__init__(shape)
+        self.impl = impl
         if clip < 1:
             raise SelectionError(f"relative: expected clip to be at least 1, got {clip}; use softmax for no positions")
         self.clip = clip
@@ -35,6 +47,11 @@ class Relative(ScoredVariant):
         self.value_table = None
         if values:
             self.value_table = nn.Parameter(nn.init.xavier_uniform_(torch.empty(2 * clip + 1, shape.head_dim)))
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        if self.impl == "flex" and self.value_table is not None:
+            return "impl=flex cannot add vectors to values: use impl=triton, or values=false"
+        return super().supports(shape) or refusal(self.impl, shape)
 
     def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
         """q_i·(k_j + a_c) / sqrt(d), (batch, heads, queries, keys)."""
@@ -44,12 +61,47 @@ class Relative(ScoredVariant):
         return query @ key.to(dtype).transpose(-2, -1) + spread(by_distance, first, key.shape[2])
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        dropout = self.shape.dropout if self.training else 0.0
+        self.implementation = path(self.impl, query, key, value, dropout=dropout)
+        if self.implementation != "eager":
+            return self._fused(query, key, value, mask)
         weights = F.dropout(self.weights(query, key, mask), self.shape.dropout, self.training)
         output = weights.to(value.dtype) @ value
         if self.value_table is None:
             return output
         by_distance = collect(weights, mask.offset(query.shape[2], key.shape[2]), self.clip)
         return (output + by_distance @ self.value_table.to(weights.dtype)).to(value.dtype)
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """Scores by distance are a product of size queries by 2 clip + 1; kernels pick from it inside their loop."""
+        queries, keys, scale = query.shape[2], key.shape[2], query.shape[-1] ** -0.5
+        offset = mask.offset(queries, keys)
+        at = torch.arange(queries, device=query.device, dtype=torch.int32)
+        upper = (at + offset + 1).clamp(0, keys) if mask.causal else torch.full_like(at, keys)
+        lower = torch.zeros_like(at)
+        bias = scaled(query, scale) @ self.key_table.to(accumulator(query.dtype)).T
+        if self.implementation == "flex":
+            from .kernels.flex import flex_interval_attention
+
+            return flex_interval_attention(
+                query, key, value, lower, upper, mask.keep, scale=scale, bias=bias, back=self.clip, offset=offset
+            )
+        from .kernels.triton_interval import Intervals, interval_attention
+
+        output, by_distance = interval_attention(
+            query,
+            key,
+            value,
+            Intervals(lower=lower[None], upper=upper[None], offset=offset),
+            mask.keep,
+            scale=scale,
+            bias=bias,
+            back=self.clip,
+            collect=self.value_table is not None,
+        )
+        if self.value_table is None or by_distance is None:
+            return output
+        return (output + by_distance @ self.value_table.to(by_distance.dtype)).to(value.dtype)
 
 
 def spread(by_distance: Tensor, first: int, keys: int) -> Tensor:

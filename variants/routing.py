@@ -13,6 +13,7 @@ from ..bench.errors import SelectionError, Unsupported
 from .bands import Band, attend, group_weights, scaled
 from .clusters import Centroids, ClusterOrder, Groups, normalised
 from .contract import AttentionShape, KeyValueCache, Mask, Variant
+from .kernels.path import path, refusal
 from .patterns import pairs, whole
 from .rank_positions import RankPositions
 
@@ -38,7 +39,8 @@ class Routing(Variant):
     as the paper's causal models do. `scale` of the scores is 1 as in the authors' code, whose vectors have norm
     sqrt(head_dim); with `share_qk` a token then sees almost only itself at first, which `suppress_self` forbids where
     it has another choice. Centroids move after each step (`decay`); `beta` weighs the pull of tokens to their centroid.
-    `relative` adds vectors by rank within the cluster; `max_relative` may not be below `window`.
+    `relative` adds vectors by rank within the cluster; `max_relative` may not be below `window`. `impl`: auto takes the
+    Triton kernels for form=strict on a GPU that can run them, eager otherwise; eager is the definition.
 
     Other than the authors' code: the causal mask compares positions and not ranks, which leaked values where queries
     and keys are not shared; the mean is over the clusters in which a query sees a key, not over their number + 0.01.
@@ -66,8 +68,10 @@ class Routing(Variant):
         beta: float = 1e-4,
         relative: bool = True,
         max_relative: int | None = None,
+        impl: Literal["auto", "eager", "triton"] = "auto",
     ):
         super().__init__(shape)
+        self.impl = impl
         near_root = math.sqrt(shape.max_length) if clusters is None else shape.max_length / max(1, clusters)
         self.window = whole("window", window, round(near_root))
         self.clusters = whole("clusters", clusters, round(shape.max_length / self.window))
@@ -84,7 +88,14 @@ class Routing(Variant):
         self.positions = RankPositions.wanted(relative, max_relative, shape.head_dim, needed=needed, because=because)
         self._loss: Tensor | None = None
 
+    def supports(self, shape: AttentionShape) -> str | None:
+        if self.impl == "triton" and self.form == "paper":
+            return "impl=triton computes form=strict only"
+        return super().supports(shape) or refusal(self.impl, shape)
+
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        impl = self.impl if self.form == "strict" else "eager"
+        self.implementation = path(impl, value, dropout=self.dropout)
         query, key = self._routed(query, key)
         self._loss = None
         form = self._paper if self.form == "paper" else self._strict
@@ -152,6 +163,8 @@ class Routing(Variant):
 
     def _strict(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         order = ClusterOrder.of(self._scores(query, mask.keep).argmax(-1), self.clusters, mask.keep)
+        if self.implementation == "triton":
+            return self._fused(query, key, value, order, mask.causal)
         back = self.window - 1
         band = Band.fit(query.shape[2], max(16, self.window), back, 0 if mask.causal else back)
         query_at, key_at = band.at(query.device)
@@ -170,6 +183,27 @@ class Routing(Variant):
             before=band.before,
         )
         return order.restore(band.merge(output))
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, order: ClusterOrder, causal: bool) -> Tensor:
+        """Sorted by cluster, what a token sees is an interval, and so is the whole form one kernel."""
+        from .kernels.triton_interval import Intervals
+        from .kernels.triton_ranks import rank_attention
+
+        back = min(self.window, query.shape[2]) - 1
+        lower, upper = order.bounds(back, 0 if causal else back)
+        output = rank_attention(
+            order.sort(query),
+            order.sort(key),
+            order.sort(value.to(query.dtype)),
+            Intervals(lower=lower.flatten(0, 1), upper=upper.flatten(0, 1), hide_self=self.suppress_self),
+            scale=self.scale,
+            positions=self.positions,
+            back=back,
+            ahead=0 if causal else back,
+            # normalised tokens are float32, and bfloat16 values need no more digits than one product of TF32 keeps
+            precision="tf32" if value.dtype == torch.bfloat16 else "tf32x3",
+        )
+        return order.restore(output)
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         query, key = self._routed(query, key)

@@ -1,0 +1,113 @@
+"""Fused forms of the variants with softmax bands and scans, in Triton's interpreter, against their eager selves.
+
+The eager form in float64 is the definition; output and gradients of inputs and parameters are compared with it.
+"""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnbench.bench.errors import SelectionError, Unsupported
+from attnbench.variants import build
+from attnbench.variants.contract import AttentionShape, Mask, Variant
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs TRITON_INTERPRET=1", allow_module_level=True)
+
+# relative to the largest entry; float16 rounds inputs, weights and outputs
+TOLERANCE = {"float32": 2e-6, "float16": 3e-3}
+
+# selection, causal, queries, keys, head_dim, with padding
+CASES = [
+    ("linear", True, 70, 70, 20, True),
+    ("linear", True, 20, 90, 16, False),
+    ("linear", False, 66, 40, 16, True),
+    ("additive-lm", True, 70, 70, 20, True),
+    ("additive-lm[window=5]", True, 50, 50, 16, True),
+    ("local[query_block=12,flange=7]", True, 70, 70, 20, True),
+    ("local[query_block=12,flange=20]", False, 30, 70, 16, False),
+    ("local[query_block=9,flange=5,relative=true]", True, 70, 70, 16, True),
+    ("local[query_block=9,flange=12,max_relative=40]", False, 40, 40, 16, True),
+    ("routing[form=strict,window=9,clusters=4]", True, 70, 70, 16, True),
+    ("routing[form=strict,window=12,clusters=3,suppress_self=true,share_qk=true]", False, 70, 70, 20, True),
+    ("routing[form=strict,window=80,clusters=2,relative=false]", True, 70, 70, 16, False),
+    ("local-routing[form=strict,query_block=12,flange=5,window=20,clusters=3]", True, 50, 50, 16, True),
+    ("relative[clip=3]", True, 30, 70, 16, True),
+    ("relative[clip=20]", False, 70, 40, 20, True),
+    ("relative[clip=4,values=false]", True, 40, 40, 16, False),
+]
+HALF = [CASES[at] for at in (0, 3, 6, 7, 10, 14)]
+
+
+def with_impl(selection: str, impl: str) -> str:
+    return f"{selection[:-1]},impl={impl}]" if selection.endswith("]") else f"{selection}[impl={impl}]"
+
+
+def shape_of(length: int, head_dim: int, causal: bool, cross: bool, dtype: str) -> AttentionShape:
+    layer = {"layer": 1, "layers": 3}
+    return AttentionShape(
+        heads=2, head_dim=head_dim, max_length=length, causal=causal, cross=cross, dtype=dtype, **layer
+    )
+
+
+def twins(selection: str, shape: AttentionShape) -> tuple[Variant, Variant]:
+    """The fused form in the dtype of the shape, and the eager one in float64, of the same state."""
+    torch.manual_seed(0)
+    fused = build(with_impl(selection, "triton"), shape).eval()
+    double = build(with_impl(selection, "eager"), shape).double().eval()
+    double.load_state_dict(fused.state_dict())
+    return fused, double
+
+
+def padding(keys: int) -> Tensor:
+    """The first sequence begins with pads and has some in between, the second is padding from the middle on."""
+    keep = torch.ones(2, keys, dtype=torch.bool)
+    keep[0, :6] = keep[0, 20:23] = keep[1, keys // 2 :] = False
+    return keep
+
+
+def gap(found: Tensor, expected: Tensor) -> float:
+    return float((found.double() - expected).abs().max() / expected.abs().max())
+
+
+def compare(selection: str, causal: bool, queries: int, keys: int, head_dim: int, padded: bool, dtype: str) -> None:
+    shape = shape_of(max(queries, keys), head_dim, causal, queries != keys and not selection.startswith("local"), dtype)
+    fused, double = twins(selection, shape)
+    generator = torch.Generator().manual_seed(1)
+    inputs = [
+        torch.randn(2, 2, n, head_dim, generator=generator).to(getattr(torch, dtype)) for n in (queries, keys, keys)
+    ]
+    toward = torch.randn(2, 2, queries, head_dim, generator=generator).to(inputs[0].dtype)
+    mask = Mask(padding(keys) if padded else None, causal)
+    results = []
+    for variant, like in ((fused, inputs[0].dtype), (double, torch.float64)):
+        leaves = [x.to(like).requires_grad_() for x in inputs]
+        output = variant(*leaves, mask)
+        named = dict(zip(("query", "key", "value"), leaves, strict=True)) | dict(variant.named_parameters())
+        if "share_qk" in selection:
+            del named["key"]
+        gradients = torch.autograd.grad(output, list(named.values()), toward.to(like))
+        results.append({"output": output.detach()} | dict(zip(named, gradients, strict=True)))
+    assert "triton" in fused.implementation and "eager" not in fused.implementation
+    assert double.implementation == "eager"
+    assert results[0]["output"].dtype == inputs[0].dtype
+    gaps = {name: gap(found, results[1][name]) for name, found in results[0].items()}
+    worst = max(gaps, key=gaps.__getitem__)
+    assert gaps[worst] < TOLERANCE[dtype], gaps
+
+
+@pytest.mark.parametrize(("selection", "causal", "queries", "keys", "head_dim", "padded"), CASES)
+def test_a_kernel_equals_the_eager_definition_forward_and_backward(
+    selection: str, causal: bool, queries: int, keys: int, head_dim: int, padded: bool
+) -> None:
+    compare(selection, causal, queries, keys, head_dim, padded, "float32")
+
+
+@pytest.mark.parametrize(("selection", "causal", "queries", "keys", "head_dim", "padded"), HALF)
+def test_float16_costs_no_more_than_its_rounding(
+    selection: str, causal: bool, queries: int, keys: int, head_dim: int, padded: bool
+) -> None:
+    compare(selection, causal, queries, keys, head_dim, padded, "float16")
