@@ -141,12 +141,14 @@ class TFDS:
     """A TensorFlow Datasets set that is prepared as array_record or parquet already; read without TensorFlow.
 
     `dataset`: name, or name/configuration. TFDS itself never downloads here: offline it would retry for minutes.
+    `needs`: what preparing the set takes besides TFDS.
     """
 
     task: str
     dataset: str
     read: Read = field(repr=False)
     builder: int = 1
+    needs: str = ""
     estimate: str = ""
 
     def availability(self, place: DataPlace) -> Availability:
@@ -156,7 +158,8 @@ class TFDS:
             fidelity="official",
             ready=folder is not None and importlib.util.find_spec("tensorflow_datasets") is not None,
             detail=str(folder) if folder else "not prepared as array_record or parquet",
-            advice=f"pip install 'attnbench[tfds]', then prepare {self.dataset} with file_format='array_record'",
+            advice=f"pip install 'attnbench[tfds]', then prepare {self.dataset} with file_format='array_record'"
+            + (f" (that needs {self.needs})" if self.needs else ""),
             estimate=self.estimate,
         )
 

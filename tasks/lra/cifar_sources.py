@@ -36,7 +36,7 @@ def sources() -> tuple[Source, ...]:
     name = "cifar-10-batches-py"
     tree = Tree(task=NAME, name=name, parts=FILES, archive=ARCHIVE.name, read=read_tree, estimate=ESTIMATE)
     archive = Archive(task=NAME, remote=ARCHIVE, read=read_archive, estimate=ESTIMATE)
-    tfds = TFDS(task=NAME, dataset="cifar10", read=read_tfds, estimate=ESTIMATE)
+    tfds = TFDS(task=NAME, dataset="cifar10", read=read_tfds, needs="TensorFlow", estimate=ESTIMATE)
     return tree, archive, tfds, RecordSet(task=NAME, fits=is_whole), Download(archive=archive)
 
 

@@ -1,4 +1,6 @@
+import io
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -65,7 +67,8 @@ class Cifar10(tfds.core.GeneratorBasedBuilder):  # type: ignore[name-defined,mis
         return tfds.core.DatasetInfo(builder=self, features=features)
 
     def _split_generators(self, downloads):  # type: ignore[no-untyped-def]
-        return {split: enumerate(images(split)) for split in ("train", "test")}
+        # as PNG: TFDS encodes arrays with TensorFlow alone
+        return {split: enumerate(encoded(images(split))) for split in ("train", "test")}
 
     def _generate_examples(self):  # type: ignore[no-untyped-def]
         raise NotImplementedError("the generators above are all there is")
@@ -75,6 +78,16 @@ def images(split: str) -> list[dict[str, object]]:
     draw = np.random.default_rng(len(split))
     pixels = draw.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
     return [{"id": f"{split}_{at}", "image": image, "label": at % 10} for at, image in enumerate(pixels)]
+
+
+def encoded(rows: list[dict[str, object]]) -> Iterator[dict[str, object]]:
+    from PIL import Image as Pillow
+
+    for row in rows:
+        file = io.BytesIO()
+        Pillow.fromarray(np.asarray(row["image"])).save(file, format="PNG")
+        file.seek(0)
+        yield row | {"image": file}
 
 
 def test_images_prepared_by_tfds_are_read_without_tensorflow(place: DataPlace) -> None:
