@@ -48,15 +48,15 @@ class TranslationRecipe(Recipe):
     vocabulary: int = 6_000
     length: int = 192
     tokens: int = 2_048
-    steps: int = 5_000
+    steps: int = 2_500
     learning_rate: float = 2e-3
-    warmup: int = 1_000
+    warmup: int = 500
     schedule: Literal["linear", "cosine", "constant", "rsqrt"] = "rsqrt"
     beta2: float = 0.98
     epsilon: float = 1e-8
     clip: float = 1.0
     label_smoothing: float = 0.1
-    evaluate_every: int = 500
+    evaluate_every: int = 250
     evaluate_batch: int = 32
     validation_examples: int | None = 1_000
     beam: int = 4
@@ -66,7 +66,8 @@ class TranslationRecipe(Recipe):
 TRANSLATION_PRESETS: dict[str, Recipe] = {
     "smoke": TranslationRecipe(
         layers=1, width=32, heads=2, feed_forward=64, vocabulary=1_000, length=64, tokens=256, steps=6, warmup=2,
-        evaluate_every=3, train_examples=2_000, validation_examples=32, test_examples=16, ranked=False, timing_seconds=4.0,
+        evaluate_every=3, train_examples=2_000, validation_examples=32, test_examples=16, ranked=False,
+        timing_seconds=4.0,
     ),
     "quick": TranslationRecipe(),
     # Transformer base as ReLA trains it (Zhang et al. 2021, section 4); the peak of noam's schedule,

@@ -87,9 +87,7 @@ def plain_beam_search(table, number, limit, beam, alpha):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_narrow_beam_keeps_to_the_rules_written_out_for_one_sequence(beam, seed):
     table, limits = Table(sequences=8, length=6, seed=seed), [6, 6, 5, 6, 4, 2, 6, 1]
-    found = beam_search(
-        table.step, table.start(), torch.tensor(limits), begin=BEGIN, end=END, beam=beam, alpha=0.6
-    )
+    found = beam_search(table.step, table.start(), torch.tensor(limits), begin=BEGIN, end=END, beam=beam, alpha=0.6)
     for number, (hypothesis, limit) in enumerate(zip(found, limits, strict=True)):
         words, score = plain_beam_search(table, number, limit, beam, 0.6)
         assert hypothesis.tokens == words
@@ -98,9 +96,7 @@ def test_a_narrow_beam_keeps_to_the_rules_written_out_for_one_sequence(beam, see
 
 def test_a_sequence_is_searched_the_same_alone_and_among_others():
     table = Table(sequences=6, length=6, seed=11)
-    together = beam_search(
-        table.step, table.start(), torch.full((6,), 6), begin=BEGIN, end=END, beam=3, alpha=0.6
-    )
+    together = beam_search(table.step, table.start(), torch.full((6,), 6), begin=BEGIN, end=END, beam=3, alpha=0.6)
     for number in range(6):
         alone = beam_search(
             table.step, (torch.tensor([number]), None), torch.tensor([6]), begin=BEGIN, end=END, beam=3, alpha=0.6
