@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..bench.errors import SelectionError
-from .contract import AttentionShape, ScoredVariant, accumulator
+from .contract import AttentionShape, Mask, ScoredVariant, accumulator
 from .simplex import Simplex
 
 
@@ -48,31 +48,82 @@ def entmax(x: Tensor, alpha: float | Tensor, dim: int = -1, allowed: Tensor | No
     return _weights(x, float(alpha), dim, allowed, newton=alpha <= 2.0)
 
 
-class Sparsemax(ScoredVariant):
+class _Sparse(ScoredVariant):
+    """What the three have in common: they differ in alpha alone, and go through the same kernels."""
+
+    time: ClassVar = "O(N^2 d) and a solve per query"
+    memory: ClassVar = "O(N d); eager O(N^2)"
+    simplex: ClassVar = True
+    fixed_alpha: float | None
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
+    ):
+        super().__init__(shape)
+        self.impl = impl
+
+    def alpha(self) -> Tensor:
+        """alpha of each head, (heads,)."""
+        return torch.full((self.shape.heads,), self.fixed_alpha)
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        from .kernels.cpu_choice import refusal
+
+        return super().supports(shape) or refusal(self.impl, shape, self.fixed_alpha or 2.0)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """`impl` forces one way to compute it, `eager` is the definition; while dropout is active `auto` is eager."""
+        from .kernels.cpu_choice import chosen
+
+        solved_exactly = self.fixed_alpha is not None and self.fixed_alpha > 2.0
+        dropout = self.training and self.shape.dropout > 0
+        self.implementation = "eager" if solved_exactly else chosen(self.impl, query, key, dropout=dropout)
+        if self.implementation == "eager":
+            return super().forward(query, key, value, mask)
+        alpha = self.alpha() if self.fixed_alpha is None else self.fixed_alpha
+        if self.implementation == "triton":
+            from .kernels import triton_entmax
+
+            return triton_entmax.entmax_attention(query, key, value, alpha, mask.keep, mask.causal)
+        if self.implementation == "cpp":
+            from .kernels import cpu_entmax
+
+            return cpu_entmax.entmax_attention(query, key, value, alpha, mask)
+        from .kernels import cpu_block_maps, cpu_blocks
+
+        form, each = cpu_block_maps.form_of(alpha), None
+        if form is cpu_block_maps.ENTMAX:
+            each = self.alpha()
+        compiled = self.implementation == "compiled"
+        return cpu_blocks.attention(query, key, value, mask, form, each, compiled=compiled).to(value.dtype)
+
+
+class Sparsemax(_Sparse):
     """Sparsemax attention: the projection of the scores onto the simplex, so that low scores get exactly no weight."""
 
     equation: ClassVar = "P = [S - tau]_+ with rows of sum 1, S = Q K^T / sqrt(d); O = P V"
     paper: ClassVar = "Martins & Astudillo 2016, From Softmax to Sparsemax, eq. 2"
-    time: ClassVar = "O(N^2 d) and a solve per query"
-    simplex: ClassVar = True
+    fixed_alpha = 2.0
 
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         return sparsemax(scores, allowed=allowed)
 
 
-class Entmax15(ScoredVariant):
+class Entmax15(_Sparse):
     """1.5-entmax attention: sparse like sparsemax, smooth like softmax."""
 
     equation: ClassVar = "P = [S / 2 - tau]_+^2 with rows of sum 1, S = Q K^T / sqrt(d); O = P V"
     paper: ClassVar = "Peters, Niculae & Martins 2019, Sparse Sequence-to-Sequence Models"
-    time: ClassVar = "O(N^2 d) and a solve per query"
-    simplex: ClassVar = True
+    fixed_alpha = 1.5
 
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         return entmax15(scores, allowed=allowed)
 
 
-class Entmax(ScoredVariant):
+class Entmax(_Sparse):
     """alpha-entmax attention, with alpha fixed or learned per head.
 
     `alpha=learned` gives each head alpha = clamp(1 + sigmoid(a), 1.01, 2) with a drawn from N(0, 1), shared over batch
@@ -84,11 +135,15 @@ class Entmax(ScoredVariant):
         "Peters, Niculae & Martins 2019, Sparse Sequence-to-Sequence Models; "
         "Correia, Niculae & Martins 2019, Adaptively Sparse Transformers"
     )
-    time: ClassVar = "O(N^2 d) and a solve per query"
-    simplex: ClassVar = True
 
-    def __init__(self, shape: AttentionShape, *, alpha: float | Literal["learned"] = 1.5):
-        super().__init__(shape)
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        alpha: float | Literal["learned"] = 1.5,
+        impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
+    ):
+        super().__init__(shape, impl=impl)
         if isinstance(alpha, str):
             self.raw_alpha = nn.Parameter(torch.randn(shape.heads))
         elif not 1.0 <= alpha < float("inf"):
@@ -96,9 +151,8 @@ class Entmax(ScoredVariant):
         self.fixed_alpha = None if isinstance(alpha, str) else float(alpha)
 
     def alpha(self) -> Tensor:
-        """alpha of each head, (heads,)."""
         if self.fixed_alpha is not None:
-            return torch.full((self.shape.heads,), self.fixed_alpha)
+            return super().alpha()
         return (1.0 + torch.sigmoid(self.raw_alpha.to(accumulator(self.raw_alpha.dtype)))).clamp(1.01, 2.0)
 
     def learned_alpha(self) -> Tensor | None:

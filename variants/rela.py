@@ -24,10 +24,14 @@ class ReLA(ScoredVariant):
     norm multiplies gradients by up to 1 / sqrt(epsilon) = 1e4 there, which float32 holds with room (it would leave the
     range of float16, and then meet a zero as infinity), and the ReLU lets nothing of it through. Rows that are nearly
     null do pass it on; a larger epsilon tames them.
+
+    `impl` forces one way to compute the weighted sums; `eager` is the definition. While attention dropout is active
+    `auto` is eager.
     """
 
     equation: ClassVar = "P = ReLU(Q K^T / sqrt(d)); o = P V; O = s * o / sqrt(mean(o^2) + eps) * sigmoid(g * o)"
     paper: ClassVar = "Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units"
+    memory: ClassVar = "O(N d); eager O(N^2)"
     simplex: ClassVar = False
 
     def __init__(
@@ -37,8 +41,10 @@ class ReLA(ScoredVariant):
         gated: bool = True,
         norm: Literal["concat", "head"] = "concat",
         epsilon: float = 1e-8,
+        impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
     ):
         super().__init__(shape)
+        self.impl = impl
         self.norm = norm
         self.epsilon = epsilon
         self.scale = nn.Parameter(torch.ones(shape.width))
@@ -50,9 +56,35 @@ class ReLA(ScoredVariant):
         weights = scores.relu()
         return weights if allowed is None else weights * allowed.to(weights.dtype)
 
+    def supports(self, shape: AttentionShape) -> str | None:
+        from .kernels.cpu_choice import refusal
+
+        return super().supports(shape) or refusal(self.impl, shape)
+
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        weights = F.dropout(self.weights(query, key, mask), self.shape.dropout, self.training)
-        return self.normalise(weights @ value.to(weights.dtype)).to(value.dtype)
+        return self.normalise(self.sums(query, key, value, mask)).to(value.dtype)
+
+    def sums(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least."""
+        from .kernels.cpu_choice import chosen
+
+        dropout = self.shape.dropout if self.training else 0.0
+        self.implementation = chosen(self.impl, query, key, dropout=dropout > 0)
+        if self.implementation == "eager":
+            weights = F.dropout(self.weights(query, key, mask), dropout)
+            return weights @ value.to(weights.dtype)
+        if self.implementation == "triton":
+            from .kernels import triton_rela
+
+            return triton_rela.rela_attention(query, key, value, mask.keep, mask.causal)
+        if self.implementation == "cpp":
+            from .kernels import cpu_rela
+
+            return cpu_rela.rela_attention(query, key, value, mask)
+        from .kernels import cpu_block_maps, cpu_blocks
+
+        compiled = self.implementation == "compiled"
+        return cpu_blocks.attention(query, key, value, mask, cpu_block_maps.RELA, compiled=compiled)
 
     def normalise(self, sums: Tensor) -> Tensor:
         """The gated norm of the weighted sums of values, both (batch, heads, queries, head_dim), float32 at least."""

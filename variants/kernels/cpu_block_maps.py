@@ -188,3 +188,8 @@ RELA = Form(name="rela", attend=_rela, differentiate=_rela_gradients)
 SPARSEMAX = Form(name="sparsemax", attend=_sparsemax, differentiate=_sparsemax_gradients)
 ENTMAX15 = Form(name="entmax15", attend=_entmax15, differentiate=_entmax15_gradients)
 ENTMAX = Form(name="entmax", attend=_entmax, differentiate=_entmax_gradients)
+
+
+def form_of(alpha: float | Tensor) -> Form:
+    """The form for a fixed alpha, or for one that each head has."""
+    return {2.0: SPARSEMAX, 1.5: ENTMAX15}.get(alpha, ENTMAX) if isinstance(alpha, float) else ENTMAX

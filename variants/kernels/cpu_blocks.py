@@ -89,7 +89,9 @@ class _Blocked(torch.autograd.Function):
             if to_alpha is not None:
                 to_alpha[heads] += found[3]
         gradients = (to_query.mul_(scale), to_key, to_value)
-        shaped = [g.unflatten(0, query.shape[:2]).to(x.dtype) for g, x in zip(gradients, (query, key, value), strict=True)]
+        shaped = [
+            g.unflatten(0, query.shape[:2]).to(x.dtype) for g, x in zip(gradients, (query, key, value), strict=True)
+        ]
         if to_alpha is not None:
             shaped.append(to_alpha.view(query.shape[:2]).sum(0).to(alpha.dtype))
         else:
@@ -119,10 +121,15 @@ def _blocks(
         for start in range(0, queries, rows):
             block = slice(start, min(start + rows, queries))
             seen = slice(keys if at is None else max(1, min(keys, int(at[block.stop - 1]) + 1)))
-            yield heads, block, seen, (
-                None if keep is None else keep[heads, :, seen],
-                None if at is None else at[block],
-                None if flat_alpha is None else flat_alpha[heads],
+            yield (
+                heads,
+                block,
+                seen,
+                (
+                    None if keep is None else keep[heads, :, seen],
+                    None if at is None else at[block],
+                    None if flat_alpha is None else flat_alpha[heads],
+                ),
             )
 
 
