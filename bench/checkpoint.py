@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,3 +54,13 @@ def read_checkpoint(
         torch.cuda.set_rng_state_all([state.cpu() for state in content["cuda_random"]])
     values = content["training"]
     return Training(**values | {"curve": [CurvePoint(**point) for point in values["curve"]]})
+
+
+def read_parameters(path: Path, device: torch.device) -> dict[str, torch.Tensor]:
+    """The best parameters and buffers of a run, by name; raises StoreError where the file does not read."""
+    try:
+        content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        best: dict[str, torch.Tensor] = content["training"]["best_state"]
+    except (OSError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+        raise StoreError(f"cannot read the checkpoint {path}: {error}; delete it and train the cell again") from None
+    return best

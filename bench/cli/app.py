@@ -16,6 +16,7 @@ from .leaderboard import choose, compare, leaderboard
 from .pages import dashboard, explain
 from .plugin import new
 from .run import plan, run
+from .sample import sample
 from .sharing import merge, validate
 
 app = typer.Typer(
@@ -57,6 +58,7 @@ app.command("new")(new)
 app.command("merge")(merge)
 app.command("validate")(validate)
 app.command("explain")(explain)
+app.command("sample")(sample)
 app.command("doctor")(doctor)
 app.add_typer(data, name="data")
 
