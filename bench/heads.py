@@ -1,4 +1,4 @@
-"""Heads: how different the heads of a layer are, and which of them look at a fixed offset or at their own word.
+"""Heads: how different the heads of a layer are, and which of them look at a fixed offset.
 
 Weights are (heads, rows, keys) of one sentence, without padding; rows need not sum to one.
 """
@@ -61,14 +61,3 @@ def offset_weights(weights: Weights, offsets: Sequence[int]) -> tuple[Weights, n
         sums[:, at] = weights[:, places, places + offset].sum(-1)
         counted[at] = len(places)
     return sums, counted
-
-
-def own_word_weights(weights: Weights, words: Sequence[int]) -> tuple[Weights, int]:
-    """Weight that each head puts on the other subwords of the row's own word, summed over rows of words that are split.
-
-    `words`: of each place, -1 for none. Returns sums (heads,) and rows (Correia et al. 2019, section 5.3: BPE-merging).
-    """
-    numbers = np.asarray(words)
-    same = (numbers[:, None] == numbers[None, :]) & (numbers >= 0)[:, None] & ~np.eye(len(numbers), dtype=bool)
-    split = same.any(-1)
-    return np.asarray((weights * same).sum(-1)[:, split].sum(-1)), int(split.sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -165,8 +165,8 @@ class JudgedPairs(SentencePairs):
     """Pairs whose translations are searched for and judged as text.
 
     `sources` and `references`: lines, by index into `split`; `sets`: names of the test sets that labels number, the
-    first of which ranks; `language`: of the references; `decode` turns ids into text; `pieces` into subwords;
-    `aligned`: sentences that people have aligned, in this direction.
+    first of which ranks; `language`: of the references; `decode` turns ids into text, `pieces` into subwords; `encode`
+    lines into ids; `aligned`: sentences that people have aligned, in this direction.
     """
 
     sources: tuple[str, ...]
@@ -175,4 +175,5 @@ class JudgedPairs(SentencePairs):
     language: str
     decode: Callable[[Iterable[int]], str]
     pieces: Callable[[Iterable[int]], list[str]]
+    encode: Callable[[Sequence[str]], list[Ids]]
     aligned: tuple[AlignedIds, ...] = ()

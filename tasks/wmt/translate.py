@@ -130,6 +130,7 @@ class ParallelTask(Task):
             language=self.corpus.target,
             decode=subwords.decode,
             pieces=subwords.pieces,
+            encode=subwords.encode,
             aligned=tuple(self._aligned(subwords, place)),
         )
 

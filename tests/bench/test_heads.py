@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attnbench.bench.heads import entropy, head_diversity, offset_weights, own_word_weights
+from attnbench.bench.heads import entropy, head_diversity, offset_weights
 
 
 def drawn(heads=4, rows=7, keys=9, seed=0):
@@ -58,15 +58,6 @@ def test_a_head_that_looks_one_back_is_found_there():
     weights[0, range(1, 5), range(4)] = 1.0
     sums, rows = offset_weights(weights, (-1, 0, 1))
     assert (sums[0] / rows).tolist() == [1.0, 0.0, 0.0]
-
-
-def test_weight_on_the_rest_of_the_own_word():
-    weights = drawn(rows=6, keys=6, seed=3)
-    words = [0, 0, 1, 2, 2, -1]
-    sums, rows = own_word_weights(weights, words)
-    assert rows == 4
-    expected = weights[:, 0, 1] + weights[:, 1, 0] + weights[:, 3, 4] + weights[:, 4, 3]
-    np.testing.assert_allclose(sums, expected)
 
 
 def test_entropy_of_known_rows():

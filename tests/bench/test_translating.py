@@ -73,6 +73,7 @@ def data():
             language="en",
             decode=write_out,
             pieces=lambda ids: [str(each) for each in ids],
+            encode=lambda lines: [np.array([*map(int, line.split()), 3], dtype=np.uint16) for line in lines],
             aligned=(aligned,),
         ),
         provenance=Provenance(source="toy", fidelity="regenerated"),

@@ -62,7 +62,7 @@ def test_only_a_newline_ends_a_line(tmp_path):
 
 def test_text_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "text").write_bytes(b"fine\n\xff\n")
-    with pytest.raises(DataError, match="UTF-8 text in .*text, got byte 0xff"):
+    with pytest.raises(DataError, match=r"UTF-8 text in .*text, got byte 0xff"):
         read_lines(tmp_path / "text")
 
 
@@ -75,7 +75,7 @@ def test_a_set_is_found_under_either_order_of_its_languages_and_read_source_firs
 
 def test_two_files_of_different_lengths_are_refused(tmp_path):
     write(tmp_path, "x.en-de", ("en", "de"), ParallelSet(name="", source=("a", "b"), target=("a",)))
-    with pytest.raises(DataError, match="as many lines.*got 2 and 1"):
+    with pytest.raises(DataError, match=r"as many lines.*got 2 and 1"):
         found(tmp_path, "x", ("en", "de"))[0].read()
 
 

@@ -1,0 +1,67 @@
+"""`attnbench inspect`: where a trained model looks, as a page and as images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .pages import Picture, needs_extra
+
+
+def inspect(
+    cell: Annotated[str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists them.")],
+    sentence: Annotated[
+        list[str] | None, typer.Option("--sentence", help="Text to translate; may be repeated.")
+    ] = None,
+    example: Annotated[
+        list[int] | None, typer.Option("--example", help="Number of a test example; repeatable.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page and the images.")] = Path("site"),
+    figures: Annotated[Picture, typer.Option("--figures", help="Format of the images.")] = Picture.PNG,
+    results: Annotated[Path, typer.Option("--results", help="Folder that holds the Records.")] = Path("results/local"),
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with original data.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda.")] = None,
+) -> None:
+    """Write the attention maps of a trained model on chosen sentences as a page and as images."""
+    needs_extra()
+    from ...dashboards import attention, html
+    from ...tasks.data import place
+    from ..errors import SelectionError, StoreError
+    from ..inspection import inspected_example, inspected_sentence
+    from ..machine import choose_device
+    from ..store import Store
+    from ..trained import find, load
+    from .leaderboard import emit
+
+    store = Store(results, lambda text: typer.echo(text, err=True))
+    where = choose_device(device)
+    trained = load(store, find(store, cell), where)
+    found = trained.record.cell
+    if not trained.is_current:
+        typer.echo(f"the code behind `{found}` has changed since it was trained", err=True)
+    data = place(data_dir, notice=lambda text: typer.echo(text, err=True))
+    dataset = trained.task.load(data, trained.recipe, found.seed, found.selection)
+    chosen = [inspected_sentence(trained, dataset, text, where) for text in sentence or []]
+    numbers = example if example is not None else [] if sentence else [0]
+    chosen += [inspected_example(trained, dataset, number, where) for number in numbers]
+    if not any(each.views for each in chosen):
+        raise SelectionError(f"{found.variant} has no weights to show")
+    charts = {
+        f"{number}-{view.attention}-{view.layer}": attention.chart(
+            f"{each.name[:80]}: {view.attention}, layer {view.layer}", view.queries, view.keys, view.weights.tolist()
+        )
+        for number, each in enumerate(chosen)
+        for view in each.views
+    }
+    paragraphs = [f"{found}. Rows look at columns; each head has a scale of its own; weights before dropout."]
+    paragraphs += [" → ".join(each.text) for each in chosen if each.text]
+    page = out / f"attention-{trained.record.key[:8]}.html"
+    emit(html.render_figures(f"Where {found.variant} looks", paragraphs, charts), page)
+    try:
+        for name, chart in charts.items():
+            chart.save(str(page.with_name(f"{page.stem}-{name}.{figures.value}")))
+    except OSError as error:
+        raise StoreError(f"cannot write {out}: {error.strerror or error}; name another folder with --out") from None
+    typer.echo(f"{page}: {len(charts)} maps, each as .{figures.value} beside it")
