@@ -26,10 +26,15 @@ class Finding:
 def doctor(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of original data (or ATTNBENCH_DATA).")] = None,
     results: Annotated[Path, typer.Option(help="Results folder.")] = Path("results/local"),
+    noise: Annotated[
+        bool, typer.Option("--noise", help="Measure for a minute what difference can be seen here, and nothing else.")
+    ] = False,
+    noise_seconds: Annotated[float, typer.Option(min=0.1, help="How long --noise measures.")] = 60.0,
+    device: Annotated[str | None, typer.Option(help="Where --noise measures: cpu, cuda, cuda:1.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Report device, versions, optional parts, data and folders, each with what to do where something is missing."""
-    findings = [*_device(), *_packages(), *_folders(results), *_data(data_dir)]
+    findings = _noise(device, noise_seconds) if noise else [*_device(), *_packages(), *_folders(results), *_data(data_dir)]
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
         return
@@ -41,6 +46,38 @@ def doctor(
     for finding in findings:
         table.add_row(Text(finding.subject), Text(finding.state), Text(finding.remedy))
     Console().print(table)
+
+
+def _noise(device: str | None, seconds: float) -> list[Finding]:
+    import torch
+
+    from ..machine import choose_device
+    from ..noise import TASK, measure_noise
+
+    chosen = choose_device(device)
+    if chosen.type == "cpu":
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    found = measure_noise(chosen, seconds)
+    null, windows = found.null, len(found.windows)
+    quiet = "close other work and measure again"
+    return [
+        Finding(
+            subject="null control",
+            state=f"softmax against itself: {null.value:.3f}× ({null.low:.3f} to {null.high:.3f}), {found.rounds} rounds "
+            f"of {TASK}; {found.separated} of {windows} windows of {seconds / windows:.0f} s leave 1 out",
+            remedy=quiet if found.separated > 1 else "",
+        ),
+        Finding(
+            subject="what can be seen",
+            state=f"differences of {100 * found.visible:.1f} % or more, in {seconds / windows:.0f} s of rounds",
+            remedy="measure longer for less: quick[timing_seconds=60]" if found.visible > 0.03 else "",
+        ),
+        Finding(
+            subject="single samples",
+            state=f"spread by {100 * found.spread:.0f} % (quartiles); fixed work drifted by {100 * found.drift:+.0f} %",
+        ),
+        Finding(subject="other work", state=found.note or "none noticed", remedy=quiet if found.note else ""),
+    ]
 
 
 def _device() -> list[Finding]:

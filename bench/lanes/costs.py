@@ -24,9 +24,7 @@ def peaks_of(setup: Setup, desk: Desk) -> Peaks:
     return peaks(setup.device, setup.dtype, desk.machine.id, desk.place.cache)
 
 
-def costs(
-    setup: Setup, subject: Subject, name: str, timing: Timing, limits: Peaks | None
-) -> Iterator[Measurement]:
+def costs(setup: Setup, subject: Subject, name: str, timing: Timing, limits: Peaks | None) -> Iterator[Measurement]:
     """Times of one unit with their raw samples, those of the reference and the null control, rates, and work done."""
     mine, units = timing.samples[name], setup.units
     median = statistics.median(mine.seconds) / units
@@ -82,7 +80,10 @@ def _work(
     dense = dense_flops(shapes, sequences, setup.mode)
     yield Measurement.of("dense_flops", dense)
     hidden = set(implementation_of(subject.variants).split("+")) - set(VISIBLE)
-    flops = subject.flops + (dense * density if hidden else 0.0)
+    flops = subject.flops
+    if hidden:
+        # alone, what is seen of attention is part of what is declared; in a model, what is seen are the projections
+        flops = max(flops, dense * density) if setup.bare else flops + dense * density
     yield Measurement.of("flops", flops, how="declared" if hidden else "counted")
     yield Measurement.of("traffic_bytes", subject.traffic_bytes)
     if subject.traffic_bytes:

@@ -11,17 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from ...tasks.contract import Dataset
+from ...tasks.data import place
 from ...tasks.points import Point, TimedTask
 from ...variants.contract import AttentionShape, Mask, Variant
 from ..backbone import Block, BuildVariant, Model
 from ..cell import axis_seed
 from ..clock import captured
-from ..errors import Unsupported
+from ..errors import SelectionError, Unsupported
 from ..input_sparsity import on_inputs
 from ..kinds.kind import Batch, spaced
 from ..kinds.known import kind_of
 from ..memory import storages
 from ..record import Measurement
+from ..registry import TASKS
 from ..spec import Spec
 from ..train import train_step
 from .desk import builder
@@ -62,7 +64,7 @@ class PointSetup(Setup):
         setup = cls(
             recipe=point, device=device, mode=point.mode, sequences=point.batch, limit_seconds=max(point.timing_seconds, LEAST_LIMIT),
             units=DECODED if point.decoding else 1, real=point.batch * (1 if point.decoding else point.real),
-            padded=point.batch * (1 if point.decoding else point.length),
+            padded=point.batch * (1 if point.decoding else point.length), bare=point.level == "attention",
             point=point, task=task, mask=mask_of(point, device), build=build,
         )  # fmt: skip
         setup.draw(dataset)
@@ -246,6 +248,15 @@ class PointSetup(Setup):
             owner(self.states, self.mask)
         else:
             owner(*self.batch[:2])
+
+
+def point_of(task: str, device: torch.device, preset: str = "quick") -> PointSetup:
+    """The inputs of one point outside of a run; raises SelectionError where `task` is no sweep."""
+    built = TASKS.build(TASKS.resolve(Spec.parse(task)))
+    recipe = built.recipe(Spec.parse(preset))
+    if not isinstance(built, TimedTask) or not isinstance(recipe, Point):
+        raise SelectionError(f"expected a sweep such as sweep[length=1024], got {task!r}")
+    return PointSetup.of(built, recipe, built.load(place(offline=True), recipe, 0, "validation"), device)
 
 
 def shape_of(point: Point, device: torch.device) -> AttentionShape:

@@ -50,7 +50,7 @@ class Setup(ABC):
 
     `mode`: which of the times is measured. `units`: in one sample, such as tokens decoded. `sequences`: processed at
     once. `real`, `padded`: tokens in one unit, without padding and with it. `limit_seconds`: a sample that takes
-    longer is a timeout, None for no such limit.
+    longer is a timeout, None for no such limit. `bare`: nothing but attention runs.
     """
 
     recipe: Recipe
@@ -61,6 +61,7 @@ class Setup(ABC):
     real: float
     padded: float
     limit_seconds: float | None = None
+    bare: bool = False
 
     @abstractmethod
     def subject(self, variant: Spec) -> Subject:
