@@ -28,6 +28,8 @@ class Table:
     """
 
     paper: str
+    short: str
+    year: int
     title: str
     source: str
     suite: str
@@ -57,7 +59,7 @@ class Absent:
 
 @lru_cache(maxsize=1)
 def published() -> tuple[tuple[Table, ...], tuple[Absent, ...]]:
-    """All tables, and the papers that are left out. Raises StoreError where a file of ours is damaged."""
+    """All tables by year, and the papers that are left out. Raises StoreError where a file of ours is damaged."""
     tables: list[Table] = []
     absent: list[Absent] = []
     for path in sorted(FOLDER.glob("*.toml")):
@@ -70,7 +72,7 @@ def published() -> tuple[tuple[Table, ...], tuple[Absent, ...]]:
                 )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{path} does not read as published numbers ({error}); install attnbench again") from error
-    return tuple(tables), tuple(absent)
+    return tuple(sorted(tables, key=lambda table: table.year)), tuple(absent)
 
 
 def average(table: Table, model: str, tasks: Sequence[str]) -> float | None:
@@ -125,7 +127,7 @@ def board_beside(board: Board, task: str) -> Board | None:
         rows += [Row(name=each, entries=(ours.get(each, Entry()), *theirs)) for each in same]
     own = Column(name="ours", title="ours", unit="%", better="higher", importance=0, description=board.title)
     columns = [
-        Column(name=_slug(table), title=table.paper, unit="%", better="higher", importance=1, description=table.source)
+        Column(name=_slug(table), title=table.short, unit="%", better="higher", importance=1, description=table.source)
         for table in tables
     ]
     notes = [
@@ -158,6 +160,8 @@ def _table(paper: dict[str, Any], table: dict[str, Any]) -> Table:
         raise ValueError(f"{paper['title']}, {table['title']}: expected {len(columns)} cells of {', '.join(uneven)}")
     return Table(
         paper=paper["title"],
+        short=paper["short"],
+        year=paper["year"],
         title=f"{paper['title']}, {table['title']}",
         source=paper["source"],
         suite=paper["suite"],
@@ -227,9 +231,8 @@ def _entry(cell: float | str, places: int) -> Entry:
 
 def _places(table: Table, at: int) -> int:
     """Decimals that the paper prints in a column: the most that any cell of it needs."""
-    return max(
-        len(f"{cells[at]:g}".partition(".")[2]) for cells in table.rows.values() if cells[at] not in (FAILED, "")
-    )
+    numbers = [cells[at] for cells in table.rows.values() if not isinstance(cells[at], str)]
+    return max((len(f"{number:g}".partition(".")[2]) for number in numbers), default=0)
 
 
 def _origin(table: Table) -> str:

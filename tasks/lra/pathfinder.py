@@ -168,7 +168,7 @@ class Pathfinder(Contours):
             evaluate_batch=2,
             train_examples=4_000,
             validation_examples=64,
-            test_examples=400,
+            test_examples=300,
         ),
         "pt-2x64": PORT,
         "lra-paper": PAPER,

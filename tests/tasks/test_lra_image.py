@@ -216,3 +216,27 @@ def test_the_official_images_are_recognised(real_data: Path, tmp_path: Path) -> 
     assert dataset.provenance.fidelity == "official"
     assert dataset.provenance.counts == {"train": 45_000, "validation": 5_000, "test": 10_000}
     assert np.bincount(dataset.validation.labels).tolist() == [500] * 10
+
+
+def test_a_smaller_image_is_the_mean_of_its_blocks_and_says_so(place: DataPlace, batches: Path) -> None:
+    whole = Image().load(place, ALL, 0, "test")
+    small = Image().load(place, replace(ALL, length=256), 0, "test")
+    assert "images averaged to 16 × 16 pixels instead of 32 × 32" in small.provenance.notes
+    assert small.provenance.source == "cifar-10-batches-py tree, averaged to 16 × 16 pixels"
+    assert small.train.labels.tolist() == whole.train.labels.tolist() and small.test.labels.tolist() != []
+    for big, little in zip(whole.train.sequences(), small.train.sequences(), strict=True):
+        blocks = (big.astype(int) - 1).reshape(16, 2, 16, 2)
+        expected = [[blocks[y, :, x].sum() // 4 + 1 for x in range(16)] for y in range(16)]
+        assert little.tolist() == np.array(expected).reshape(-1).tolist()
+
+
+def test_smaller_images_are_prepared_once_and_mapped(place: DataPlace, batches: Path) -> None:
+    first = Image().load(place, replace(ALL, length=64), 0, "validation").train.split.tokens
+    again = Image().load(place, replace(ALL, length=64), 1, "validation").train.split.tokens
+    assert isinstance(first, np.memmap) and first.filename == again.filename and len(first) == 100 * 64
+
+
+def test_any_other_length_cuts_and_says_so(place: DataPlace, batches: Path) -> None:
+    cut = Image().load(place, replace(ALL, length=500), 0, "validation").provenance
+    assert "images cut to their first 500 of 1,024 pixels" in cut.notes
+    assert not any("images" in note for note in Image().load(place, ALL, 0, "validation").provenance.notes[1:])
