@@ -64,7 +64,7 @@ def inspected_example(trained: Trained, dataset: Dataset, example: int, device: 
 
 
 def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device: torch.device) -> Inspected:
-    """A sentence of one's own and what the model makes of it. Raises SelectionError for a model that does not translate."""
+    """A sentence of one's own and what the model makes of it; raises SelectionError where it does not translate."""
     test, model = dataset.test, trained.model
     if not isinstance(test, JudgedPairs) or not isinstance(model, Transformer):
         raise SelectionError("only translation takes a sentence of your own; choose test examples by --example")

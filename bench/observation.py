@@ -128,7 +128,18 @@ def attention_figures(
             for layer, each in enumerate(weights):
                 place = sums.setdefault((kind, layer), LayerSums(Tally(model.recipe.heads)))
                 place.add(each, causal=kind == "decoder")
-    return [m for (kind, layer), each in sums.items() for m in each.measurements(attention=kind, layer=layer)]
+    figures = [m for (kind, layer), each in sums.items() for m in each.measurements(attention=kind, layer=layer)]
+    return figures + list(_alphas(model))
+
+
+def _alphas(model: Transformer) -> Iterator[Measurement]:
+    """The alpha that each head has learned, where a variant learns one."""
+    for kind, variants in model.kinds().items():
+        for layer, variant in enumerate(variants):
+            learned = variant.learned_alpha()
+            if learned is not None:
+                for head, value in enumerate(learned.detach().flatten().tolist()):
+                    yield Measurement.of("alpha", value, attention=kind, layer=layer, head=head)
 
 
 def alignment_figures(model: Transformer, pairs: Sequence[AlignedIds], device: torch.device) -> list[Measurement]:

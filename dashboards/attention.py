@@ -15,7 +15,7 @@ CELL = 11
 
 
 def chart(title: str, queries: Sequence[str], keys: Sequence[str], heads: Sequence[Sequence[Sequence[float]]]) -> Chart:
-    """Rows look at columns; the darker, the more weight, each head on a scale of its own. heads: (heads, rows, keys)."""
+    """Rows look at columns; the darker, the more, each head on a scale of its own. heads: (heads, rows, keys)."""
     rows, columns = [visible(name) for name in queries], [visible(name) for name in keys]
     panels = [_head(head, weights, rows, columns) for head, weights in enumerate(heads)]
     return alt.hconcat(*panels).resolve_scale(color="independent").properties(title=visible(title))

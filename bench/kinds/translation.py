@@ -90,6 +90,8 @@ class Translating(Kind):
     """The Transformer; batches of like lengths; the checkpoint with the lowest validation loss."""
 
     quantity = "loss"
+    observes: ClassVar[bool] = True
+    """The figures of attention come with the test split, by kind of attention: see `observation`."""
     problem: Translation
     recipe: TranslationRecipe
 
@@ -187,7 +189,7 @@ class Translating(Kind):
         ]
         return [
             *attention_figures(model, [(source, target) for source, target in pairs], device),
-            *alignment_figures(model, subset.aligned, device),
+            *alignment_figures(model, subset.aligned[: self.recipe.test_examples], device),
         ]
 
     def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
