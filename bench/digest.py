@@ -190,6 +190,12 @@ def _hash_of(files: Iterable[Path], root: Path) -> str:
     parts = {}
     for file in files:
         home = root if file.is_relative_to(root) else PACKAGE
-        text = normalised(file.read_text(encoding="utf-8-sig"))
-        parts[file.relative_to(home).as_posix()] = hashlib.sha256(text.encode()).hexdigest()
+        state = file.stat()
+        parts[file.relative_to(home).as_posix()] = _hash_of_file(file, state.st_mtime_ns, state.st_size)
     return content_hash(parts, DIGITS)
+
+
+@cache
+def _hash_of_file(file: Path, changed: int, size: int) -> str:
+    # a run asks for the same files once for each cell
+    return hashlib.sha256(normalised(file.read_text(encoding="utf-8-sig")).encode()).hexdigest()
