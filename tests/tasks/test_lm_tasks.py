@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +145,7 @@ def test_another_text_is_not_taken_for_tinyshakespeare(place: DataPlace) -> None
 def test_ngrams_spend_the_bits_of_a_count_by_hand(place: DataPlace, books: list[bytes]) -> None:
     data = loaded(GutenbergCharacters(), place)
     train = text_of(data.train)
-    ones, twos = Counter(train), Counter(zip(train, train[1:], strict=False))
+    ones, twos = Counter(train), Counter(pairwise(train))
     before = Counter(train[:-1])
     share = {byte: (ones[byte] + 1) / (len(train) + 256) for byte in range(256)}
     bits = np.zeros(2)
@@ -152,7 +153,7 @@ def test_ngrams_spend_the_bits_of_a_count_by_hand(place: DataPlace, books: list[
     for book in books:
         end = book[len(book) * 19 // 20 :]
         letters += sum(byte & 0xC0 != 0x80 for byte in end[1:])
-        for a, b in zip(end, end[1:], strict=False):
+        for a, b in pairwise(end):
             bits -= [math.log2(share[b]), math.log2((twos[a, b] + share[b]) / (before[a] + 1))]
     for found, expected in zip((unigram(data, RECIPE), bigram(data, RECIPE)), bits, strict=True):
         assert found.shape == (len(data.test), 2)
