@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,14 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
 from ..bench.errors import SelectionError
-from .contract import AttentionShape, KeyValueCache, ScoredVariant, accumulator
+from .contract import AttentionShape, KeyValueCache, Mask, ScoredVariant, accumulator
+from .kernels.path import path, refusal
 
 # values of tanh held at once: a cache's worth on a CPU, enough to fill the device elsewhere
 _TILE_ON_CPU = 1 << 18
 _TILE_ELSEWHERE = 1 << 24
+# hidden sums of a tile of queries stay in registers up to here
+_FUSED_HIDDEN = 256
 
 
 class Additive(ScoredVariant):
@@ -23,18 +26,27 @@ class Additive(ScoredVariant):
     Per head: W and U (hidden, head_dim), w (hidden); `hidden` is head_dim unless given. `bias` adds b inside the tanh.
     `normalized` puts g w/|w| for w, with g starting at hidden^-1/2, and includes the bias (Raffel et al. 2017, Online
     and Linear-Time Attention, section 2.4). Scores are computed by tiles and the tiles again in the backward pass.
+    `impl`: auto takes the Triton kernels, which keep no scores either, on a GPU that can run them with a hidden size of
+    at most 256, eager otherwise; eager is the definition.
     """
 
     simplex: ClassVar = True
     equation: ClassVar = "s_ij = w·tanh(W q_i + U k_j (+ b)); P = softmax(s); O = P V"
     paper: ClassVar = "Bahdanau et al. 2015, Neural Machine Translation by Jointly Learning to Align and Translate"
     time: ClassVar = "O(N^2 hidden)"
-    memory: ClassVar = "O(N^2)"
+    memory: ClassVar = "O(N^2); triton O(N (hidden + d))"
 
     def __init__(
-        self, shape: AttentionShape, *, hidden: int | None = None, bias: bool = False, normalized: bool = False
+        self,
+        shape: AttentionShape,
+        *,
+        hidden: int | None = None,
+        bias: bool = False,
+        normalized: bool = False,
+        impl: Literal["auto", "eager", "triton"] = "auto",
     ):
         super().__init__(shape)
+        self.impl = impl
         if hidden is not None and hidden < 1:
             raise SelectionError(f"additive: expected hidden to be at least 1, got {hidden}; leave it out for head_dim")
         self.hidden = hidden or shape.head_dim
@@ -44,6 +56,22 @@ class Additive(ScoredVariant):
         self.direction = nn.Parameter(torch.empty(shape.heads, self.hidden).uniform_(-1, 1) * self.hidden**-0.5)
         self.bias = nn.Parameter(torch.zeros(shape.heads, 1, self.hidden)) if bias or normalized else None
         self.gain = nn.Parameter(torch.full((shape.heads, 1), self.hidden**-0.5)) if normalized else None
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        if self.impl == "triton" and self.hidden > _FUSED_HIDDEN:
+            return f"impl=triton takes a hidden size of at most {_FUSED_HIDDEN}, got {self.hidden}; use impl=eager"
+        return super().supports(shape) or refusal(self.impl, shape)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        impl = self.impl if self.hidden <= _FUSED_HIDDEN else "eager"
+        self.implementation = path(impl, value, query, key, dropout=self.shape.dropout if self.training else 0.0)
+        if self.implementation == "eager":
+            return super().forward(query, key, value, mask)
+        from .kernels.triton_additive import additive_attention
+
+        projected_query, projected_key = self._project_query(query, torch.float32), self._project_key(key)
+        direction = self._directions(torch.float32)
+        return additive_attention(projected_query, projected_key, direction, value, mask.keep, mask.causal)
 
     def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
         """w·tanh(W q_i + U k_j (+ b)), (batch, heads, queries, keys)."""
@@ -68,12 +96,17 @@ class Additive(ScoredVariant):
 
     def _score_projected(self, query: Tensor, projected_key: Tensor) -> Tensor:
         dtype = projected_key.dtype
-        projected = query.to(dtype) @ self.query_weight.to(dtype).transpose(-2, -1)
-        direction = self.direction.to(dtype)
-        if self.gain is not None:
-            direction = self.gain.to(dtype) * F.normalize(direction, dim=-1)
+        projected, direction = self._project_query(query, dtype), self._directions(dtype)
         scores: Tensor = AdditiveScores.apply(projected, projected_key, direction)  # type: ignore[no-untyped-call]
         return scores
+
+    def _project_query(self, query: Tensor, dtype: torch.dtype) -> Tensor:
+        return query.to(dtype) @ self.query_weight.to(dtype).transpose(-2, -1)
+
+    def _directions(self, dtype: torch.dtype) -> Tensor:
+        """w of each head, (heads, hidden)."""
+        direction = self.direction.to(dtype)
+        return direction if self.gain is None else self.gain.to(dtype) * F.normalize(direction, dim=-1)
 
 
 class AdditiveScores(torch.autograd.Function):

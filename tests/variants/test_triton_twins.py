@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench.bench.errors import SelectionError, Unsupported
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask, Variant
 
@@ -35,11 +34,13 @@ CASES = [
     ("routing[form=strict,window=12,clusters=3,suppress_self=true,share_qk=true]", False, 70, 70, 20, True),
     ("routing[form=strict,window=80,clusters=2,relative=false]", True, 70, 70, 16, False),
     ("local-routing[form=strict,query_block=12,flange=5,window=20,clusters=3]", True, 50, 50, 16, True),
+    ("additive[hidden=5]", True, 40, 70, 20, True),
+    ("additive[hidden=3,normalized=true]", False, 70, 35, 16, True),
     ("relative[clip=3]", True, 30, 70, 16, True),
     ("relative[clip=20]", False, 70, 40, 20, True),
     ("relative[clip=4,values=false]", True, 40, 40, 16, False),
 ]
-HALF = [CASES[at] for at in (0, 3, 6, 7, 10, 14)]
+HALF = [CASES[at] for at in (0, 3, 6, 7, 10, 13, 16)]
 
 
 def with_impl(selection: str, impl: str) -> str:

@@ -43,7 +43,7 @@ def flex_interval_attention(
         return s + bias[b, h, i, column]
 
     blocks = create_block_mask(seen, batch if keep is not None else None, None, queries, keys, device=str(query.device))
-    run = _compiled() if query.is_cuda else flex_attention
+    run: Any = _compiled() if query.is_cuda else flex_attention
     output: Tensor = run(query, key, value, score_mod=None if bias is None else score, block_mask=blocks, scale=scale)
     dead = (lower >= upper)[None, None, :, None]
     if keep is not None:

@@ -4,7 +4,7 @@ Local attention, routing in cluster order and relative positions are all of this
 lower <= upper, neither ever falling from one query to the next, so that the queries which see a tile of keys are an
 interval too and only tiles with a visible pair are visited, forward and backward.
 """
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations
 

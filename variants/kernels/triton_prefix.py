@@ -5,7 +5,7 @@ inside each chunk gives what its positions see. Everything is parallel over chun
 the length alone. The backward pass is a scan from the end, in which every exponent is at most zero.
 """
 
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from . import triton_launch
 from .triton_launch import CompileCase, launch
+from .triton_tiles import padded
 
 reason = triton_launch.reason
 
@@ -60,7 +61,7 @@ def _scan(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Masses (rows, length) and means (rows, length, d)."""
     rows, length, width = values.shape
     chunks = triton.cdiv(length, _CHUNK)
-    sizes = {"CHUNK": _CHUNK, "WIDTH": _fits(width)}
+    sizes = {"CHUNK": _CHUNK, "WIDTH": padded(width)}
     before_mass, before_mean = logits, values
     if chunks > 1:
         chunk_mass, chunk_mean = logits.new_empty(rows, chunks), values.new_empty(rows, chunks, width)
@@ -83,7 +84,7 @@ def _scan_back(
     """
     rows, length, width = gradient.shape
     chunks = triton.cdiv(length, _CHUNK)
-    sizes = {"CHUNK": _CHUNK, "WIDTH": _fits(width)}
+    sizes = {"CHUNK": _CHUNK, "WIDTH": padded(width)}
     later, later_extra, border = gradient, extra, mass
     if chunks > 1:
         # what a chunk hands back is kept relative to the mass before it, which no later mass is below
@@ -101,10 +102,6 @@ def _scan_back(
         TIMES_VALUE=values is not None, **sizes,
     )  # fmt: skip
     return of_logits, of_values
-
-
-def _fits(width: int) -> int:
-    return max(16, triton.next_power_of_2(width))
 
 
 @triton.jit
