@@ -121,7 +121,7 @@ def test_windows_are_paired_by_seed_moved_by_epoch_and_none_is_left_out() -> Non
     by_move = [sorted(train.moved(by).batch(np.arange(count), 12)[0][:, 0].tolist()) for by in range(12)]
     first, second = (
         sorted(row for step in range(at, at + count // 4) for row in runs[0].batch(step)[0][:, 0].tolist())
-        for at in (0, count // 4)
+        for at in (0, count // 2)
     )
     assert first in by_move and second in by_move and first != second
 
