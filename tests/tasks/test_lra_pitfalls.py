@@ -136,6 +136,7 @@ def test_pt_2x64_is_the_setting_of_nystromformers_port(
         (Retrieval(), 4, 128, 4, 512, 32, 5_000, 0.05 / 8_000**0.5, "cls", 0.1),
         (Image(), 3, 64, 4, 128, 256, 35_000, 5e-4, "cls", 0.0),
         (Pathfinder(), 4, 128, 8, 128, 512, 62_400, 1e-3, "mean", 0.0),
+        (PathX(), 1, 32, 2, 32, 64, 500_000, 1e-3, "mean", 0.0),
     ],
 )
 def test_lra_paper_is_the_papers_appendix(
