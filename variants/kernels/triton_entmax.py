@@ -4,7 +4,7 @@ Forward: `triton_support` finds the threshold of each row and lists its tiles; t
 the backward pass the same visit also leaves the mean of the values under the factors p^(2 - alpha), whose product with
 the gradient of the output is all that couples the scores of a row, as softmax attention needs its output itself.
 """
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import triton_launch
 from .triton_entmax_backward import backward
 from .triton_launch import CompileCase, launch
 from .triton_support import SparseMap, excess_of, find_support, weigh
-from .triton_tiles import Tiles, empty_map, load_rows, padded, precision, store_rows, visible
+from .triton_tiles import Tiles, constants, empty_map, load_rows, padded, store_rows, strides, visible
 
 _LOWEST_ALPHA = 1.01
 
@@ -185,11 +185,9 @@ class _Entmax(torch.autograd.Function):
         launch(
             _forward, (triton.cdiv(queries, tiles.rows), batch * heads), query, key, value, keep, excess,
             support.thresholds, support.lists.indices, support.lists.counts, output, means, used,
-            *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
-            queries, key.shape[2], heads, head_dim**-0.5,
-            warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, TRAIN=train, CAUSAL=causal,
-            HAS_KEEP=keep is not None, HEAD_DIM=head_dim, DIM=padded(head_dim), ROWS=tiles.rows,
-            COLUMNS=tiles.columns, PRECISION=precision(query.dtype),
+            *strides(query, key, value, output), queries, key.shape[2], heads, head_dim**-0.5,
+            warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, TRAIN=train,
+            **constants(query, keep, causal, tiles),
         )  # fmt: skip
         lists = support.lists
         ctx.save_for_backward(
@@ -201,14 +199,15 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, excess, *saved = ctx.saved_tensors
-        if not query.numel():
+        query, key, value, excess, *rest = ctx.saved_tensors
+        if not rest:
             zeros = (None if x is None else torch.zeros_like(x) for x in (query, key, value, excess))
             return *zeros, None, None, None, None
-        sparse_map = SparseMap(alpha=ctx.alpha, excess=excess)
+        keep, thresholds, indices, counts, means, used = rest
         gradients = backward(
-            upstream, query, key, value, sparse_map, *saved, ctx.causal, ctx.tiles, of_alpha=ctx.needs_input_grad[3]
-        )
+            upstream, query, key, value, SparseMap(alpha=ctx.alpha, excess=excess), keep,
+            thresholds, indices, counts, means, used, ctx.causal, ctx.tiles, of_alpha=ctx.needs_input_grad[3],
+        )  # fmt: skip
         return *gradients, None, None, None, None
 
 
@@ -229,7 +228,5 @@ COMPILE_CASES = (
     CompileCase(name="sparsemax bf16 128 padding", run=lambda: _pass(torch.bfloat16, 128, False, True, 2.0)),
     CompileCase(name="entmax15 bf16 64 causal", run=lambda: _pass(torch.bfloat16, 64, True, False, 1.5)),
     CompileCase(name="entmax15 bf16 256", run=lambda: _pass(torch.bfloat16, 256, False, False, 1.5)),
-    CompileCase(name="alpha bf16 64 padding", run=lambda: _pass(torch.bfloat16, 64, False, True, 1.25)),
-    CompileCase(name="learned bf16 128 causal", run=lambda: _pass(torch.bfloat16, 128, True, False, _learned())),
-    CompileCase(name="entmax15 fp32 64 causal", run=lambda: _pass(torch.float32, 64, True, False, 1.5)),
+    CompileCase(name="learned alpha bf16 64", run=lambda: _pass(torch.bfloat16, 64, False, False, _learned())),
 )

@@ -4,11 +4,9 @@ ds = g (dp - delta), g = p^(2 - alpha), delta = the mean of dp under g, which is
 output with the mean of the values that the forward pass left. The pass over rows writes delta, the pass over columns
 reads it. The gradient in alpha is summed over a row without any difference of large numbers, as `variants/thresholds`.
 """
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
@@ -17,7 +15,7 @@ from torch import Tensor
 
 from .triton_launch import launch
 from .triton_support import SparseMap, excess_of, weigh
-from .triton_tiles import Tiles, list_tiles, load_rows, narrow, padded, precision, store_rows, visible
+from .triton_tiles import Tiles, constants, list_tiles, load_rows, narrow, store_rows, strides, visible
 
 
 def backward(
@@ -46,37 +44,25 @@ def backward(
     to_query, to_key, to_value = (torch.empty_like(x) for x in (query, key, value))
     delta = torch.empty_like(thresholds)
     to_alpha = torch.empty_like(thresholds) if of_alpha else None
-    constants: dict[str, Any] = {
-        "MODE": sparse_map.mode,
-        "CAUSAL": causal,
-        "HAS_KEEP": keep is not None,
-        "HEAD_DIM": head_dim,
-        "DIM": padded(head_dim),
-        "ROWS": tiles.rows,
-        "COLUMNS": tiles.columns,
-        "PRECISION": precision(query.dtype),
-    }
+    sizes = (queries, keys, heads, head_dim**-0.5)
+    fixed = {"MODE": sparse_map.mode, **constants(query, keep, causal, tiles)}
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows), batch * heads),
         query, key, value, keep, sparse_map.excess, thresholds, indices, counts, upstream, means, to_query, delta,
         to_alpha,
-        *_strides(query, key, value, upstream, to_query), queries, keys, heads, head_dim**-0.5,
-        warps=tiles.warps, stages=tiles.stages, OF_ALPHA=of_alpha, **constants,
+        *strides(query, key, value, upstream, to_query), *sizes,
+        warps=tiles.warps, stages=tiles.stages, OF_ALPHA=of_alpha, **fixed,
     )  # fmt: skip
     columns = list_tiles(used, queries, keys, tiles, causal, by_rows=False)
     launch(
         _backward_keys, (triton.cdiv(keys, tiles.columns), batch * heads),
         query, key, value, keep, sparse_map.excess, thresholds, columns.indices, columns.counts, upstream, delta,
         to_key, to_value,
-        *_strides(query, key, value, upstream, to_key, to_value), queries, keys, heads, head_dim**-0.5,
-        warps=tiles.warps, stages=tiles.stages, **constants,
+        *strides(query, key, value, upstream, to_key, to_value), *sizes,
+        warps=tiles.warps, stages=tiles.stages, **fixed,
     )  # fmt: skip
     alpha_gradient = None if to_alpha is None else to_alpha.view(batch, heads, queries).sum((0, 2))
     return to_query, to_key, to_value, alpha_gradient
-
-
-def _strides(*tensors: Tensor) -> tuple[int, ...]:
-    return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
 
 
 @triton.jit

@@ -1,5 +1,5 @@
 """Gated RMS norm over concatenated heads as one small kernel each way, for the sums that rectified attention leaves."""
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -62,12 +62,16 @@ def _norm_forward(
     x_at = x_ptr + batch * x_batch + head.to(tl.int64) * x_head + dim
     y_at = y_ptr + batch * y_batch + head.to(tl.int64) * y_head + dim
     first = tl.program_id(0) * ROWS
-    for row in range(first, tl.minimum(first + ROWS, queries)):
-        x = tl.load(x_at + row.to(tl.int64) * x_query, mask=inside, other=0.0).to(tl.float32)
+    x_at += first.to(tl.int64) * x_query
+    y_at += first.to(tl.int64) * y_query
+    for _ in range(first, tl.minimum(first + ROWS, queries)):
+        x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
         y = x * scale * (1.0 / tl.sqrt(tl.sum(x * x) / width + epsilon))
         if GATED:
             y *= tl.sigmoid(gate * x)
-        tl.store(y_at + row.to(tl.int64) * y_query, y.to(y_ptr.dtype.element_ty), mask=inside)
+        tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=inside)
+        x_at += x_query
+        y_at += y_query
 
 
 @triton.jit
@@ -91,10 +95,12 @@ def _norm_backward(
     dscale = tl.zeros([COLUMNS], tl.float32)
     dgate = tl.zeros([COLUMNS], tl.float32)
     first = tl.program_id(0) * ROWS
-    for row in range(first, tl.minimum(first + ROWS, queries)):
-        at = row.to(tl.int64)
-        x = tl.load(x_at + at * x_query, mask=inside, other=0.0).to(tl.float32)
-        dy = tl.load(dy_at + at * dy_query, mask=inside, other=0.0).to(tl.float32)
+    x_at += first.to(tl.int64) * x_query
+    dy_at += first.to(tl.int64) * dy_query
+    dx_at += first.to(tl.int64) * dx_query
+    for _ in range(first, tl.minimum(first + ROWS, queries)):
+        x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_at, mask=inside, other=0.0).to(tl.float32)
         inverse = 1.0 / tl.sqrt(tl.sum(x * x) / width + epsilon)
         factor = scale
         slope = scale
@@ -109,7 +115,10 @@ def _norm_backward(
             dscale += dy * x * inverse
         through_norm = tl.sum(x * factor * dy) * inverse * inverse / width
         dx = inverse * (dy * slope - x * through_norm)
-        tl.store(dx_at + at * dx_query, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        tl.store(dx_at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        x_at += x_query
+        dy_at += dy_query
+        dx_at += dx_query
     part = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64)
     tl.store(dscale_ptr + part * width + columns, dscale, mask=inside)
     if GATED:

@@ -5,7 +5,7 @@ The dense pass keeps the maximum of each row and lists the tiles with a score ab
 the threshold, pass by pass over the list, and drops each tile that has nothing left above: since it never overshoots,
 no tile is dropped that holds a weight. One program owns a row of tiles and its list.
 """
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .triton_launch import launch
 from .triton_tiles import (
     TileLists,
     Tiles,
+    constants,
     full_columns,
     load_rows,
-    padded,
-    precision,
     seen_columns,
+    strides,
     visible,
 )
 
@@ -68,11 +68,10 @@ def find_support(
     counts = query.new_empty((grid[1], grid[0], 2), dtype=torch.int32)
     launch(
         _find_support, grid, query, key, keep, sparse_map.excess, thresholds, indices, counts,
-        *query.stride()[:3], *key.stride()[:3], queries, keys, heads, head_dim**-0.5,
+        *strides(query, key), queries, keys, heads, head_dim**-0.5,
         _TOLERANCE if query.dtype == torch.float32 else _SHORT_TOLERANCE,
-        warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, STEPS=_STEPS, CAUSAL=causal,
-        HAS_KEEP=keep is not None, HEAD_DIM=head_dim, DIM=padded(head_dim), ROWS=tiles.rows, COLUMNS=tiles.columns,
-        PRECISION=precision(query.dtype),
+        warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, STEPS=_STEPS,
+        **constants(query, keep, causal, tiles),
     )  # fmt: skip
     return Support(thresholds=thresholds, lists=TileLists(indices=indices, counts=counts))
 
@@ -177,9 +176,11 @@ def _find_support(
     full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
     seen = seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
 
+    # a number that loops may change, where 0 is a constant
+    nothing = row_tile * 0
     top = tl.full([ROWS], float("-inf"), tl.float32)
     top, before = _list_near_maximum(
-        top, q, k_ptr, keep_ptr, index_ptr, 0, k_row, slope, first_row, queries, keys, 0, full,
+        top, q, k_ptr, keep_ptr, index_ptr, nothing, k_row, slope, first_row, queries, keys, 0, full,
         HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     top, total = _list_near_maximum(
@@ -196,7 +197,7 @@ def _find_support(
         mass = tl.zeros([ROWS], tl.float32)
         factors = tl.zeros([ROWS], tl.float32)
         mass, factors, kept = _sum_above(
-            mass, factors, threshold, q, k_ptr, keep_ptr, index_ptr, 0, k_row, slope, excess, first_row,
+            mass, factors, threshold, q, k_ptr, keep_ptr, index_ptr, nothing, k_row, slope, excess, first_row,
             queries, keys, 0, before,
             MODE, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip

@@ -1,15 +1,16 @@
-"""Tiles of the score matrix that Triton kernels visit: their size, what may be seen in them, and lists of those in use.
+"""Tiles of the score matrix that Triton kernels visit: their size, what may be seen in them, lists of those in use.
 
-A map has a byte per tile, (batch * heads, row tiles, column tiles), 1 = the tile holds a weight. Lists are made of it on
-the device, with no word to the host: the column tiles of each row tile, and the row tiles of each column tile, int16,
-ascending, with two counts each: the tiles before the first one that needs no look at the mask (columns) or needs one
-(rows), and all. Map and lists take 5 bytes a tile, 0.04 % of the scores in 16 bits at the sizes here.
+A map has a byte per tile, (batch * heads, row tiles, column tiles), 1 = the tile holds a weight. Lists are made of it
+on the device, with no word to the host: the column tiles of each row tile, and the row tiles of each column tile,
+int16, ascending, with two counts each: the tiles before the first one that needs no look at the mask (columns) or
+needs one (rows), and all. Map and lists take 5 bytes a tile, which is 0.03 % of the scores in 16 bits.
 """
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -39,13 +40,32 @@ class TileLists:
 
 def padded(head_dim: int) -> int:
     """head_dim as `tl.dot` takes it: a power of two from 16."""
-    return max(16, triton.next_power_of_2(head_dim))
+    return max(16, int(triton.next_power_of_2(head_dim)))
 
 
 def precision(dtype: torch.dtype) -> str:
-    """How `tl.dot` multiplies, in every pass alike: float32 by three products on tensor cores, to about its own error."""
+    """How `tl.dot` multiplies, in every pass alike: float32 by three products on tensor cores, nearly as exact."""
     # "ieee" has no tensor cores: such kernels took minutes to compile and kept kilobytes of a thread in memory
     return "tf32x3" if dtype == torch.float32 else "tf32"
+
+
+def strides(*tensors: Tensor) -> tuple[int, ...]:
+    """Those of (batch, heads, length) of each; the last dimension has 1."""
+    return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
+
+
+def constants(query: Tensor, keep: Tensor | None, causal: bool, tiles: Tiles) -> dict[str, Any]:
+    """The constexprs that all kernels of attention over tiles have."""
+    head_dim = query.shape[-1]
+    return {
+        "CAUSAL": causal,
+        "HAS_KEEP": keep is not None,
+        "HEAD_DIM": head_dim,
+        "DIM": padded(head_dim),
+        "ROWS": tiles.rows,
+        "COLUMNS": tiles.columns,
+        "PRECISION": precision(query.dtype),
+    }
 
 
 def empty_map(query: Tensor, key: Tensor, tiles: Tiles) -> Tensor:
