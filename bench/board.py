@@ -69,11 +69,15 @@ def in_order(standings: Sequence[Standing], rows: Mapping[str, Row]) -> tuple[Ro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footnote:
-    """What a reader must know; `topic` in a word or two, `warning` where the numbers cannot be trusted without it."""
+    """What a reader must know; `topic` in a word or two, `warning` where the numbers cannot be trusted without it.
+
+    `column`: the one that it explains, without which it is not needed; empty for the whole board.
+    """
 
     topic: str
     text: str
     warning: bool = False
+    column: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

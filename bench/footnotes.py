@@ -232,6 +232,7 @@ def _quality(facts: Facts) -> Iterator[Footnote]:
     if reference is not None and sum(not t.lack for t in able) > 1 and facts.setting.get("ranked", True):
         yield Footnote(
             topic="verdict",
+            column="verdict",
             text=f"margin of {yardstick.margin_words(facts.margin)} {'above' if yardstick.sign < 0 else 'below'} "
             f"{REFERENCE}, by the interval of the difference",
         )
@@ -275,19 +276,22 @@ def _cost(facts: Facts) -> Iterator[Footnote]:
             topic="frontier",
             text=f"share of {DRAWS} bootstrap draws over seeds, test examples and rounds in which no other is at "
             "once as good and as fast; ● where none is by the values shown",
+            column="frontier",
         )
     if facts.at_equal_time:
         yield Footnote(
             topic="at equal time",
             text=f"best validation {facts.yardstick.title} against {REFERENCE}'s after the time that {REFERENCE} "
-            "trained; the faster are not trained on and the slower stop mid-schedule, so both are understated; the rest "
-            "is at equal steps",
+            "trained; the faster are not trained on and the slower stop mid-schedule, so both are understated; the "
+            "rest is at equal steps",
+            column="equal_time",
         )
     if facts.at_equal_state:
         yield Footnote(
             topic="at equal state",
             text="matched: at most as many bytes of decode state per sequence; held against the best other "
             "variant within them, whose luck in being chosen counts against the variant; at equal steps",
+            column="equal_state",
         )
     yield from _null_control(facts)
     if any(t.outcome != "ok" for t in facts.timings.values()):

@@ -46,14 +46,23 @@ class Store:
         self._shelves: dict[Path, _Shelf] = {}
 
     def prepare(self) -> None:
-        """Makes the folders and tries to write in them; raises StoreError, before anything is measured."""
-        for folder in (self._records, self._artifacts):
-            try:
+        """Tries to write in the folders; raises StoreError, before anything is measured.
+
+        No folder is left behind that was not there: a run that is refused after this has left no trace.
+        """
+        made: list[Path] = []
+        try:
+            for folder in (self._records, self._artifacts):
+                made += [path for path in (folder, *folder.parents) if not path.exists()]
                 folder.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryFile(dir=folder) as probe:
                     probe.write(b"\0" * 4096)
-            except OSError as error:
-                raise StoreError(_advice(self.root, error)) from error
+        except OSError as error:
+            raise StoreError(_advice(self.root, error)) from error
+        finally:
+            for path in sorted(made, key=lambda path: len(path.parts), reverse=True):
+                with suppress(OSError):
+                    path.rmdir()
 
     def append(self, record: Record) -> None:
         """Adds one line and returns once it is on disk.

@@ -58,7 +58,8 @@ def board_for_task(
 
 def _marks(rows: dict[str, Row]) -> tuple[Footnote, ...]:
     if any(entry.note == "†" for row in rows.values() for entry in row.entries):
-        return (Footnote(topic="†", text=f"over 10 % more parameters than {REFERENCE}: not a model of the same size"),)
+        text = f"over 10 % more parameters than {REFERENCE}: not a model of the same size"
+        return (Footnote(topic="†", text=text, column="parameters"),)
     return ()
 
 

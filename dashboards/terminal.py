@@ -68,7 +68,10 @@ def _show(board: Board, console: Console) -> None:
             _note(console, f"– {_name(row)}", visible(row.reason, LONGEST_REASON), "dim")
     if board.baselines:
         _note(console, "· trivial", "predictors that know no attention, for scale", "dim")
+    hidden = {board.columns[i].name for i in chosen.hidden}
     for footnote in board.footnotes:
+        if footnote.column in hidden:
+            continue
         _note(console, footnote.topic, visible(footnote.text), "yellow" if footnote.warning else "dim")
     if chosen.hidden or chosen.brief:
         titles = ", ".join(board.columns[i].title for i in chosen.hidden)

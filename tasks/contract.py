@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -152,7 +153,9 @@ class Task(ABC):
         """The preset in full for this task; raises SelectionError for a preset that it does not know."""
         known = self.presets()
         if preset.name not in known:
-            raise SelectionError(f"{type(self).__name__} has no preset {preset.name!r}; it has: {', '.join(known)}")
+            matches = get_close_matches(preset.name, known, n=1, cutoff=0.5)
+            near = f" (did you mean {matches[0]!r}?)" if matches else ""
+            raise SelectionError(f"this task has no preset {preset.name!r}{near}; it has: {', '.join(known)}")
         return known[preset.name].with_overrides(preset)
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 class What(StrEnum):
     VARIANTS = "variants"
     TASKS = "tasks"
+    SUITES = "suites"
     PRESETS = "presets"
 
 
@@ -54,18 +56,26 @@ class Fact:
 
 
 def list_(
-    what: Annotated[What, typer.Argument(help="Which names to list.")],
+    what: Annotated[
+        What | None, typer.Argument(help="Which names to list; all unless said.", show_default=False)
+    ] = None,
     load: Annotated[bool, typer.Option("--load", help="Import each, and say which fail and why.")] = False,
     json: JSON = False,
 ) -> None:
-    """Names with origin and one-line description, without importing what they name."""
-    items = list(_items(what, load))
+    """Names with origin and one-line description; variants and tasks without importing what they name."""
+    kinds = list(What) if what is None else [what]
+    listed = {kind: list(_items(kind, load)) for kind in kinds}
     if json:
         shown = ("name", "origin", "description", *(("problem",) if load else ()))
-        _print_json([{name: getattr(item, name) for name in shown} for item in items])
+        values = {k.value: [{name: getattr(item, name) for name in shown} for item in listed[k]] for k in kinds}
+        _print_json(values if what is None else values[what.value])
         return
-    rows = [(item.name, item.origin, item.problem or item.description) for item in items]
-    _print_rows(rows, ("name", "origin", "description"), ["red" if item.problem else "" for item in items])
+    for at, kind in enumerate(kinds):
+        if what is None:
+            print(("\n" if at else "") + kind.value)
+        rows = [(item.name, item.origin, item.problem or item.description) for item in listed[kind]]
+        second = "tasks" if kind is What.PRESETS else "origin"
+        _print_rows(rows, ("name", second, "description"), ["red" if item.problem else "" for item in listed[kind]])
 
 
 def show(
@@ -84,15 +94,33 @@ def show(
 
 def _items(what: What, load: bool) -> Iterator[Item]:
     if what is What.PRESETS:
-        from ...tasks.contract import PRESETS
+        for name, by_recipe in _presets().items():
+            for recipe, tasks in by_recipe.items():
+                yield Item(name=name, origin=", ".join(tasks), description=_recipe_line(recipe))
+        return
+    if what is What.SUITES:
+        from ..suite import built_in, load_suite
 
-        for name, recipe in PRESETS.items():
-            yield Item(name=name, origin="attnbench", description=_recipe_line(recipe))
+        for name in built_in():
+            yield Item(name=name, origin="attnbench", description=load_suite(name).description)
         return
     registry = REGISTRIES[what]
     for entry in registry.entries():
         problem = _problem(registry, entry.name) if load else None
         yield Item(name=entry.name, origin=entry.origin, description=registry.describe(entry.name), problem=problem)
+
+
+def _presets() -> dict[str, dict[Recipe, list[str]]]:
+    """What each preset means, and for which tasks, of all tasks that load."""
+    found: dict[str, dict[Recipe, list[str]]] = {}
+    for entry in TASKS.entries():
+        # a task may refuse a preset that others of its kind have
+        with suppress(AttnbenchError):
+            task: Task = TASKS.build(Spec(entry.name))
+            for name in task.presets():
+                with suppress(SelectionError):
+                    found.setdefault(name, {}).setdefault(task.recipe(Spec(name)), []).append(entry.name)
+    return found
 
 
 def _problem(registry: Registry, name: str) -> str | None:
@@ -106,16 +134,17 @@ def _problem(registry: Registry, name: str) -> str | None:
 
 
 def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
-    from ...tasks.contract import PRESETS
-
     known: dict[str, Registry] = {entry.name: r for r in (TASKS, VARIANTS) for entry in r.entries()}
-    if spec.name in PRESETS and spec.name not in known:
-        yield Fact(label="preset", value=spec.name)
-        for name, value in asdict(PRESETS[spec.name].with_overrides(spec)).items():
-            yield Fact(label=name, value=value_text(value))
-        return
     if spec.name not in known:
-        near = nearest(spec.name, [*known, *PRESETS])
+        presets = _presets()
+        if spec.name in presets:
+            yield Fact(label="preset", value=f"{spec}; what it means hangs on the task")
+            for recipe, tasks in presets[spec.name].items():
+                values = asdict(recipe.with_overrides(spec))
+                text = ", ".join(f"{name} {value_text(value)}" for name, value in values.items())
+                yield Fact(label=", ".join(tasks), value=text)
+            return
+        near = nearest(spec.name, [*known, *presets])
         raise SelectionError(f"no variant, task or preset named {spec.name!r}{near}; see `attnbench list variants`")
     registry = known[spec.name]
     plugin = registry.load(spec.name)
@@ -198,7 +227,8 @@ def _task_facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     yield Fact(label="metric", value=f"{metric.name}; non-inferiority margin {metric.margin:g} points{chance}")
     yield Fact(label="baselines", value=", ".join(task.baselines) or "none")
     for name in task.presets():
-        yield Fact(label=f"preset {name}", value=_recipe_line(task.recipe(Spec(name))))
+        with suppress(SelectionError):
+            yield Fact(label=f"preset {name}", value=_recipe_line(task.recipe(Spec(name))))
     for found in task.availability(place(data_dir)):
         ready = "ready" if found.ready else "not here"
         advice = f"; {found.advice}" if found.advice and not found.ready else ""

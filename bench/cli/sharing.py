@@ -9,7 +9,10 @@ import typer
 
 
 def validate(
-    folder: Annotated[Path, typer.Argument(help="Folder that holds records/ and artifacts/.")] = Path("results"),
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder that holds records/ and artifacts/.", show_default="results")
+    ] = None,
+    results: Annotated[Path | None, typer.Option("--results", help="The same, said as other commands do.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a folder's Records: schema, keys, hashes, impossible values, missing seeds. Exit code 1 on an error."""
@@ -18,16 +21,29 @@ def validate(
 
     from ...dashboards.escape import visible
     from ..audit import audit
+    from ..errors import SelectionError
 
-    found = audit(folder)
+    if folder is not None and results is not None and folder != results:
+        raise SelectionError(f"expected one folder, got {folder} and --results {results}; leave one out")
+    found = audit(folder or results or Path("results"))
     if json:
         typer.echo(writer.dumps({"records": found.count, "findings": [asdict(f) for f in found.findings]}, indent=1))
     else:
         for finding in found.findings:
             typer.echo(visible(str(finding), longest=500))
-        typer.echo(f"{found.count:,} Records: {found.errors} errors, {len(found.findings) - found.errors} warnings")
+        warnings = len(found.findings) - found.errors
+        counts = ", ".join([counted(found.errors, "error"), counted(warnings, "warning")])
+        typer.echo(f"{counted(found.count, 'Record')}: {counts}")
     if found.errors:
         raise typer.Exit(1)
+
+
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "error"), counted(1200, "Record")
+    ('1 error', '1,200 Records')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def merge(

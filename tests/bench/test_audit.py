@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from attnbench.bench.audit import audit
 from attnbench.bench.cli.sharing import merge, validate
-from attnbench.bench.errors import StoreError
+from attnbench.bench.errors import SelectionError, StoreError
 from attnbench.bench.record import Measurement, Outcome, Record
 from attnbench.bench.store import Store
 
@@ -53,7 +53,7 @@ def edit(folder: Path, number: int, change: Callable[[dict], object]) -> None:
 
 def test_a_sound_folder_passes(folder: Path) -> None:
     assert audit(folder).findings == () and len(audit(folder).sound) == 3
-    assert invoke(validate, folder) == (0, "3 Records: 0 errors, 0 warnings\n")
+    assert invoke(validate, folder) == (0, "3 Records: 0 errors, 0 warnings\n") == invoke(validate, "--results", folder)
 
 
 @pytest.mark.parametrize(
@@ -143,3 +143,27 @@ def test_a_failure_with_a_reason_is_sound(folder: Path, bench: Callable[..., obj
     )  # fmt: skip
     Store(folder).append(record)
     assert audit(folder).errors == 0
+
+
+def test_one_folder_at_a_time(folder: Path) -> None:
+    with pytest.raises(SelectionError, match="expected one folder"):
+        invoke(validate, folder, "--results", folder.parent)
+
+
+def test_statistics_must_bear_out_their_score(bench: Callable[..., object], tmp_path: Path) -> None:
+    store, statistics = Store(tmp_path), np.array([[10.0, 10.0], [20.0, 10.0]])
+    file = io.BytesIO()
+    np.savez(file, statistics=statistics)
+    name = store.put_artifact(file.getvalue(), ".npz")
+    for value in (1.5, 1.4):
+        b = bench(task="lm")
+        b.score("softmax", "bits_per_character", [value], digest="a1-b2-c3", artifacts={"predictions": name})
+        store.append(b.records[0])
+    (finding,) = audit(tmp_path).findings
+    assert finding.text == "predictions say 1.5000, the bits per character 1.4000" and finding.place == "box-1.jsonl:2"
+    file = io.BytesIO()
+    np.savez(file, statistics=np.ones((2, 5)))
+    b.score("rela", "bits_per_character", [1.0], digest="a1-b2-c3",
+            artifacts={"predictions": store.put_artifact(file.getvalue(), ".npz")})  # fmt: skip
+    store.append(b.records[-1])
+    assert any("holds no statistics of bits_per_character" in f.text for f in audit(tmp_path).findings)

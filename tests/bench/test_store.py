@@ -297,3 +297,11 @@ def test_a_read_only_folder_can_be_read_even_with_a_torn_line(store, tmp_path, n
     monkeypatch.setattr("attnbench.bench.store._lock", refuse)
     assert [r.cell.seed for r in Store(tmp_path, notices.append).records()] == [0]
     assert "incomplete" in notices[0]
+
+
+def test_a_run_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    Store(tmp_path / "new" / "results").prepare()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "results" / "records").mkdir(parents=True)
+    Store(tmp_path / "results").prepare()
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["records"]

@@ -275,3 +275,35 @@ def test_maps_are_chosen_by_layer_and_head(browser: object, exhibit: Exhibit, tm
     assert opened.evaluate(pixel) == [122, 183, 255, 255]
     assert opened.evaluate("document.documentElement.scrollWidth") <= 390 and troubles == []
     opened.close()
+
+
+def test_maps_are_chosen_by_keyboard(browser: object, exhibit: Exhibit, tmp_path: Path) -> None:
+    panel = Panel(variant="rela", layers=2, heads=2, rows=1, keys=1, tops=(0.5, 0.25, 1.0, 0.0), shades="/////w==")
+    path = tmp_path / "maps.html"
+    path.write_text(html.render([replace(exhibit, panels=(panel,))]), encoding="utf-8")
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    troubles = watch(opened)
+    open_at(opened, path)
+    shown = opened.locator("#panels small")
+    for chosen, press, words in (
+        ("layer", "ArrowDown", ["layer 0, head 0", "layer 0, head 1"]),
+        ("head", "End", ["layer 0, head 1"]),
+        ("head", "Home", ["layer 0, head 0", "layer 0, head 1"]),
+    ):
+        if opened.evaluate("document.activeElement.id") != chosen:
+            reach(opened, chosen)
+        opened.keyboard.press(press)
+        assert [text.partition(":")[0] for text in shown.all_inner_texts()] == words
+        # choosing draws anew, and the keyboard stays where it was
+        assert opened.evaluate("document.activeElement.id") == chosen
+    assert opened.evaluate("document.getElementById('head').labels[0].textContent").strip() != "" and troubles == []
+    opened.close()
+
+
+def reach(opened: object, name: str) -> None:
+    """Presses the tabulator until the element of that id has the focus, as a person without a mouse would."""
+    for _ in range(200):
+        opened.keyboard.press("Tab")
+        if opened.evaluate("document.activeElement.id") == name:
+            return
+    raise AssertionError(f"{name} cannot be reached by the keyboard")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from attnbench.bench.board import Board
+from attnbench.bench.board import Board, Footnote
 from attnbench.dashboards import escape, markdown, tables, terminal
 from attnbench.dashboards.escape import visible
 
@@ -110,3 +110,9 @@ def test_a_board_without_rows_still_says_why(board: Board) -> None:
 def test_lone_surrogates_and_null_bytes_are_shown_as_codes() -> None:
     assert visible("a\x00\ud800\u2028b") == "a\\x00\\ud800\\u2028b"
     visible("a\ud800").encode("utf-8")
+
+
+def test_a_footnote_goes_with_its_column(board: Board) -> None:
+    note = Footnote(topic="on size", text="explains the parameters", column="parameters")
+    explained = replace(board, footnotes=(*board.footnotes, note))
+    assert "on size" in terminal.render([explained], width=200) and "on size" not in terminal.render([explained], 80)

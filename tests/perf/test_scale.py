@@ -79,7 +79,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def seconds(*words: str) -> float:
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "attnbench.bench.cli", *words], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "attnbench", *words], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
 
 
