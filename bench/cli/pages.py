@@ -46,6 +46,9 @@ def dashboard(
     machine: Machine = None,
     margin: Margin = None,
     figures: Annotated[Picture | None, typer.Option("--figures", help="Also write every figure as a file.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Show what papers reported beside ours; never ranked with ours.")
+    ] = False,
 ) -> None:
     """Write one self-contained page: boards, frontier, lengths, sparsity, training curves, and all Records behind."""
     needs_extra()
@@ -54,6 +57,10 @@ def dashboard(
 
     wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
     exhibits = _exhibits(results, wanted, margin)
+    if published:
+        from ..published import exhibits_beside
+
+        exhibits = exhibits_beside(exhibits)
     emit(html.render(exhibits), out / "index.html")
     typer.echo(f"{out / 'index.html'}: {len(exhibits)} board{'' if len(exhibits) == 1 else 's'}")
     if figures is not None:
