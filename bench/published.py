@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from .board import Board, Column, Entry, Footnote, Row
 from .errors import StoreError
+from .exhibit import Exhibit
 
 FOLDER = Path(__file__).parent.parent / "tasks" / "published"
 FAILED = "FAIL"
@@ -94,6 +95,17 @@ def beside(boards: Sequence[Board], suite: str | None) -> list[Board]:
         return [*boards, *boards_for_suite(suite)]
     pairs = [(board, board_beside(board, board.name.partition("/")[0])) for board in boards]
     return [each for pair in pairs for each in pair if each is not None]
+
+
+def exhibits_beside(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
+    """Our exhibits, each with what papers report on its task after it."""
+    found = []
+    for exhibit in exhibits:
+        found.append(exhibit)
+        board = board_beside(exhibit.board, exhibit.board.name.partition("/")[0])
+        if board is not None:
+            found.append(Exhibit(name=board.name, board=board, commands={}, machines={}))
+    return found
 
 
 def boards_for_suite(suite: str) -> list[Board]:
