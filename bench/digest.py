@@ -1,8 +1,9 @@
 """Digest: which code made a Record, as `PROTOCOL-TASK-VARIANT`, so that a changed mechanism is measured again.
 
-Each part hashes source files with the files that they import from their own package. Comments, docstrings, blank
-lines and trailing blanks do not count, so that a better sentence invalidates nothing. Text is hashed and no syntax
-tree, whose form changes with the version of Python.
+Each part hashes source files with the files that they import from their own package, and the C++ source of the same
+name beside one with the headers that it includes from there. Of Python, comments, docstrings, blank lines and trailing
+blanks do not count, so that a better sentence invalidates nothing. Text is hashed and no syntax tree, whose form
+changes with the version of Python.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import re
 import tokenize
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -46,6 +48,8 @@ VARIANT_CONTRACT = PACKAGE / "variants" / "contract.py"
 TASK_CONTRACT = PACKAGE / "tasks" / "contract.py"
 
 DIGITS = 10
+
+_NATIVE = (".cpp", ".h")
 
 
 def digest_of_cell(cell: Cell) -> str:
@@ -84,14 +88,15 @@ def _closure_hash(source: Path | None, contract: Path) -> str:
 
 
 def closure(source: Path, root: Path) -> set[Path]:
-    """`source` and all files that it imports, directly or not, from the package `root` or from ours."""
+    """`source` and all files that it imports or includes, directly or not, from the package `root` or from ours."""
     found: set[Path] = set()
     waiting = [source]
     while waiting:
         file = waiting.pop()
         if file not in found:
             found.add(file)
-            waiting += _imported(file, root)
+            waiting += _included(file) if file.suffix in _NATIVE else _imported(file, root)
+            waiting += [twin for twin in map(file.with_suffix, _NATIVE) if twin.is_file()]
     return found
 
 
@@ -156,6 +161,12 @@ def _imported(file: Path, root: Path) -> Iterator[Path]:
             folder = file.parents[node.level - 1] if node.level <= len(file.parents) else file.parent
             if folder.is_relative_to(root):
                 yield from _files(folder.joinpath(*(node.module or "").split(".")), names)
+
+
+def _included(file: Path) -> Iterator[Path]:
+    for name in re.findall(r'^#include "([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE):
+        if (file.parent / name).is_file():
+            yield (file.parent / name).resolve()
 
 
 def _absolute(module: str, root: Path) -> Path | None:

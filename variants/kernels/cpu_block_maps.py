@@ -18,7 +18,7 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 def _rela(
-    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, at: Tensor | None, alpha: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor, at: Tensor, alpha: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     weights = _rectified(query, key, keep, at)
     return weights @ value, query.new_zeros(*query.shape[:2], 2)
@@ -28,8 +28,8 @@ def _rela_gradients(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    keep: Tensor | None,
-    at: Tensor | None,
+    keep: Tensor,
+    at: Tensor,
     alpha: Tensor | None,
     level: Tensor,
     upstream: Tensor,
@@ -40,13 +40,12 @@ def _rela_gradients(
     return downstream @ key, downstream.transpose(1, 2) @ query, weights.transpose(1, 2) @ upstream, None
 
 
-def _rectified(query: Tensor, key: Tensor, keep: Tensor | None, at: Tensor | None) -> Tensor:
+def _rectified(query: Tensor, key: Tensor, keep: Tensor, at: Tensor) -> Tensor:
     weights = (query @ key.transpose(1, 2)).relu()
-    mask = allowed(weights, keep, at)
-    return weights if mask is None else torch.where(mask, weights, 0.0)
+    return torch.where(allowed(weights, keep, at), weights, 0.0)
 
 
-def _shifted(query: Tensor, key: Tensor, keep: Tensor | None, at: Tensor | None) -> tuple[Tensor, Tensor]:
+def _shifted(query: Tensor, key: Tensor, keep: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
     """Scores less the maximum of their row, -inf where masked, and that maximum."""
     scores = _masked(query, key, keep, at)
     # a row of -inf has no finite maximum to take away
@@ -54,14 +53,13 @@ def _shifted(query: Tensor, key: Tensor, keep: Tensor | None, at: Tensor | None)
     return scores - top, top
 
 
-def _masked(query: Tensor, key: Tensor, keep: Tensor | None, at: Tensor | None) -> Tensor:
+def _masked(query: Tensor, key: Tensor, keep: Tensor, at: Tensor) -> Tensor:
     scores = query @ key.transpose(1, 2)
-    mask = allowed(scores, keep, at)
-    return scores if mask is None else torch.where(mask, scores, -math.inf)
+    return torch.where(allowed(scores, keep, at), scores, -math.inf)
 
 
 def _sparsemax(
-    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, at: Tensor | None, alpha: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor, at: Tensor, alpha: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     z, top = _shifted(query, key, keep, at)
     t = torch.full_like(top, -1.0)
@@ -76,8 +74,8 @@ def _sparsemax_gradients(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    keep: Tensor | None,
-    at: Tensor | None,
+    keep: Tensor,
+    at: Tensor,
     alpha: Tensor | None,
     level: Tensor,
     upstream: Tensor,
@@ -88,7 +86,7 @@ def _sparsemax_gradients(
 
 
 def _entmax15(
-    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, at: Tensor | None, alpha: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor, at: Tensor, alpha: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     z, top = _shifted(query * 0.5, key, keep, at)
     t = torch.full_like(top, -1.0)
@@ -104,8 +102,8 @@ def _entmax15_gradients(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    keep: Tensor | None,
-    at: Tensor | None,
+    keep: Tensor,
+    at: Tensor,
     alpha: Tensor | None,
     level: Tensor,
     upstream: Tensor,
@@ -116,7 +114,7 @@ def _entmax15_gradients(
 
 
 def _entmax(
-    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, at: Tensor | None, alpha: Tensor
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor, at: Tensor, alpha: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The unknown is kappa = -ln max p, as in `thresholds.entmax`."""
     z, top = _shifted(query, key, keep, at)
@@ -138,8 +136,8 @@ def _entmax_gradients(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    keep: Tensor | None,
-    at: Tensor | None,
+    keep: Tensor,
+    at: Tensor,
     alpha: Tensor,
     level: Tensor,
     upstream: Tensor,

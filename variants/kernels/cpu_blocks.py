@@ -2,7 +2,7 @@
 
 Nothing of queries × keys outlives its block: the backward computes the scores again, and the weights from what the
 forward kept of each row, two numbers. Shapes inside a block: query (heads, rows, head_dim), already scaled; key and
-value (heads, keys, head_dim); keep (heads, 1, keys) or None; at (rows, 1), the last key that each row may see, or None.
+value (heads, keys, head_dim); keep (heads, 1, keys), Boolean; at (rows, 1), the last key that each row may see.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from torch.fx.experimental import _config as shape_config
 
 from ..contract import Mask, accumulator
 
@@ -65,8 +67,8 @@ class _Blocked(torch.autograd.Function):
         output = q.new_empty(*q.shape[:2], v.shape[-1])
         level = q.new_empty(*q.shape[:2], 2)
         for heads, rows, keys, rest in _blocks(query, key, alpha, mask):
-            attend = _runnable(form.attend, compiled, q[heads, rows], k[heads, keys])
-            output[heads, rows], level[heads, rows] = attend(q[heads, rows], k[heads, keys], v[heads, keys], *rest)
+            block = q[heads, rows], k[heads, keys], v[heads, keys], *rest
+            output[heads, rows], level[heads, rows] = _run(form.attend, compiled, block)
         ctx.save_for_backward(query, key, value, alpha, level)
         return output.unflatten(0, query.shape[:2])
 
@@ -80,9 +82,8 @@ class _Blocked(torch.autograd.Function):
         learns = ctx.needs_input_grad[3]
         to_alpha = q.new_zeros(q.shape[0], 1, 1) if learns else None
         for heads, rows, keys, rest in _blocks(query, key, alpha, ctx.mask):
-            part, seen = q[heads, rows], k[heads, keys]
-            differentiate = _runnable(ctx.form.differentiate, ctx.compiled, part, seen)
-            found = differentiate(part, seen, v[heads, keys], *rest, level[heads, rows], toward[heads, rows], learns)
+            block = q[heads, rows], k[heads, keys], v[heads, keys], *rest, level[heads, rows], toward[heads, rows]
+            found = _run(ctx.form.differentiate, ctx.compiled, block, learns)
             to_query[heads, rows] = found[0]
             to_key[heads, keys] += found[1]
             to_value[heads, keys] += found[2]
@@ -92,11 +93,8 @@ class _Blocked(torch.autograd.Function):
         shaped = [
             g.unflatten(0, query.shape[:2]).to(x.dtype) for g, x in zip(gradients, (query, key, value), strict=True)
         ]
-        if to_alpha is not None:
-            shaped.append(to_alpha.view(query.shape[:2]).sum(0).to(alpha.dtype))
-        else:
-            shaped.append(None)
-        return *shaped, None, None, None
+        for_alpha = None if to_alpha is None else to_alpha.view(query.shape[:2]).sum(0).to(alpha.dtype)
+        return *shaped, for_alpha, None, None, None
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -105,45 +103,40 @@ def _flat(x: Tensor) -> Tensor:
 
 def _blocks(
     query: Tensor, key: Tensor, alpha: Tensor | None, mask: Mask
-) -> Iterator[tuple[slice, slice, slice, tuple[Tensor | None, Tensor | None, Tensor | None]]]:
+) -> Iterator[tuple[slice, slice, slice, tuple[Tensor, Tensor, Tensor | None]]]:
     """Heads, rows, keys, and (keep, at, alpha) of each block; causal blocks leave out the keys after their last row."""
     batch, count, queries = query.shape[:3]
-    total, keys = batch * count, key.shape[2]
+    total, keys, device = batch * count, key.shape[2], query.device
     rows = max(1, min(ROWS, queries, _BLOCK_SCORES // max(keys, 1)))
     group = max(1, min(total, _BLOCK_SCORES // max(rows * keys, 1)))
-    keep = None if mask.keep is None else mask.keep[:, None, None, :].expand(-1, count, -1, -1).flatten(0, 1)
-    at = None
+    keep = torch.ones(1, keys, dtype=torch.bool, device=device) if mask.keep is None else mask.keep
+    keep = keep.expand(batch, -1).repeat_interleave(count, 0)[:, None]
+    last = torch.full((queries, 1), keys - 1, device=device)
     if mask.causal:
-        at = (torch.arange(queries, device=query.device) + mask.offset(queries, keys))[:, None]
-    flat_alpha = None if alpha is None else alpha.to(accumulator(query.dtype)).repeat(batch)[:, None, None]
+        last = (torch.arange(queries, device=device) + mask.offset(queries, keys))[:, None]
+    each = None if alpha is None else alpha.to(accumulator(query.dtype)).repeat(batch)[:, None, None]
     for first in range(0, total, group):
         heads = slice(first, first + group)
         for start in range(0, queries, rows):
             block = slice(start, min(start + rows, queries))
-            seen = slice(keys if at is None else max(1, min(keys, int(at[block.stop - 1]) + 1)))
-            yield (
-                heads,
-                block,
-                seen,
-                (
-                    None if keep is None else keep[heads, :, seen],
-                    None if at is None else at[block],
-                    None if flat_alpha is None else flat_alpha[heads],
-                ),
-            )
+            seen = slice(max(1, int(last[block.stop - 1]) + 1))
+            yield heads, block, seen, (keep[heads, :, seen], last[block], None if each is None else each[heads])
 
 
-def allowed(scores: Tensor, keep: Tensor | None, at: Tensor | None) -> Tensor | None:
+def allowed(scores: Tensor, keep: Tensor, at: Tensor) -> Tensor:
     """Boolean, broadcastable to the scores of a block."""
-    if at is None:
-        return keep
-    past = torch.arange(scores.shape[-1], device=scores.device) <= at
-    return past if keep is None else keep & past
+    return keep & (torch.arange(scores.shape[-1], device=scores.device) <= at)
 
 
-def _runnable(function: Callable[..., Any], compiled: bool, rows: Tensor, keys: Tensor) -> Callable[..., Any]:
+def _run(function: Callable[..., Any], compiled: bool, block: tuple[Tensor | None, ...], *more: bool) -> Any:
+    query, key = block[:2]
+    assert query is not None and key is not None
     # a dimension of one would be compiled for by itself
-    return _compiled(function) if compiled and 1 not in (*rows.shape, keys.shape[1]) else function
+    if not compiled or 1 in (*query.shape, key.shape[1]):
+        return function(*block, *more)
+    # one code for all blocks: sizes that happen to be equal, and strides, would be compiled for as well
+    with shape_config.patch(use_duck_shape=False):
+        return _compiled(function)(*(None if x is None else x.contiguous() for x in block), *more)
 
 
 @cache

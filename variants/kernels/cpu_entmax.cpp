@@ -19,18 +19,31 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t ROWS = 64;
+constexpr int64_t ROWS = 128;
+// of the keys in one product for their gradients, so that these stay in the first-level cache
+constexpr int64_t KEYS = 256;
 // share of positive weights from which dense products cost less than gathering, measured: see NOTES.md
 constexpr double DENSE = 0.20;
 
-// Supports of rows, up to `room` entries each; `count` is the true size, which may be larger.
+// Supports of the rows of one block, one behind the other, as long as there is room; `count`: their sizes.
 struct Supports {
   float *weights, *levels;
   int32_t *index, *count;
   int64_t room;
 
-  bool fits(int64_t row) const { return count[row] <= room; }
   Level level(int64_t row) const { return {levels[2 * row], levels[2 * row + 1]}; }
+};
+
+// Goes through the supports in the order of the rows. A support for which there is no room left is not held.
+struct Cursor {
+  int64_t room, at = 0;
+
+  // where a support of that size lies, or -1
+  int64_t next(int64_t size) {
+    if (at + size > room) return -1;
+    at += size;
+    return at - size;
+  }
 };
 
 // The rows of one head that a block holds. `width` keys are seen by some of them, `stride` apart in the scratch.
@@ -90,10 +103,20 @@ void score(const Span& span, int64_t columns, float scale, float* scores) {
 }
 
 template <Map M>
+void weigh_densely(const Span& span, const Supports& kept, float e, float* scores) {
+  for (int64_t r = 0; r < span.rows; r++) {
+    const Weights<M> weigh(kept.level(r), e);
+    float* row = scores + r * span.stride;
+    for (int64_t j = 0; j < span.stride; j += WIDTH) weigh(Vec::loadu(row + j)).store(row + j);
+  }
+}
+
+template <Map M>
 void attend_block(
     const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e, float scale, float* output) {
   score<M>(span, columns, scale, desk.scores);
   int64_t positive = 0;
+  Cursor writing{kept.room};
   for (int64_t r = 0; r < span.rows; r++) {
     const float* scores = desk.scores + r * span.stride;
     const float top = row_max(scores, span.reach(r));
@@ -105,34 +128,31 @@ void attend_block(
     kept.levels[2 * r + 1] = level.second;
     kept.count[r] = static_cast<int32_t>(size);
     positive += size;
-    const int64_t stored = std::min(size, kept.room);
-    std::copy_n(desk.kept, stored, kept.weights + r * kept.room);
-    std::copy_n(desk.index, stored, kept.index + r * kept.room);
+    const int64_t at = writing.next(size);
+    if (at < 0) continue;
+    std::copy_n(desk.kept, size, kept.weights + at);
+    std::copy_n(desk.index, size, kept.index + at);
   }
-  const bool dense = static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all);
-  for (int64_t r = 0; r < span.rows; r++) {
-    float* scores = desk.scores + r * span.stride;
-    if (dense) {
-      for (int64_t j = 0; j < span.stride; j += WIDTH) weigh<M>(Vec::loadu(scores + j), kept.level(r), e).store(scores + j);
-      continue;
-    }
-    const float* weights = kept.weights + r * kept.room;
-    const int32_t* index = kept.index + r * kept.room;
-    int64_t size = kept.count[r];
-    if (!kept.fits(r)) {
-      size = support<M>(scores, span.reach(r), kept.level(r), e, desk.kept, desk.index);
-      weights = desk.kept;
-      index = desk.index;
-    }
-    by_columns(columns, [&](auto vectors, int64_t at) {
-      mix<decltype(vectors)::value>(weights, index, size, span.value + at, columns, output + r * columns + at);
-    });
-  }
-  if (dense)
+  if (static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all)) {
+    weigh_densely<M>(span, kept, e, desk.scores);
     multiply(matrix(output, span.rows, columns, columns), matrix(desk.scores, span.rows, span.width, span.stride),
              matrix(span.value, span.width, columns, columns), 1.0f, false);
-  for (int64_t r = 0; r < span.rows; r++)
-    if (std::isnan(kept.levels[2 * r])) std::fill_n(output + r * columns, columns, kept.levels[2 * r]);
+    return;
+  }
+  Cursor reading{kept.room};
+  for (int64_t r = 0; r < span.rows; r++) {
+    int64_t size = kept.count[r];
+    const int64_t at = reading.next(size);
+    const float* weights = at < 0 ? desk.kept : kept.weights + at;
+    const int32_t* index = at < 0 ? desk.index : kept.index + at;
+    if (at < 0)
+      size = support<M>(desk.scores + r * span.stride, span.reach(r), kept.level(r), e, desk.kept, desk.index);
+    float* out = output + r * columns;
+    by_columns(columns, [&](auto vectors, int64_t first) {
+      mix<decltype(vectors)::value>(weights, index, size, span.value + first, columns, out + first);
+    });
+    if (std::isnan(kept.levels[2 * r])) std::fill_n(out, columns, kept.levels[2 * r]);
+  }
 }
 
 // What one task of the backward writes to.
@@ -142,7 +162,8 @@ struct Sums {
 
 // Gradients of one row from its support: g * (coming - mean) in the place of `products`, and that of alpha.
 template <Map M>
-void differentiate_row(const float* weights, int64_t size, float e, float scale, float* products, float* factors, float* alpha) {
+void differentiate_row(
+    const float* weights, int64_t size, float e, float scale, float* products, float* factors, float* alpha) {
   Vec total(0.0f), weighted(0.0f);
   for (int64_t x = 0; x < size; x += WIDTH) {
     const int64_t left = std::min(WIDTH, size - x);
@@ -160,59 +181,66 @@ void differentiate_row(const float* weights, int64_t size, float e, float scale,
 }
 
 template <Map M>
-void differentiate_sparsely(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e, float scale,
-                            const float* upstream, const Sums& to) {
+void differentiate_sparsely(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e,
+                            float scale, const float* upstream, const Sums& to) {
+  Cursor reading{kept.room};
   for (int64_t r = 0; r < span.rows; r++) {
-    const float* weights = kept.weights + r * kept.room;
-    const int32_t* index = kept.index + r * kept.room;
     int64_t size = kept.count[r];
-    if (!kept.fits(r)) {
+    const int64_t at = reading.next(size);
+    const float* weights = at < 0 ? desk.kept : kept.weights + at;
+    const int32_t* index = at < 0 ? desk.index : kept.index + at;
+    if (at < 0)
       size = support<M>(desk.scores + r * span.stride, span.reach(r), kept.level(r), e, desk.kept, desk.index);
-      weights = desk.kept;
-      index = desk.index;
-    }
-    by_columns(columns, [&](auto vectors, int64_t at) {
-      dot_and_spread<decltype(vectors)::value>(
-          weights, index, size, upstream + r * columns + at, span.value + at, to.value + at, columns, at > 0, desk.products);
+    const int64_t row = r * columns;
+    by_columns(columns, [&](auto vectors, int64_t first) {
+      dot_and_spread<decltype(vectors)::value>(weights, index, size, upstream + row + first, span.value + first,
+                                               to.value + first, columns, first > 0, desk.products);
     });
     differentiate_row<M>(weights, size, e, scale, desk.products, desk.factors, to.alpha ? to.alpha + r : nullptr);
-    by_columns(columns, [&](auto vectors, int64_t at) {
-      mix_and_spread<decltype(vectors)::value>(
-          desk.products, index, size, span.query + r * columns + at, span.key + at, to.key + at, columns,
-          to.query + r * columns + at);
+    by_columns(columns, [&](auto vectors, int64_t first) {
+      mix_and_spread<decltype(vectors)::value>(desk.products, index, size, span.query + row + first, span.key + first,
+                                               to.key + first, columns, to.query + row + first);
     });
   }
 }
 
 template <Map M>
-void differentiate_densely(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e, float scale,
-                           const float* upstream, const Sums& to) {
-  const Tensor weights = matrix(desk.scores, span.rows, span.width, span.stride);
-  const Tensor coming = matrix(desk.coming, span.rows, span.width, span.stride);
+void differentiate_densely(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e,
+                           float scale, const float* upstream, const Sums& to) {
   const Tensor toward = matrix(upstream, span.rows, columns, columns);
-  multiply(coming, toward, matrix(span.value, span.width, columns, columns).t(), 1.0f, false);
+  const Tensor query = matrix(span.query, span.rows, columns, columns);
+  multiply(matrix(desk.coming, span.rows, span.width, span.stride), toward,
+           matrix(span.value, span.width, columns, columns).t(), 1.0f, false);
+  weigh_densely<M>(span, kept, e, desk.scores);
   for (int64_t r = 0; r < span.rows; r++) {
-    float *row = desk.scores + r * span.stride, *products = desk.coming + r * span.stride;
-    for (int64_t j = 0; j < span.stride; j += WIDTH) weigh<M>(Vec::loadu(row + j), kept.level(r), e).store(row + j);
+    float* products = desk.coming + r * span.stride;
     std::fill(products + span.width, products + span.stride, 0.0f);
-    differentiate_row<M>(row, span.stride, e, scale, products, desk.factors, to.alpha ? to.alpha + r : nullptr);
+    differentiate_row<M>(desk.scores + r * span.stride, span.stride, e, scale, products, desk.factors,
+                         to.alpha ? to.alpha + r : nullptr);
   }
-  multiply(matrix(to.value, span.width, columns, columns), weights.t(), toward, 1.0f, true);
-  multiply(matrix(to.key, span.width, columns, columns), coming.t(), matrix(span.query, span.rows, columns, columns), 1.0f, true);
-  multiply(matrix(to.query, span.rows, columns, columns), coming, matrix(span.key, span.width, columns, columns), 1.0f, false);
+  for (int64_t j = 0; j < span.width; j += KEYS) {
+    const int64_t n = std::min(KEYS, span.width - j);
+    const Tensor weights = matrix(desk.scores + j, span.rows, n, span.stride);
+    const Tensor gradients = matrix(desk.coming + j, span.rows, n, span.stride);
+    multiply(matrix(to.value + j * columns, n, columns, columns), weights.t(), toward, 1.0f, true);
+    multiply(matrix(to.key + j * columns, n, columns, columns), gradients.t(), query, 1.0f, true);
+  }
+  multiply(matrix(to.query, span.rows, columns, columns), matrix(desk.coming, span.rows, span.width, span.stride),
+           matrix(span.key, span.width, columns, columns), 1.0f, false);
 }
 
 template <Map M>
 void differentiate_block(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e, float scale,
                          const float* upstream, const Sums& to) {
   int64_t positive = 0;
-  bool fits = true;
+  bool held = true;
+  Cursor reading{kept.room};
   for (int64_t r = 0; r < span.rows; r++) {
     positive += kept.count[r];
-    fits = fits && kept.fits(r);
+    held = reading.next(kept.count[r]) >= 0 && held;
   }
   const bool dense = static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all);
-  if (dense || !fits) score<M>(span, columns, scale, desk.scores);
+  if (dense || !held) score<M>(span, columns, scale, desk.scores);
   (dense ? differentiate_densely<M> : differentiate_sparsely<M>)(span, columns, desk, kept, e, scale, upstream, to);
 }
 
@@ -227,28 +255,38 @@ void with_map(int64_t map, const Work& work) {
   }
 }
 
+// Where the supports of a block lie: `rows` are the first row's place among levels and counts, `block` its own among
+// the pieces of the other two.
+Supports supports_at(const Tensor& weights, const Tensor& index, const Tensor& counts, const Tensor& levels,
+                     int64_t block, int64_t row) {
+  const int64_t room = weights.size(1);
+  return {weights.data_ptr<float>() + block * room, levels.data_ptr<float>() + 2 * row,
+          index.data_ptr<int32_t>() + block * room, counts.data_ptr<int32_t>() + row, room};
+}
+
 // map: 0 sparsemax, 1 entmax15, 2 entmax with alpha = 1 + excess (heads,). Returns the output, and what the backward
-// takes: supports of up to `room` entries (none are kept where it is 0), their sizes, and the level of each row.
+// takes where `keep`: supports, on average up to `room` entries a row, their sizes, and the level of each row.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits, const Tensor& excess, int64_t map,
     double scale, int64_t room, bool keep) {
   const Heads heads(query, key, value, limits);
   TORCH_CHECK(excess.is_contiguous() && excess.size(0) == heads.per_example, "expected one excess a head");
   const auto whole = query.options().dtype(at::kInt);
-  const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, rows = heads.all * heads.queries;
-  const int64_t held = keep ? rows : at::get_num_threads() * ROWS;
-  Tensor output = at::empty_like(query), levels = at::empty({held, 2}, query.options()), counts = at::empty({held}, whole);
-  Tensor weights = at::empty({held, room}, query.options()), index = at::empty({held, room}, whole);
+  const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, threads = at::get_num_threads();
+  const int64_t pieces = keep ? heads.all * blocks : threads, rows = keep ? heads.all * heads.queries : threads * ROWS;
+  const int64_t entries = room * std::min(ROWS, heads.queries);
+  Tensor output = at::empty_like(query), levels = at::empty({rows, 2}, query.options()), counts = at::empty({rows}, whole);
+  Tensor weights = at::empty({pieces, entries}, query.options()), index = at::empty({pieces, entries}, whole);
   const Scratch scratch(Desk::bytes(heads.keys));
   with_map(map, [&](auto kind) {
     at::parallel_for(0, heads.all * blocks, 1, [&](int64_t begin, int64_t end) {
       const at::AutoDispatchBelowADInplaceOrView plain;
       const Desk desk(scratch.share(), heads.keys);
+      const int64_t thread = at::get_thread_num();
       for (int64_t task = begin; task < end; task++) {
         const Span span(heads, task / blocks, task % blocks * ROWS);
-        const int64_t at = keep ? span.row0 : at::get_thread_num() * ROWS;
-        const Supports kept{weights.data_ptr<float>() + at * room, levels.data_ptr<float>() + 2 * at,
-                            index.data_ptr<int32_t>() + at * room, counts.data_ptr<int32_t>() + at, room};
+        const Supports kept =
+            supports_at(weights, index, counts, levels, keep ? task : thread, keep ? span.row0 : thread * ROWS);
         attend_block<decltype(kind)::value>(
             span, heads.columns, desk, kept, excess.const_data_ptr<float>()[span.head % heads.per_example],
             static_cast<float>(scale), output.data_ptr<float>() + span.row0 * heads.columns);
@@ -265,32 +303,31 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
     int64_t map, double scale, bool learns) {
   const Heads heads(query, key, value, limits);
   TORCH_CHECK(upstream.is_contiguous() && upstream.sizes() == query.sizes(), "expected an upstream like the query");
-  const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, room = weights.size(-1), columns = heads.columns;
+  const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, columns = heads.columns;
   // where heads are few, the queries of each are shared out, every share with sums of its own, added in order
   const int64_t threads = at::get_num_threads();
   const int64_t shares = std::min(blocks, heads.all >= 2 * threads ? 1 : (2 * threads + heads.all - 1) / heads.all);
   const std::vector<int64_t> parts{shares, heads.all, heads.keys, columns};
-  Tensor to_query = at::empty_like(query), to_key = at::zeros(parts, key.options()), to_value = at::zeros(parts, key.options());
+  Tensor to_query = at::empty_like(query), to_key = at::zeros(parts, key.options());
+  Tensor to_value = at::zeros(parts, key.options());
   Tensor to_alpha = at::empty({learns ? heads.all : 0, heads.queries}, query.options());
   const Scratch scratch(Desk::bytes(heads.keys));
-  const int64_t head_size = heads.keys * columns;
   with_map(map, [&](auto kind) {
     at::parallel_for(0, heads.all * shares, 1, [&](int64_t begin, int64_t end) {
       const at::AutoDispatchBelowADInplaceOrView plain;
       const Desk desk(scratch.share(), heads.keys);
       for (int64_t task = begin; task < end; task++) {
         const int64_t head = task / shares, share = task % shares;
+        const int64_t own = (share * heads.all + head) * heads.keys * columns;
         // every shares-th block, so that causal rows are shared evenly
         for (int64_t block = share; block < blocks; block += shares) {
           const Span span(heads, head, block * ROWS);
-          const int64_t at = span.row0, own = (share * heads.all + head) * head_size;
-          const Supports kept{weights.data_ptr<float>() + at * room, levels.data_ptr<float>() + 2 * at,
-                              index.data_ptr<int32_t>() + at * room, counts.data_ptr<int32_t>() + at, room};
-          const Sums to{to_query.data_ptr<float>() + at * columns, to_key.data_ptr<float>() + own,
-                        to_value.data_ptr<float>() + own, learns ? to_alpha.data_ptr<float>() + at : nullptr};
+          const Supports kept = supports_at(weights, index, counts, levels, head * blocks + block, span.row0);
+          const Sums to{to_query.data_ptr<float>() + span.row0 * columns, to_key.data_ptr<float>() + own,
+                        to_value.data_ptr<float>() + own, learns ? to_alpha.data_ptr<float>() + span.row0 : nullptr};
           differentiate_block<decltype(kind)::value>(
               span, columns, desk, kept, excess.const_data_ptr<float>()[head % heads.per_example],
-              static_cast<float>(scale), upstream.const_data_ptr<float>() + at * columns, to);
+              static_cast<float>(scale), upstream.const_data_ptr<float>() + span.row0 * columns, to);
         }
       }
     });

@@ -36,7 +36,7 @@ class _Attention(torch.autograd.Function):
         excess = (alpha.float() - 1.0).clamp(min=_SMALLEST_EXCESS)
         output, *found = torch.ops.attnbench_cpu.entmax_forward(
             *(flat(query), packing.pack(key), packing.pack(value), packing.limits, excess),
-            *(kind, ctx.scale, _room(key.shape[2]), any(ctx.needs_input_grad)),
+            *(kind, ctx.scale, _room(kind, key.shape[2]), any(ctx.needs_input_grad)),
         )
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(query, key, value, alpha, excess, *found)
@@ -57,6 +57,9 @@ class _Attention(torch.autograd.Function):
         return *gradients, to_alpha, None, None
 
 
-def _room(keys: int) -> int:
-    """Entries of a support that are kept for the backward; larger ones are found again from the scores."""
-    return max(16, min(128, keys // 8 // 16 * 16))
+def _room(kind: int, keys: int) -> int:
+    """Entries of a support that are kept for the backward, on average over a block; more are found again from scores.
+
+    Standard normal scores have supports of 0.4 % at alpha 2 and 1.9 % at 1.5 among 1024 keys, and sink with more.
+    """
+    return min(128, 8 + keys // 64 if kind == _SPARSEMAX else 16 + keys // 32)

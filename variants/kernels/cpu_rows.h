@@ -4,6 +4,7 @@
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -37,7 +38,29 @@ inline float row_max(const float* x, int64_t n) {
       [](Vec a, Vec b) { return at::vec::maximum(a, b); }, at::vec::maximum(first, second));
 }
 
-#if defined(CPU_CAPABILITY_AVX2) && !defined(CPU_CAPABILITY_AVX512)
+// Positions of the entries of one vector.
+#if defined(CPU_CAPABILITY_AVX512)
+using Positions = __m512i;
+
+inline Positions positions_from(int64_t first) {
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int32_t>(first)));
+}
+
+inline Positions load_positions(const int32_t* index) {
+  return _mm512_loadu_si512(index);
+}
+#elif defined(CPU_CAPABILITY_AVX2)
+using Positions = __m256i;
+
+inline Positions positions_from(int64_t first) {
+  return _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(static_cast<int32_t>(first)));
+}
+
+inline Positions load_positions(const int32_t* index) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(index));
+}
+
 // For each of the 256 sets of lanes, the order that moves them to the front.
 struct Fronts {
   alignas(32) std::array<std::array<int32_t, 8>, 256> order{};
@@ -50,22 +73,36 @@ struct Fronts {
   }
 };
 inline constexpr Fronts FRONTS{};
+#else
+using Positions = std::array<int32_t, WIDTH>;
+
+inline Positions positions_from(int64_t first) {
+  Positions positions;
+  for (int64_t lane = 0; lane < WIDTH; lane++) positions[lane] = static_cast<int32_t>(first + lane);
+  return positions;
+}
+
+inline Positions load_positions(const int32_t* index) {
+  Positions positions;
+  std::copy_n(index, WIDTH, positions.begin());
+  return positions;
+}
 #endif
 
-// Writes `values` and `first + lane` of the lanes where `tested` > 0 to the front of both outputs, and returns how many
-// there are. Both outputs need room for a whole vector.
-inline int64_t compress(const Vec& tested, const Vec& values, int32_t first, float* kept, int32_t* index) {
+// Writes the values and positions of the lanes where `tested` > 0 to the front of both outputs, and returns how many
+// they are. A whole vector is written to each.
+inline int64_t compress(
+    const Vec& tested, const Vec& values, const Positions& positions, float* kept, int32_t* index) {
 #if defined(CPU_CAPABILITY_AVX512)
   const __mmask16 set = _mm512_cmp_ps_mask(tested, _mm512_setzero_ps(), _CMP_GT_OQ);
-  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   _mm512_storeu_ps(kept, _mm512_maskz_compress_ps(set, values));
-  _mm512_storeu_si512(index, _mm512_maskz_compress_epi32(set, _mm512_add_epi32(lanes, _mm512_set1_epi32(first))));
+  _mm512_storeu_si512(index, _mm512_maskz_compress_epi32(set, positions));
   return __builtin_popcount(set);
 #elif defined(CPU_CAPABILITY_AVX2)
   const int set = _mm256_movemask_ps(_mm256_cmp_ps(tested, _mm256_setzero_ps(), _CMP_GT_OQ));
   const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(FRONTS.order[set].data()));
   _mm256_storeu_ps(kept, _mm256_permutevar8x32_ps(values, order));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(index), _mm256_add_epi32(order, _mm256_set1_epi32(first)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(index), _mm256_permutevar8x32_epi32(positions, order));
   return __builtin_popcount(set);
 #else
   float sign[WIDTH], value[WIDTH];
@@ -75,7 +112,7 @@ inline int64_t compress(const Vec& tested, const Vec& values, int32_t first, flo
   for (int64_t lane = 0; lane < WIDTH; lane++)
     if (sign[lane] > 0) {
       kept[count] = value[lane];
-      index[count++] = first + static_cast<int32_t>(lane);
+      index[count++] = positions[lane];
     }
   return count;
 #endif
@@ -99,7 +136,7 @@ inline int64_t above(
   const Vec low(bound), start(origin);
   int64_t count = 0, j = 0;
   const auto take = [&](const Vec& values) {
-    count += compress(values - low, values - start, static_cast<int32_t>(j), kept + count, index + count);
+    count += compress(values - low, values - start, positions_from(j), kept + count, index + count);
     j += WIDTH;
   };
   while (j + 4 * WIDTH <= n) {

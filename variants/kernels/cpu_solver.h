@@ -70,29 +70,30 @@ inline float entmax15_threshold(const float* u, int64_t count) {
   return t;
 }
 
-// 1 + c w, at least 0, as its logarithm, for scores w below their maximum.
-inline Vec log_inside(const Vec& w, const Vec& slope) {
-  return at::vec::maximum(w * slope, Vec(-1.0f)).log1p();
-}
-
+// c in (1 + c w)^(1/e), the weight of a score w below the maximum as a multiple of the largest.
 inline float slope_of(float e, float kappa) {
   return std::min(e * std::exp(e * kappa), std::numeric_limits<float>::max());
 }
 
-// w: candidates less their maximum, filled up with -inf; returns kappa = -ln max p.
-inline float entmax_level(const float* w, int64_t count, float e) {
-  const Vec power(std::max(1.0f / e - 1.0f, 1e-30f)), one(1.0f), floor(-1.0f);
+// w: `count` candidates less their maximum, filled up with -inf. Those that drop out on the way are taken away, since
+// the threshold never falls again; what is left and `count` are returned in place, and kappa = -ln max p.
+inline float entmax_level(float* w, int32_t* index, int64_t& count, float e) {
+  const Vec power(std::max(1.0f / e - 1.0f, 1e-30f)), one(1.0f), zero(0.0f);
   const float enough = tolerance(std::max(e, 0.5f));
   float kappa = 0.0f;
   for (int step = 0; step < MOST_STEPS; step++) {
-    const Vec slope(slope_of(e, kappa));
+    const Vec slope(slope_of(e, kappa)), lowest(-1.0f);
     Vec slopes(0.0f), totals(0.0f);
+    int64_t left = 0;
     for (int64_t x = 0; x < count; x += WIDTH) {
-      const Vec inside = at::vec::maximum(Vec::loadu(w + x) * slope, floor);
+      const Vec score = Vec::loadu(w + x), inside = at::vec::maximum(score * slope, lowest), base = one + inside;
       const Vec powers = (inside.log1p() * power).exp();
       slopes = slopes + powers;
-      totals = at::vec::fmadd(powers, one + inside, totals);
+      totals = at::vec::fmadd(powers, base, totals);
+      left += compress(inside - lowest, score, load_positions(index + x), w + left, index + left);
     }
+    count = left;
+    Vec(-INF).store(w + count);
     const float total = std::max(sum(totals), TINY);
     const float ratio = total / std::max(sum(slopes), TINY);
     const float change = -std::log1p(ratio * std::expm1(-e * (std::log(total) - kappa))) / e;
@@ -102,17 +103,27 @@ inline float entmax_level(const float* w, int64_t count, float e) {
   return kappa;
 }
 
-// Weights of n scores, as the level of their row says.
+// The weights of scores, as the level of their row says.
 template <Map M>
-inline Vec weigh(const Vec& score, const Level& level, float e) {
-  if constexpr (M == Map::entmax) {
-    const Vec slope(slope_of(e, level.second));
-    return (log_inside(score - Vec(level.first), slope) * Vec(1.0f / e)).exp() * Vec(std::exp(-level.second));
-  } else {
-    const Vec over = at::vec::maximum(score - Vec(level.first), Vec(0.0f));
-    return M == Map::sparsemax ? over : over * over;
+struct Weights {
+  Vec origin, slope, power, factor;
+
+  Weights(const Level& level, float e)
+      : origin(level.first),
+        slope(M == Map::entmax ? slope_of(e, level.second) : 0.0f),
+        power(M == Map::entmax ? 1.0f / e : 0.0f),
+        factor(M == Map::entmax ? std::exp(-level.second) : 0.0f) {}
+
+  Vec operator()(const Vec& scores) const {
+    if constexpr (M == Map::entmax) {
+      const Vec inside = at::vec::maximum((scores - origin) * slope, Vec(-1.0f));
+      return (inside.log1p() * power).exp() * factor;
+    } else {
+      const Vec over = at::vec::maximum(scores - origin, Vec(0.0f));
+      return M == Map::sparsemax ? over : over * over;
+    }
   }
-}
+};
 
 // g = p^(2 - alpha) on the support, 0 elsewhere: dp/ds = diag(g) - g g^T / sum g.
 template <Map M>
@@ -127,34 +138,20 @@ inline Vec factor(const Vec& weight, float e) {
 // and the level of the row. `top` is their maximum, finite. The outputs need room for n entries and a vector.
 template <Map M>
 inline int64_t solve(const float* scores, int64_t n, float top, float e, float* kept, int32_t* index, Level& level) {
-  int64_t size = 0;
+  const float bound = M == Map::entmax ? top - 1.0f / e : top - 1.0f, origin = M == Map::entmax ? top : bound;
+  int64_t count = above(scores, n, bound, origin, M == Map::entmax ? -INF : -1.0f, kept, index), size = 0;
+  float start = 0.0f;
   if constexpr (M == Map::entmax) {
-    const int64_t count = above(scores, n, top - 1.0f / e, top, -INF, kept, index);
-    const float kappa = entmax_level(kept, count, e);
+    const float kappa = entmax_level(kept, index, count, e);
     level = {top, kappa};
-    Vec totals(0.0f);
-    for (int64_t x = 0; x < count; x += WIDTH) {
-      const Vec weights = weigh<M>(Vec::loadu(kept + x), Level{0.0f, kappa}, e);
-      weights.store(kept + x);
-      totals = totals + weights;
-    }
-    const float inverse = 1.0f / std::max(sum(totals), TINY);
-    for (int64_t x = 0; x < count; x++) {
-      kept[size] = kept[x] * inverse;
-      index[size] = index[x];
-      size += kept[size] > 0.0f;
-    }
   } else {
-    const float bound = top - 1.0f;
-    const int64_t count = above(scores, n, bound, bound, -1.0f, kept, index);
-    const float t = M == Map::sparsemax ? sparsemax_threshold(kept, count) : entmax15_threshold(kept, count);
-    level = {bound + t, 0.0f};
-    for (int64_t x = 0; x < count; x++) {
-      const float over = kept[x] - t;
-      kept[size] = M == Map::sparsemax ? over : over * over;
-      index[size] = index[x];
-      size += over > 0.0f;
-    }
+    start = M == Map::sparsemax ? sparsemax_threshold(kept, count) : entmax15_threshold(kept, count);
+    level = {bound + start, 0.0f};
+  }
+  const Weights<M> weigh(Level{start, level.second}, e);
+  for (int64_t x = 0; x < count; x += WIDTH) {
+    const Vec weights = weigh(Vec::loadu(kept + x));
+    size += compress(weights, weights, load_positions(index + x), kept + size, index + size);
   }
   return size;
 }
@@ -162,9 +159,10 @@ inline int64_t solve(const float* scores, int64_t n, float top, float e, float* 
 // The same from a level that is known.
 template <Map M>
 inline int64_t support(const float* scores, int64_t n, const Level& level, float e, float* kept, int32_t* index) {
-  const float reach = M == Map::entmax ? level.first - 1.0f / slope_of(e, level.second) : level.first;
-  const int64_t count = above(scores, n, reach, 0.0f, -INF, kept, index);
-  for (int64_t x = 0; x < count; x += WIDTH) weigh<M>(Vec::loadu(kept + x), level, e).store(kept + x);
+  const float bound = M == Map::entmax ? level.first - 1.0f / slope_of(e, level.second) : level.first;
+  const int64_t count = above(scores, n, bound, 0.0f, -INF, kept, index);
+  const Weights<M> weigh(level, e);
+  for (int64_t x = 0; x < count; x += WIDTH) weigh(Vec::loadu(kept + x)).store(kept + x);
   return count;
 }
 

@@ -1,0 +1,171 @@
+"""Attention on CPU, forward and backward, as multiples of scaled_dot_product_attention in the same rounds.
+
+    OMP_NUM_THREADS=2 python tests/perf/bench_cpu_kernels.py [--seconds 120] [--json PATH] [--only cpp,compiled]
+
+Inputs are standard normal, [batch, heads, length, head_dim]; `spread` scales the queries, so that small ones make dense
+weights. Every subject is first compared with the eager path in float64 on a small input. Ratios are medians over
+interleaved rounds, with the half-width of the 95 % interval of their mean logarithm; the reference a second time shows
+the noise. ReLA includes its gated norm.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnbench.bench.clock import interleave, ratio_half_width
+from attnbench.bench.errors import Unsupported
+from attnbench.bench.memory import peak_bytes
+from attnbench.variants import build
+from attnbench.variants.contract import AttentionShape, Mask
+
+REFERENCE = "scaled_dot_product_attention"
+IMPLS = ("cpp", "compiled", "blocked", "eager")
+NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.25]", "entmax[alpha=learned]")
+# queries of that size make nearly all weights of entmax15 positive, and a fifth of those of sparsemax
+SPREADS = {"iid": 1.0, "wider": 0.3, "dense": 0.02}
+ALLOWED_ERROR = 5e-5
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def variant(name: str, impl: str, length: int, heads: int, head_dim: int, dtype: str = "float32") -> Attention:
+    selection = f"{name[:-1]},impl={impl}]" if name.endswith("]") else f"{name}[impl={impl}]"
+    torch.manual_seed(0)
+    shape = AttentionShape(heads=heads, head_dim=head_dim, max_length=length, dtype=dtype)
+    module = build(selection, shape)
+    if module.supports(shape):
+        raise Unsupported(module.supports(shape))
+    module = module.double() if dtype == "float64" else module
+    return lambda query, key, value: module(query, key, value, Mask())
+
+
+def of_the_package(name: str) -> Attention | None:
+    """The same attention with the `entmax` package on dense scores."""
+    try:
+        import entmax
+    except ImportError:
+        return None
+    maps = {"sparsemax": entmax.sparsemax, "entmax15": entmax.entmax15}
+    if name not in maps:
+        return None
+    return lambda q, k, v: maps[name](q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5, dim=-1) @ v
+
+
+def passes(attention: Attention, inputs: tuple[Tensor, ...], upstream: Tensor) -> list[Tensor]:
+    """Output and gradients."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    output = attention(*leaves)
+    return [output, *torch.autograd.grad(output, leaves, upstream)]
+
+
+def draw(batch: int, heads: int, length: int, head_dim: int, spread: float) -> tuple[tuple[Tensor, ...], Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value, upstream = torch.randn(4, batch, heads, length, head_dim, generator=generator)
+    return (spread * query, key, value), upstream
+
+
+def density(name: str, inputs: tuple[Tensor, ...]) -> float:
+    shape = AttentionShape(heads=inputs[0].shape[1], head_dim=inputs[0].shape[3], max_length=inputs[0].shape[2])
+    torch.manual_seed(0)
+    weights = build(name, shape).weights(inputs[0][:1], inputs[1][:1], Mask(), slice(0, 128))
+    return (weights > 0).float().mean().item()
+
+
+def error(name: str, impl: str, spread: float, heads: int, head_dim: int) -> float:
+    """Largest difference from float64, relative to the largest entry, of the output and of each gradient."""
+    inputs, upstream = draw(1, heads, 192, head_dim, spread)
+    found = passes(variant(name, impl, 192, heads, head_dim), inputs, upstream)
+    double = variant(name, "eager", 192, heads, head_dim, "float64")
+    expected = passes(double, tuple(x.double() for x in inputs), upstream.double())
+    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(found, expected, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--shape", default="8,8,1024,64", help="batch,heads,length,head_dim")
+    parser.add_argument("--only", default=",".join(IMPLS), help="implementations, and `package`")
+    parser.add_argument("--names", default=";".join(NAMES), help="variants, separated by semicolons")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--memory", action="store_true", help="peak bytes of one pass at two lengths as well")
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    batch, heads, length, head_dim = map(int, chosen.shape.split(","))
+    subjects: dict[str, Callable[[], object]] = {}
+    rows: dict[str, dict[str, float | str]] = {}
+    for at, (kind, spread) in enumerate(SPREADS.items()):
+        inputs, upstream = draw(batch, heads, length, head_dim, spread)
+        if not at:
+            subjects[REFERENCE] = lambda i=inputs, u=upstream: passes(F.scaled_dot_product_attention, i, u)
+            subjects["the reference again"] = lambda i=inputs, u=upstream: passes(F.scaled_dot_product_attention, i, u)
+        for name in chosen.names.split(";"):
+            for impl in chosen.only.split(","):
+                # ReLA's cost does not depend on the spread, and one input is enough for what is slow
+                if at and (name == "rela" or impl in ("eager", "package", "blocked")):
+                    continue
+                if impl == "package":
+                    attention = of_the_package(name)
+                    worst = float("nan")
+                else:
+                    try:
+                        attention = variant(name, impl, length, heads, head_dim)
+                    except Unsupported as refusal:
+                        print(f"left out: {name}: {refusal}")
+                        continue
+                    worst = error(name, impl, spread, heads, head_dim)
+                    if not worst < ALLOWED_ERROR:
+                        raise SystemExit(f"{name}[impl={impl}], {kind}: {worst:.1e} away from float64; not timed")
+                if attention is None:
+                    continue
+                label = f"{name} · {impl} · {kind}"
+                subjects[label] = lambda a=attention, i=inputs, u=upstream: passes(a, i, u)
+                rows[label] = {"error": worst, "density": density(name, inputs), "input": kind}
+    timing = interleave(
+        subjects, reference=REFERENCE, device=torch.device("cpu"), budget_seconds=chosen.seconds, half_width=0.01
+    )
+    reference = timing.samples[REFERENCE].seconds
+    print(f"{chosen.shape} float32, {chosen.threads} threads, {timing.rounds} rounds, {torch.__version__}")
+    print(f"{REFERENCE}: {1e3 * statistics.median(reference):.0f} ms; others used {timing.foreign_cores} cores")
+    print(f"{'subject':44} {'ratio':>7} {'± %':>5} {'density':>8} {'error':>8}")
+    for label, samples in timing.samples.items():
+        row = rows.setdefault(label, {})
+        row["ratio"] = statistics.median(a / b for a, b in zip(samples.seconds, reference, strict=True))
+        row["half_width"] = ratio_half_width(samples.seconds, reference)
+        row["seconds"] = statistics.median(samples.seconds)
+        shown = f"{row['density']:8.4f} {row['error']:8.1e}" if "density" in row else ""
+        print(f"{label:44} {row['ratio']:7.3f} {100 * row['half_width']:5.1f} {shown}")
+    if chosen.memory:
+        for label, peaks in memory(chosen.names.split(";"), chosen.only.split(","), heads, head_dim).items():
+            rows.setdefault(label, {}).update(peaks)
+    if chosen.json:
+        found = {"shape": chosen.shape, "threads": chosen.threads, "rounds": timing.rounds, "subjects": rows}
+        chosen.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def memory(names: list[str], impls: list[str], heads: int, head_dim: int) -> dict[str, dict[str, float]]:
+    """Peak bytes of one pass, forward and backward, of one sequence at 2048 and 4096 positions."""
+    found: dict[str, dict[str, float]] = {}
+    for name in names:
+        for impl in impls:
+            if impl == "package":
+                continue
+            peaks = []
+            for length in (2048, 4096):
+                inputs, upstream = draw(1, heads, length, head_dim, 1.0)
+                attention = variant(name, impl, length, heads, head_dim)
+                passes(attention, inputs, upstream)
+                peaks.append(peak_bytes(lambda a=attention, i=inputs, u=upstream: passes(a, i, u), torch.device("cpu")))
+            found[f"{name} · {impl} · iid"] = {"peak_2048": peaks[0], "peak_4096": peaks[1]}
+            print(f"{name} · {impl}: {peaks[0] / 2**20:.0f} MiB at 2048, {peaks[1] / 2**20:.0f} at 4096")
+    return found
+
+
+if __name__ == "__main__":
+    main()
