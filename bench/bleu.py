@@ -7,28 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from .aggregate import AGGREGATES, Statistics
 from .errors import DataError
-
-Counts = npt.NDArray[np.int64]
-
-COLUMNS = (
-    "system_length", "reference_length", "correct_1", "correct_2", "correct_3", "correct_4", "total_1", "total_2",
-    "total_3", "total_4",
-)  # fmt: skip
-"""What a sentence contributes to corpus BLEU (Papineni et al. 2002): words, and n-grams found and made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationScore:
-    """Corpus scores with sacreBLEU's signatures, and `statistics` (sentences, len(COLUMNS))."""
+    """Corpus scores with sacreBLEU's signatures; `statistics`: of each sentence, as `aggregate` has them for BLEU."""
 
     bleu: float
     bleu_signature: str
     chrf: float
     chrf_signature: str
-    statistics: Counts
+    statistics: Statistics
 
 
 def scored(translations: Sequence[str], references: Sequence[str], language: str) -> TranslationScore:
@@ -45,37 +37,14 @@ def scored(translations: Sequence[str], references: Sequence[str], language: str
     characters = chrf.corpus_score(list(translations), [list(references)])
     single = metrics.BLEU(trg_lang=language, effective_order=True)
     rows = [single.sentence_score(mine, [its]) for mine, its in zip(translations, references, strict=True)]
-    statistics = np.array([[row.sys_len, row.ref_len, *row.counts, *row.totals] for row in rows], dtype=np.int64)
+    statistics = np.array([[row.sys_len, row.ref_len, *row.counts, *row.totals] for row in rows], dtype=np.float64)
     return TranslationScore(
         bleu=float(whole.score),
         bleu_signature=str(bleu.get_signature()),
         chrf=float(characters.score),
         chrf_signature=str(chrf.get_signature()),
-        statistics=statistics.reshape(-1, len(COLUMNS)),
+        statistics=statistics.reshape(-1, len(AGGREGATES["bleu"].columns)),
     )
-
-
-def bleu_of(statistics: Counts) -> float:
-    """Corpus BLEU of sentences whose statistics these are, by the sums of their columns; exponential smoothing.
-
-    >>> round(bleu_of(np.array([[6, 7, 5, 3, 2, 1, 6, 5, 4, 3]])), 2)
-    42.38
-    """
-    sums = statistics.sum(0)
-    system, reference, correct, total = sums[0], sums[1], sums[2:6], sums[6:10]
-    if not correct.any():
-        return 0.0
-    logs = []
-    smoothing = 1.0
-    for found, made in zip(correct.tolist(), total.tolist(), strict=True):
-        if made == 0:
-            return 0.0
-        if found == 0:
-            # Chen & Cherry 2014, technique 3, as sacreBLEU: 1/2, 1/4, … of one n-gram
-            smoothing *= 2
-        logs.append(np.log(100.0 * (found or 1 / smoothing) / made))
-    brevity = 1.0 if system >= reference else np.exp(1 - reference / system)
-    return float(brevity * np.exp(np.mean(logs)))
 
 
 def _metrics() -> Any:

@@ -67,7 +67,7 @@ class Judged(Evaluation):
         return [*found, *self.figures]
 
     def predictions(self) -> dict[str, Columns]:
-        """`statistics` (sentences of the ranked set, 10), see `bleu.COLUMNS`; `translations` of all sets as UTF-8."""
+        """`statistics` (sentences of the ranked set, 10), see `aggregate`; `translations` of all sets as UTF-8."""
         if not self.sets:
             return {}
         text = "\n".join(line.replace("\n", " ") for line in self.translations).encode()

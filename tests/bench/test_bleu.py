@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from attnbench.bench.bleu import COLUMNS, bleu_of, scored
+from attnbench.bench.aggregate import AGGREGATES, corpus_score, sound_statistics
+from attnbench.bench.bleu import scored
 
 sacrebleu = pytest.importorskip("sacrebleu")
 
@@ -39,17 +40,21 @@ def test_chinese_is_scored_by_characters():
 
 def test_statistics_of_sentences_add_up_to_bleu_of_any_set_of_them():
     statistics = scored(SYSTEM, REFERENCES, "en").statistics
-    assert statistics.shape == (5, len(COLUMNS)) and statistics.dtype == np.int64
+    assert sound_statistics("bleu", statistics)
     random = np.random.default_rng(0)
     for _ in range(20):
         at = random.integers(0, 5, 5)
         by_hand = sacrebleu.corpus_bleu([SYSTEM[i] for i in at], [[REFERENCES[i] for i in at]]).score
-        assert bleu_of(statistics[at]) == pytest.approx(by_hand, abs=1e-9)
+        assert corpus_score("bleu", statistics[at]) == pytest.approx(by_hand, abs=1e-9)
 
 
 def test_statistics_count_words_and_ngrams():
     row = dict(
-        zip(COLUMNS, scored(["the cat the cat sat"], ["the cat sat down now ."], "en").statistics[0], strict=True)
+        zip(
+            AGGREGATES["bleu"].columns,
+            scored(["the cat the cat sat"], ["the cat sat down now ."], "en").statistics[0],
+            strict=True,
+        )
     )
     assert row["system_length"] == 5 and row["reference_length"] == 6
     assert [row[f"total_{n}"] for n in (1, 2, 3, 4)] == [5, 4, 3, 2]
@@ -60,4 +65,6 @@ def test_statistics_count_words_and_ngrams():
 @pytest.mark.parametrize("system", [["", "", "", "", ""], ["x"] * 5, ["the"] * 5])
 def test_translations_with_next_to_nothing_right_score_as_sacrebleu_says(system):
     found = scored(system, REFERENCES, "en")
-    assert bleu_of(found.statistics) == pytest.approx(sacrebleu.corpus_bleu(system, [REFERENCES]).score, abs=1e-9)
+    assert corpus_score("bleu", found.statistics) == pytest.approx(
+        sacrebleu.corpus_bleu(system, [REFERENCES]).score, abs=1e-9
+    )
