@@ -1,7 +1,8 @@
-"""Calibration: the matrix products and the copies that a machine reaches, so that a row can say how far from it it is."""
+"""Calibration: the matrix products and copies that a machine reaches, so that a row says how far from them it is."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -36,22 +37,18 @@ def peaks(device: torch.device, dtype: torch.dtype, machine_id: str, cache: Path
     A cache that cannot be read or written is done without.
     """
     file = cache / "calibration" / f"{machine_id}-{str(dtype).removeprefix('torch.')}.json"
-    found = measure(device, dtype)
-    try:
+    found = measure(device, dtype, SECONDS)
+    with contextlib.suppress(OSError, ValueError, TypeError):
         found = found.best(Peaks(**json.loads(file.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, TypeError):
-        pass
-    try:
+    with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(asdict(found)), encoding="utf-8")
         part.replace(file)
-    except OSError:
-        pass
     return found
 
 
-def measure(device: torch.device, dtype: torch.dtype, seconds: float = SECONDS) -> Peaks:
+def measure(device: torch.device, dtype: torch.dtype, seconds: float) -> Peaks:
     """The fastest of as many products and copies as fit into `seconds` each."""
     side = SIDE[device.type]
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))

@@ -110,10 +110,10 @@ class Campaign:
                 if not self.request.suite.name or len(lacking) == len(self.tasks):
                     raise
         self.tasks = [task for task in self.tasks if task not in lacking]
-        for task, error in lacking.items():
+        for task, lack in lacking.items():
             self.notice(
                 f"{task} is left out of this run, and the other {len(self.tasks)} of {self.request.suite.name} go on: "
-                f"{error}\n  once its data is here, the same command adds it"
+                f"{lack}\n  once its data is here, the same command adds it"
             )
 
     def run(self, block: Block, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]) -> None:

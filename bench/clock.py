@@ -99,14 +99,15 @@ def interleave(
         seconds = min(_warm_up(ready(name)) for _ in range(2))
         if device.type == "cpu" and name not in prepare and 0 < seconds < LEAST_SECONDS:
             samples[name].repeats = math.ceil(LEAST_SECONDS / seconds)
-    tell, sung = canary or _nothing, []
-    tell()
+    names, sung = list(subjects), []
+    if canary is not None:
+        canary()
     others = Watch(device)
     started, rounds, look, stopped = time.perf_counter(), 0, 2 * LEAST_ROUNDS, "budget"
     while rounds < least_rounds or time.perf_counter() - started < budget_seconds:
         if canary is not None:
             sung.append(stopwatch.measure(canary, 1)[0])
-        for name in list(subjects) if rounds % 2 == 0 else list(reversed(subjects)):
+        for name in names if rounds % 2 == 0 else reversed(names):
             mine, work = samples[name], ready(name)
             seconds, cpu_seconds, launch_seconds = stopwatch.measure(work, mine.repeats)
             mine.seconds.append(seconds)
@@ -152,7 +153,7 @@ def canary(device: torch.device) -> Work:
 
 def captured(work: Work, device: torch.device) -> Work:
     """`work` as a CUDA graph, so that a sample holds no launching; raises RuntimeError where it cannot be captured."""
-    stream = torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         for _ in range(3):

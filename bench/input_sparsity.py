@@ -14,7 +14,7 @@ from .record import Measurement
 from .sparsity import CHUNK, Tally, _measurements, count_rows
 
 MOST_CHUNKS = 8
-"""Chunks of 128 queries that are looked at, spread over the sequence: weights of long sequences cost as much as runs."""
+"""Chunks of 128 queries that are looked at, spread over the sequence: the weights of all would take too long."""
 
 
 def on_inputs(variants: Sequence[Variant], run: Callable[[], object], heads: int) -> Iterator[Measurement]:

@@ -34,6 +34,8 @@ class Longest:
 def longest(attempt: Callable[[int], Verdict], first: int = FIRST, last: int = LAST) -> Longest:
     """The longest length that fits, to a sixteenth of itself, if what fits at one length fits at every shorter one.
 
+    Where time ends the search it is the last of doubled lengths.
+
     >>> longest(lambda length: "fits" if length <= 5000 else "memory")
     Longest(length=4864, stopped='memory')
     """
@@ -45,7 +47,8 @@ def longest(attempt: Callable[[int], Verdict], first: int = FIRST, last: int = L
             fits, length = length, 2 * length
         else:
             fails, stopped = length, verdict
-    while fails and fits and fails - fits > max(GRAIN, PRECISION * fits):
+    # where time ends the search, trying lengths between would take that time again and again
+    while stopped == "memory" and fits and fails - fits > max(GRAIN, PRECISION * fits):
         middle = (fits + fails) // 2 // GRAIN * GRAIN
         if not fits < middle < fails:
             break

@@ -18,9 +18,9 @@ from ..tasks.contract import DataPlace
 from ..tasks.data import place
 from ..tasks.points import Point, TimedTask
 from ..variants.contract import AttentionShape, Variant
+from .backbone import BuildVariant
 from .errors import AttnbenchError, Unsupported
 from .lanes.costs import memory
-from .backbone import BuildVariant
 from .lanes.desk import is_out_of_memory
 from .lanes.point import PointSetup
 from .memory import at_most
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def answer(errand: Errand, length: int, here: DataPlace) -> dict[str, Any]:
-    """`peak`: bytes that the length takes; `memory`: True where it was refused them; `error`: why it cannot be tried."""
+    """`peak`: bytes that a length takes; `memory`: True where it was refused them; `error`: why it cannot be tried."""
     device = torch.device(errand.device)
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory

@@ -78,7 +78,9 @@ QUANTITIES: dict[str, Quantity] = {
     "canary_seconds": Quantity(
         "seconds", "", "a fixed piece of work, once a round; `where.drift` is the share by which it slowed down"
     ),
-    "host_bound": Quantity("fraction", "lower", "share of samples in which the host was timed, launching, and not the GPU"),
+    "host_bound": Quantity(
+        "fraction", "lower", "share of samples in which the host was timed, launching, and not the GPU"
+    ),
     "gpu_clock": Quantity("MHz", "", "clock of the GPU's processors when the samples ended"),
     "gpu_temperature": Quantity("°C", "", "temperature of the GPU when the samples ended"),
     "examples_per_second": Quantity("1/second", "higher", "examples per second of training, from the median step"),
@@ -90,20 +92,28 @@ QUANTITIES: dict[str, Quantity] = {
     # work, by counting matrix products
     "flops": Quantity("FLOP", "lower", "matrix products of one unit of work; `where.how` they were counted"),
     "dense_flops": Quantity("FLOP", "", "what the two products of dense attention would need for the same"),
-    "traffic_bytes": Quantity("bytes", "lower", "bytes that all operators read and wrote, each as if nothing were cached"),
+    "traffic_bytes": Quantity(
+        "bytes", "lower", "bytes that all operators read and wrote, each as if nothing were cached"
+    ),
     "arithmetic_intensity": Quantity("FLOP/byte", "", "flops over traffic_bytes"),
-    "peak_share": Quantity("× peak", "higher", "flops per second over the best matrix product measured on this machine"),
+    "peak_share": Quantity(
+        "× peak", "higher", "flops per second over the best matrix product measured on this machine"
+    ),
     "copy_share": Quantity("× peak", "higher", "traffic per second over the best copy measured on this machine"),
     # memory
     "peak_bytes": Quantity(
         "bytes", "lower", "peak of allocated memory over one unit of what is timed, with parameters and optimiser"
     ),
     "reserved_bytes": Quantity("bytes", "lower", "peak reserved by the CUDA allocator over the same"),
-    "longest_length": Quantity("tokens", "higher", "longest sequence that runs in `where.memory_bytes`; `where.stopped` by"),
+    "longest_length": Quantity(
+        "tokens", "higher", "longest sequence that runs in `where.memory_bytes`; `where.stopped` by"
+    ),
     "state_bytes": Quantity("bytes", "lower", "decode state per sequence, all layers, at `where.length` tokens"),
     # what attention does
     "declared_density": Quantity("fraction", "", "share of allowed score entries that the mechanism says it computes"),
-    "sparsity": Quantity("fraction", "", "share of allowed weights that are exactly zero, on real validation batches or drawn inputs"),
+    "sparsity": Quantity(
+        "fraction", "", "share of allowed weights that are exactly zero, on real validation batches or drawn inputs"
+    ),
     "block_sparsity": Quantity(
         "fraction", "", "share of square blocks of side `where.block` without a positive weight"
     ),
@@ -114,7 +124,9 @@ QUANTITIES: dict[str, Quantity] = {
         "nats", "", "generalised Jensen-Shannon divergence between the heads of `where.layer`, over real queries"
     ),
     "positional_attention": Quantity(
-        "fraction", "", "mean weight that a head puts at its favourite offset, of `where.offsets`; the highest of the heads"
+        "fraction",
+        "",
+        "mean weight that a head puts at its favourite offset, of `where.offsets`; the highest of the heads",
     ),
     "alpha": Quantity("", "", "learned alpha of an entmax head"),
 }

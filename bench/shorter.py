@@ -24,9 +24,7 @@ def failed_shorter(
         if record.digest == digest and record.machine.id == machine_id and _family(record.cell) == _family(cell):
             newest[record.key] = record
     length = length_of(cell.task)
-    failures = {
-        length_of(record.cell.task): record for record in newest.values() if record.outcome is not Outcome.OK
-    }
+    failures = {length_of(record.cell.task): record for record in newest.values() if record.outcome is not Outcome.OK}
     shorter = [failed for failed in failures if failed < length]
     return failures[max(shorter)] if shorter else None
 

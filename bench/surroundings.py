@@ -35,7 +35,7 @@ def surroundings(frame: Frame, timings: Mapping[int, Mapping[str, Timing]]) -> I
         worst = max(moved.values(), key=lambda m: abs(_drift(m)))
         yield Footnote(
             topic="canary", warning=True,
-            text=f"fixed work changed its time by {100 * _drift(worst):+.0f} % inside a block (length {_listed(moved)})",
+            text=f"at length {_listed(moved)} fixed work changed its time meanwhile by {100 * _drift(worst):+.0f} %",
         )  # fmt: skip
     if canaries:
         usual = median(m.value for m in canaries.values())
@@ -58,9 +58,7 @@ def _null_controls(timings: Mapping[int, Mapping[str, Timing]]) -> Iterator[Foot
     found = {length: controls(dict(by_name)) for length, by_name in timings.items()}
     # every block and every timed variant is one more chance to find a difference where there is none
     chances = sum(len(by_name) + len(found[length]) for length, by_name in timings.items())
-    apart = {
-        length: null for length, nulls in found.items() for null in nulls if null.p_value() * chances < 1 - LEVEL
-    }
+    apart = {length: null for length, nulls in found.items() for null in nulls if null.p_value() * chances < 1 - LEVEL}
     if apart:
         worst = ratio(max(apart.values(), key=lambda null: abs(null.value)))
         yield Footnote(

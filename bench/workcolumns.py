@@ -1,4 +1,4 @@
-"""Work columns: what stands on a board of lengths beside the times: growth, memory, sparsity and distance to the limit."""
+"""Work columns: what stands on a board of lengths beside the times: growth, memory, sparsity, distance to the limit."""
 
 from __future__ import annotations
 
@@ -16,30 +16,42 @@ from .scaling import exponent, log_cost
 from .timings import Timing
 
 TILE = 64
+FITTED = "exponent of length, fitted over the upper half of the lengths, of"
 
 ByLength = Mapping[int, Mapping[str, Timing]]
 
 
 def work_columns(longest: Question | None) -> Iterator[Column]:
     """In the order of `work_entries`."""
-    yield Column(name="exponent", title="time ~ N^", better="lower", importance=3,
-                 description="exponent of time in length, fitted over the upper half of the lengths")  # fmt: skip
-    yield Column(name="peak_ratio", title="memory", unit="× reference", better="lower", importance=4,
-                 description="peak memory over the reference's at the longest length that both were measured at")  # fmt: skip
-    yield Column(name="memory_exponent", title="memory ~ N^", better="lower", importance=6,
-                 description="exponent of peak memory in length, over the upper half of the lengths")  # fmt: skip
-    yield Column(name="memory_crossover", title="saves memory", unit="tokens", better="lower", importance=6,
-                 description="smallest length from which it takes less memory than the reference at every larger one")  # fmt: skip
-    yield Column(name="block_sparsity", title=f"empty {TILE} × {TILE}", unit="fraction", importance=5,
-                 description=f"share of {TILE} × {TILE} blocks without a positive weight on these inputs, longest length")  # fmt: skip
-    yield Column(name="dividend", title="dividend", better="higher", importance=5,
-                 description="speed-up over the reference × density, declared or by blocks; 1 means all of the promised "
-                 "saving was realised")  # fmt: skip
-    yield Column(name="peak_share", title="of peak", unit="× peak", better="higher", importance=5,
-                 description="matrix products per second over the best measured on this machine, longest length")  # fmt: skip
+    yield Column(name="exponent", title="time ~ N^", better="lower", importance=3, description=f"{FITTED} time")
+    yield Column(
+        name="peak_ratio", title="memory", unit="× reference", better="lower", importance=4,
+        description="peak memory over the reference's, at the longest length that both were measured at",
+    )  # fmt: skip
+    yield Column(
+        name="memory_exponent", title="memory ~ N^", better="lower", importance=6, description=f"{FITTED} peak memory"
+    )
+    yield Column(
+        name="memory_crossover", title="saves memory", unit="tokens", better="lower", importance=6,
+        description="smallest length from which it takes less memory than the reference at every larger one",
+    )  # fmt: skip
+    yield Column(
+        name="block_sparsity", title=f"empty {TILE} × {TILE}", unit="fraction", importance=5,
+        description=f"share of {TILE} × {TILE} blocks without a positive weight on these inputs, at its longest length",
+    )  # fmt: skip
+    yield Column(
+        name="dividend", title="dividend", better="higher", importance=5,
+        description="speed-up over the reference × density, as declared or by blocks; 1: all it promises was saved",
+    )  # fmt: skip
+    yield Column(
+        name="peak_share", title="of peak", unit="× peak", better="higher", importance=5,
+        description="matrix products per second over the best measured on this machine, at its longest length",
+    )  # fmt: skip
     if longest is not None:
-        yield Column(name="longest", title="longest", unit="tokens", better="higher", importance=2,
-                     description="longest sequence that runs within the memory budget")  # fmt: skip
+        yield Column(
+            name="longest", title="longest", unit="tokens", better="higher", importance=2,
+            description="longest sequence that runs within the memory budget; + where time ended the search",
+        )  # fmt: skip
 
 
 def work_entries(frame: Frame, name: str, timings: ByLength, pays: str, longest: Question | None) -> Iterator[Entry]:

@@ -92,8 +92,10 @@ class Sweep(TimedTask):
         """This point, for as long as the preset says; raises SelectionError for an override of anything else."""
         for name, _ in preset.parameters:
             if name != "timing_seconds":
-                raise SelectionError(f"a sweep takes no {name!r} from a preset, only timing_seconds; its own "
-                                     "parameters say the rest, such as sweep[heads=8]")
+                raise SelectionError(
+                    f"a sweep takes no {name!r} from a preset, only timing_seconds; its own "
+                    "parameters say the rest, such as sweep[heads=8]"
+                )
         wanted = super().recipe(preset)
         known_point = {field.name: getattr(self.point, field.name) for field in fields(Point)}
         return Point(**known_point | {"timing_seconds": wanted.timing_seconds, "ranked": wanted.ranked})

@@ -34,7 +34,10 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Report device, versions, optional parts, data and folders, each with what to do where something is missing."""
-    findings = _noise(device, noise_seconds) if noise else [*_device(), *_packages(), *_folders(results), *_data(data_dir)]
+    if noise:
+        findings = _noise(device, noise_seconds)
+    else:
+        findings = [*_device(), *_packages(), *_folders(results), *_data(data_dir)]
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
         return
@@ -63,8 +66,9 @@ def _noise(device: str | None, seconds: float) -> list[Finding]:
     return [
         Finding(
             subject="null control",
-            state=f"softmax against itself: {null.value:.3f}× ({null.low:.3f} to {null.high:.3f}), {found.rounds} rounds "
-            f"of {TASK}; {found.separated} of {windows} windows of {seconds / windows:.0f} s leave 1 out",
+            state=f"softmax against itself: {null.value:.3f}× ({null.low:.3f} to {null.high:.3f}), "
+            f"{found.rounds} rounds of {TASK}; {found.separated} of {windows} windows of "
+            f"{seconds / windows:.0f} s leave 1 out",
             remedy=quiet if found.separated > 1 else "",
         ),
         Finding(

@@ -97,9 +97,8 @@ def run(
         listed = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
         typer.echo(f"\nNot all cells are ok: {listed}; reasons are on the board, `--retry` runs them again.", err=True)
     # that a length is beyond a variant is what a sweep is there to find out
-    expected = {"unsupported", "out_of_memory", "timeout"}
-    grave = [r for r in live.failures if r.outcome not in (expected if campaign.is_swept(r.cell.task) else {"unsupported"})]
-    if grave:
+    expected = {True: {"unsupported", "out_of_memory", "timeout"}, False: {"unsupported"}}
+    if any(record.outcome not in expected[campaign.is_swept(record.cell.task)] for record in live.failures):
         raise typer.Exit(1)
 
 

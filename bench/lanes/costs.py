@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ..calibration import Peaks, peaks
 from ..cell import REFERENCE
@@ -57,7 +58,7 @@ def costs(setup: Setup, subject: Subject, name: str, timing: Timing, limits: Pea
 def _surroundings(timing: Timing, name: str) -> Iterator[Measurement]:
     """What else happened on the machine during the samples."""
     if timing.foreign.cores is not None:
-        note = {"note": timing.foreign.note} if timing.foreign.note else {}
+        note: dict[str, Any] = {"note": timing.foreign.note} if timing.foreign.note else {}
         yield Measurement.of("foreign_load", timing.foreign.cores, threshold=CORES, **note)
     if timing.canary:
         raw = timing.canary if name == REFERENCE else ()
@@ -66,7 +67,9 @@ def _surroundings(timing: Timing, name: str) -> Iterator[Measurement]:
         yield Measurement.of("host_bound", timing.samples[name].host_bound)
     gpu = timing.foreign.gpu
     if gpu is not None:
-        throttled = {"throttled": ", ".join(timing.foreign.throttled)} if timing.foreign.throttled else {}
+        throttled: dict[str, Any] = {}
+        if timing.foreign.throttled:
+            throttled["throttled"] = ", ".join(timing.foreign.throttled)
         yield Measurement.of("gpu_clock", gpu.clock_mhz, memory_mhz=gpu.memory_clock_mhz, watts=gpu.watts, **throttled)
         yield Measurement.of("gpu_temperature", gpu.celsius)
 

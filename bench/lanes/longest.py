@@ -18,7 +18,7 @@ from ..errors import Unsupported
 from ..longest import Longest, Verdict, longest
 from ..record import Measurement, Outcome, Record
 from .desk import Desk, Sheet, builder
-from .point import shape_of
+from .point import LEAST_LIMIT, shape_of
 
 STARTING_SECONDS = 120.0
 """What a child may take to import and to answer for the first time, beyond the time of a point."""
@@ -65,7 +65,7 @@ class Prober:
     def attempt(self, length: int) -> Verdict:
         """Whether `length` fits; a child that dies has wanted more memory than there is. Raises Unsupported."""
         self.desk.send({"event": "subject", "key": self.cell.key})
-        patience = self.point.timing_seconds
+        patience = max(self.point.timing_seconds, LEAST_LIMIT)
         if self.child is None:
             self.child = self._start()
             patience += STARTING_SECONDS

@@ -62,7 +62,8 @@ class PointSetup(Setup):
         build: Callable[[Spec, torch.device], BuildVariant] = builder,
     ) -> PointSetup:
         setup = cls(
-            recipe=point, device=device, mode=point.mode, sequences=point.batch, limit_seconds=max(point.timing_seconds, LEAST_LIMIT),
+            recipe=point, device=device, mode=point.mode, sequences=point.batch,
+            limit_seconds=max(point.timing_seconds, LEAST_LIMIT),
             units=DECODED if point.decoding else 1, real=point.batch * (1 if point.decoding else point.real),
             padded=point.batch * (1 if point.decoding else point.length), bare=point.level == "attention",
             point=point, task=task, mask=mask_of(point, device), build=build,

@@ -28,7 +28,7 @@ from .subject import Setup, Subject
 from .training import TrainingSteps
 
 SPARED = 0.05
-"""Share of the free memory that is left to others: where a variant wants more, its allocation fails and nothing dies."""
+"""Share of the free memory left to others: where a variant wants more, its allocation fails and nothing dies."""
 
 
 class TooSlow(Exception):

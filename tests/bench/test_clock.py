@@ -63,5 +63,57 @@ def test_it_says_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(monkeypatch, a=[1.0], b=[1.0])
     told: list[str] = []
     interleave(script.subjects, reference="a", device=CPU, budget_seconds=0.0, before=told.append)
-    assert told[:4] == ["a", "b", "a", "b"]
-    assert len(told) == 2 + 2 * LEAST_ROUNDS
+    assert told[:6] == ["a", "a", "b", "b", "a", "b"]
+    assert len(told) == 4 + 2 * LEAST_ROUNDS
+
+
+def test_short_work_on_a_cpu_is_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = [0.0], []
+
+    def work() -> None:
+        calls.append(1)
+        now[0] += 1e-4
+
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    timing = interleave({"a": work}, reference="a", device=CPU, budget_seconds=0.0)
+    assert timing.samples["a"].repeats == 20
+    assert timing.samples["a"].seconds == pytest.approx([1e-4] * LEAST_ROUNDS)
+    assert len(calls) == 2 + 20 * LEAST_ROUNDS
+
+
+def test_what_must_be_prepared_is_prepared_before_each_sample_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[1.0])
+    script.subjects["a"]()
+    done: list[str] = []
+    interleave(
+        script.subjects, reference="a", device=CPU, budget_seconds=0.0,
+        prepare={"a": lambda: done.append("prepared")},
+    )  # fmt: skip
+    assert len(done) == 2 + LEAST_ROUNDS
+
+
+def test_the_canary_is_heard_once_a_round_and_tells_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[1.0], bird=[1.0, 1.0, 1.0, 1.5, 1.5, 1.5])
+    bird = script.subjects.pop("bird")
+    timing = interleave(
+        script.subjects, reference="a", device=CPU, budget_seconds=0.0, least_rounds=6, canary=bird
+    )  # fmt: skip
+    assert timing.canary == (1.0, 1.0, 1.0, 1.5, 1.5, 1.5)
+    assert timing.drift == pytest.approx(0.5)
+
+
+def test_rounds_end_even_where_work_takes_no_time_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[0.001], b=[0.001, 0.01])
+    timing = interleave(script.subjects, reference="a", device=CPU, budget_seconds=1e9)
+    assert (timing.stopped, timing.rounds) == ("rounds", clock.MOST_ROUNDS)
+
+
+def test_a_sample_is_bound_by_the_host_where_launching_took_as_long() -> None:
+    samples = clock.Samples(seconds=[1.0, 1.0, 1.0, 1.0], launch_seconds=[0.1, 0.95, 1.2, 0.2])
+    assert samples.host_bound == 0.5
+    assert clock.Samples(seconds=[1.0]).host_bound == 0.0
+
+
+def test_the_canary_is_the_same_work_every_time() -> None:
+    work = clock.canary(CPU)
+    assert torch.equal(work(), clock.canary(CPU)())

@@ -38,7 +38,7 @@ def test_nothing_fits() -> None:
 
 
 def test_it_says_when_time_and_not_memory_was_the_end() -> None:
-    assert attempts(1000, "time")[0].stopped == "time"
+    assert attempts(1000, "time")[0] == Longest(length=512, stopped="time")
 
 
 def test_it_says_when_nothing_failed_at_all() -> None:
