@@ -62,7 +62,7 @@ def audit(root: Path) -> Audit:
     """
     folder = root / "records"
     if not folder.is_dir():
-        raise StoreError(f"expected a folder {folder} with *.jsonl files, found none")
+        raise StoreError(f"expected a folder {folder} with *.jsonl files, found none; name the folder that holds it")
     findings: list[Finding] = []
     sound: list[Record] = []
     count = 0

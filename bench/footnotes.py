@@ -18,6 +18,7 @@ from .frontier import frontier, frontier_shares
 from .intervals import LEVEL, Estimate
 from .matched import Curves, Rival, gap_at_equal_state, gap_at_equal_time
 from .question import Question
+from .ranks import difference_is_proven
 from .record import Machine
 from .score import BATCHES, CAP, ratio
 from .timings import Timing, controls, floor_of
@@ -312,7 +313,7 @@ def _null_control(facts: Facts) -> Iterator[Footnote]:
     found = ratio(widest)
     floor = math.expm1(floor_of(facts.timings))
     # every timed variant is one more chance to find a difference where there is none
-    separates = [n for n in nulls if n.p_value() * (len(facts.timings) + len(nulls)) < 1 - LEVEL]
+    separates = [n for n in nulls if difference_is_proven(n, len(facts.timings) + len(nulls))]
     text = (
         f"{REFERENCE} timed under a second name came out at {found.value:.3f}× ({found.low:.3f}–{found.high:.3f}); "
         f"≈ marks differences within this noise floor of {100 * floor:.1f} %"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -35,7 +33,7 @@ class StoredPredictions:
             if not self.told:
                 self.told = True
                 why = error if isinstance(error, StoreError) else f"{name} is not a readable .npz of predictions"
-                typer.echo(f"not all predictions are paired by example: {why}", err=True)
+                self.store.tell(f"not all predictions are paired by example: {why}")
             return None
         if kept.dtype == np.float64:
             return kept if kept.ndim == 2 else None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..board import Board
     from ..frame import Frame
     from ..question import Question
+    from ..store import Store
     from ..trials import Predictions
 
 Results = Annotated[Path, typer.Option("--results", help="Folder that holds the Records.")]
@@ -69,29 +70,39 @@ def leaderboard(
     ] = None,
 ) -> None:
     """Show who is right most often and what it costs, with intervals, from the Records of past runs."""
-    from ..question import Filter, questions
-    from ..taskboard import board_for_task
+    from ..shelf import boards_of
+    from ..suite import load_suite
 
-    frame, predictions = read(results)
-    wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
-    found = questions(frame, wanted)
-    if suite is not None:
-        boards = [_board_for_suite(frame, suite, found, predictions)]
-    elif lengths:
-        boards = _boards_for_lengths(frame, found, mode, 2)
-    else:
-        trained = [question for question in found if not question.cells(frame, "train", "baseline").empty]
-        curves = StoredCurves(predictions.store)
-        boards = [
-            board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin)
-            for question in trained
-        ]
-        boards += _boards_for_lengths(frame, [question for question in found if question not in trained], mode, 1)
+    filters = {"task": task, "preset": preset, "selection": selection, "fidelity": fidelity, "machine": machine}
+    asked = [filters, repr(load_suite(suite)) if suite is not None else None, lengths, mode.value, margin]
+    store = _store(results)
+    boards = boards_of(store, asked, lambda: _boards(store, filters, suite, lengths, mode, margin))
     if published:
         from ..published import beside
 
         boards = beside(boards, suite)
     show(boards, format, out)
+
+
+def _boards(
+    store: Store, filters: dict[str, str | None], suite: str | None, lengths: bool, mode: Mode, margin: float | None
+) -> list[Board]:
+    from ..question import Filter, questions
+    from ..taskboard import board_for_task
+
+    frame, predictions = read_store(store)
+    found = questions(frame, Filter(**filters))
+    if suite is not None:
+        return [_board_for_suite(frame, suite, found, predictions)]
+    if lengths:
+        return _boards_for_lengths(frame, found, mode, 2)
+    trained = [question for question in found if not question.cells(frame, "train", "baseline").empty]
+    curves = StoredCurves(store)
+    boards = [
+        board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin) for question in trained
+    ]
+    untrained = sorted(set(found) - set(trained))
+    return boards + _boards_for_lengths(frame, untrained, mode, 1)
 
 
 def show(boards: list[Board], format: Format, out: Path | None) -> None:
@@ -149,15 +160,24 @@ def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode, least: 
 
 def read(results: Path) -> tuple[Frame, StoredPredictions]:
     """The Records of a results folder; raises StoreError, saying what to run, where there are none."""
-    from ..cache import frame_of_store
-    from ..errors import StoreError
+    return read_store(_store(results))
+
+
+def _store(results: Path) -> Store:
     from ..store import Store
 
-    store = Store(results, notice=lambda text: typer.echo(text, err=True))
+    return Store(results, notice=lambda text: typer.echo(text, err=True))
+
+
+def read_store(store: Store) -> tuple[Frame, StoredPredictions]:
+    """As `read`, of a store at hand."""
+    from ..cache import frame_of_store
+    from ..errors import StoreError
+
     frame = frame_of_store(store)
     if frame.cells.empty:
         raise StoreError(
-            f"no Records in {results}{_elsewhere()}; make some with "
+            f"no Records in {store.root}{_elsewhere()}; make some with "
             "`attnbench run --variants rela,entmax15 --task lra-text`, or name a folder that has some with --results"
         )
     return frame, StoredPredictions(store)

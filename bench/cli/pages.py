@@ -90,7 +90,7 @@ def _exhibits(results: Path, wanted: Any, margin: float | None) -> list[Exhibit]
     found = questions(frame, wanted)
     curves = StoredCurves(predictions.store)
     trained = [question for question in found if not question.cells(frame, "train", "baseline").empty]
-    untrained = [question for question in found if question not in trained]
+    untrained = sorted(set(found) - set(trained))
     maps, room = StoredMaps(predictions.store), ROOM // max(len(trained), 1)
     of_tasks = [exhibit_of_task(frame, q, predictions, curves, margin, maps, room) for q in trained]
     swept = sweeps(frame, trained) + sweeps(frame, untrained, least=1)
