@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from attnbench.bench.board import Board, Column, Entry, Row
+from attnbench.bench.exhibit import Exhibit
 from attnbench.bench.published import (
     FAILED,
     FIVE,
@@ -13,6 +14,7 @@ from attnbench.bench.published import (
     beside,
     board_beside,
     boards_for_suite,
+    exhibits_beside,
     published,
 )
 from attnbench.bench.registry import TASKS, VARIANTS
@@ -122,3 +124,10 @@ def test_the_option_is_on_the_command() -> None:
     from attnbench.bench.cli.app import app
 
     assert "--published" in CliRunner().invoke(app, ["leaderboard", "--help"], env={"COLUMNS": "200"}).output
+
+
+def test_on_a_page_they_follow_our_exhibit() -> None:
+    mine = Exhibit(name="lra-text/quick", board=ours("lra-text"), commands={"softmax": "run"}, machines={})
+    first, second = exhibits_beside([mine])
+    assert first is mine and second.board == board_beside(ours("lra-text"), "lra-text")
+    assert not second.sources and not second.spots, "no Record of ours and no figure stands behind them"
