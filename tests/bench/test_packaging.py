@@ -40,7 +40,10 @@ def test_every_entry_point_names_something_that_is_defined():
             source = module_source(module)
             assert source, f"{name}: there is no {module}"
             text = source.read_text()
-            assert any(f"{word} {attribute}{end}" in text for word in ("class", "def") for end in ":("), name
+            # a plugin of pytest is a module as it stands
+            assert not attribute or any(
+                f"{word} {attribute}{end}" in text for word in ("class", "def") for end in ":("
+            ), name
 
 
 @pytest.fixture(scope="module")
