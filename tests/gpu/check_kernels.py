@@ -23,7 +23,7 @@ from attnbench.variants.contract import Variant
 
 VARIANTS = (
     "rela", "rela[norm=head]", "sparsemax", "entmax15", "entmax[alpha=1.25]", "entmax[alpha=learned]",
-    "local[window=64]", "routing[form=strict]", "linear", "additive-lm", "additive", "relative",
+    "local[query_block=64]", "routing[form=strict]", "linear", "additive-lm", "additive", "relative",
 )  # fmt: skip
 # (queries, keys, head_dim, causal, padding)
 SHAPES = ((512, 512, 64, False, False), (333, 333, 128, True, True), (100, 411, 80, True, False))
@@ -43,7 +43,8 @@ def errors(variant: Variant, truth: Variant, inputs: list[Tensor], mask: Mask, u
         gradients = torch.autograd.grad(output, leaves, upstream.to(dtype), allow_unused=True)
         found.append([output, *gradients])
     pairs = [(ours, true) for ours, true in zip(*found, strict=True) if ours is not None and true is not None]
-    return [float((ours.double() - true).abs().max() / true.abs().max().clamp(min=1e-12)) for ours, true in pairs]
+    pairs = [(ours.detach().double(), true.detach()) for ours, true in pairs]
+    return [float((ours - true).abs().max() / true.abs().max().clamp(min=1e-12)) for ours, true in pairs]
 
 
 def forced(selection: str, impl: str) -> str:

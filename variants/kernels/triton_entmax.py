@@ -74,7 +74,7 @@ def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
     """Tile sizes that fit registers and shared memory as compiled for compute capability 9.0; not tuned on a GPU."""
     dim = padded(head_dim)
     if dtype == torch.float32:
-        return Tiles(rows=64, columns=32, warps=4) if dim <= 64 else Tiles(rows=32, columns=32, warps=4)
+        return Tiles(rows=64 if dim <= 64 else 32, columns=32 if dim <= 128 else 16, warps=4)
     if dim <= 128:
         return Tiles(rows=128, columns=64, warps=8, stages=3 if dim <= 64 else 2)
     return Tiles(rows=64, columns=32, warps=8, stages=2)
