@@ -62,7 +62,10 @@ def leaderboard(
         bool, typer.Option("--published", help="Show what papers reported beside ours; never ranked with ours.")
     ] = False,
     lengths: Annotated[bool, typer.Option("--lengths", help="Cost over lengths instead of quality.")] = False,
-    mode: Annotated[Mode, typer.Option("--mode", help="Which time a board of cost alone shows.")] = Mode.STEP,
+    mode: Annotated[
+        Mode | None,
+        typer.Option("--mode", help="Which time a board of cost alone shows (default: each that was taken)."),
+    ] = None,
     format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
     margin: Margin = None,
     out: Annotated[
@@ -74,7 +77,7 @@ def leaderboard(
     from ..suite import load_suite
 
     filters = {"task": task, "preset": preset, "selection": selection, "fidelity": fidelity, "machine": machine}
-    asked = [filters, repr(load_suite(suite)) if suite is not None else None, lengths, mode.value, margin]
+    asked = [filters, repr(load_suite(suite)) if suite is not None else None, lengths, mode and mode.value, margin]
     store = _store(results)
     boards = boards_of(store, asked, lambda: _boards(store, filters, suite, lengths, mode, margin))
     if published:
@@ -85,7 +88,12 @@ def leaderboard(
 
 
 def _boards(
-    store: Store, filters: dict[str, str | None], suite: str | None, lengths: bool, mode: Mode, margin: float | None
+    store: Store,
+    filters: dict[str, str | None],
+    suite: str | None,
+    lengths: bool,
+    mode: Mode | None,
+    margin: float | None,
 ) -> list[Board]:
     from ..question import Filter, questions
     from ..taskboard import board_for_task
@@ -148,11 +156,11 @@ def _board_for_suite(frame: Frame, name: str, found: list[Question], predictions
     return board_for_suite(frame, name, sorted(of_suite), predictions=predictions, wanted=tasks)
 
 
-def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode, least: int) -> list[Board]:
+def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode | None, least: int) -> list[Board]:
     from ..errors import SelectionError
-    from ..lengthboard import board_for_lengths, sweeps
+    from ..lengthboard import boards_over_lengths
 
-    boards = [board_for_lengths(frame, sweep, mode.value) for sweep in sweeps(frame, found, least)]
+    boards = boards_over_lengths(frame, found, mode.value if mode else None, least)
     if not boards and least > 1:
         raise SelectionError("no task was timed at two lengths or more; run one with a range such as [length=256..4k]")
     return boards
