@@ -33,11 +33,11 @@ def equals_twin(subject: Subject) -> Answer:
 
 
 def implementations_agree(subject: Subject) -> Answer:
-    """every `impl` that runs on the device equals the eager one in float64, within four times softmax's own error"""
+    """every `impl` that runs equals the eager one in float64, within four times softmax's error or eager's own"""
     names = subject.source.implementations
     if EAGER not in names:
         return NotApplicable("it has one implementation")
-    twin = subject.like(dtype="float64", impl=EAGER)
+    twin, eager = subject.like(dtype="float64", impl=EAGER), subject.like(impl=EAGER)
     answers: list[Answer] = []
     for name in names:
         try:
@@ -45,11 +45,14 @@ def implementations_agree(subject: Subject) -> Answer:
         except Unsupported as refusal:
             answers.append(NotApplicable(f"impl={name}: {refusal}"))
         else:
-            answers.extend(_comparisons(subject.native, module, twin, f"impl={name}"))
+            answers.extend(_comparisons(subject.native, module, twin, f"impl={name}", eager))
     return worst(answers)
 
 
-def _comparisons(view: View, module: Variant, twin: Variant, name: str) -> Iterator[Answer]:
+def _comparisons(
+    view: View, module: Variant, twin: Variant, name: str, eager: Variant | None = None
+) -> Iterator[Answer]:
+    """`eager`: the twin in the precision of `view`; where scores are large it may err more than softmax does."""
     found = replace(view, module=module)
     exact = View(twin, replace(view.shape, dtype="float64"), 0.0, view.seed)
     softmax = replace(view, module=Reference(view.shape).eval())
@@ -64,6 +67,9 @@ def _comparisons(view: View, module: Variant, twin: Variant, name: str) -> Itera
         for mask in (None,) if keep is None else (None, keep):
             own = _errors(found, exact, inputs, mask)
             reference = _errors(softmax, softmax_exact, inputs, mask)
+            if eager is not None:
+                unavoidable = _errors(replace(view, module=eager), exact, inputs, mask)
+                reference = [max(pair) for pair in zip(reference, unavoidable, strict=True)]
             for part, error, yardstick in zip(("output", "query", "key", "value"), own, reference, strict=True):
                 what = part if part == "output" else f"gradient of {part}"
                 detail = f"{what} of {name}, {length} long{'' if mask is None else ' with padding'}"
