@@ -86,13 +86,11 @@ def run(
             machine=campaign.machine.id,
         )
     if suite is not None and task is None and len(trained) > 1:
-        leaderboard(
-            results=results,
-            suite=suite,
-            preset=str(campaign.preset),
-            selection=asked.selection,
-            machine=campaign.machine.id,
-        )
+        try:
+            leaderboard(results=results, suite=suite, preset=str(campaign.preset), selection=asked.selection)
+        except SelectionError as error:
+            # the folder also holds Records that must not be mixed with these; the tasks' own boards stand above
+            typer.echo(f"\nno board of the suite {asked.name}: {error}", err=True)
     if failed:
         listed = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
         typer.echo(f"\nNot all cells are ok: {listed}; reasons are on the board, `--retry` runs them again.", err=True)
