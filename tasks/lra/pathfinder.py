@@ -104,7 +104,7 @@ class Contours(Task):
                 fidelity="regenerated",
                 ready=True,
                 detail="made on this machine",
-                estimate=self.estimate(self.examples),
+                estimate=f"{self.estimate(self.examples)}; less for a preset that asks for fewer",
             ),
         ]
 
