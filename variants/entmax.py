@@ -67,6 +67,7 @@ class _Sparse(ScoredVariant):
 
     def alpha(self) -> Tensor:
         """alpha of each head, (heads,)."""
+        assert self.fixed_alpha is not None
         return torch.full((self.shape.heads,), self.fixed_alpha)
 
     def supports(self, shape: AttentionShape) -> str | None:

@@ -4,8 +4,8 @@
 
 Inputs are standard normal, [batch, heads, length, head_dim]; `spread` scales the queries, so that small ones make dense
 weights. Every subject is first compared with the eager path in float64 on a small input. Ratios are medians over
-interleaved rounds, with the half-width of the 95 % interval of their mean logarithm; the reference a second time shows
-the noise. ReLA includes its gated norm.
+interleaved rounds, with the half-width of the 95 % interval of their mean logarithm; `cpu` is the ratio of processor
+time, which a busy machine disturbs less; the reference a second time shows the noise. ReLA includes its gated norm.
 """
 
 import argparse
@@ -132,15 +132,17 @@ def main() -> None:
     )
     reference = timing.samples[REFERENCE].seconds
     print(f"{chosen.shape} float32, {chosen.threads} threads, {timing.rounds} rounds, {torch.__version__}")
-    print(f"{REFERENCE}: {1e3 * statistics.median(reference):.0f} ms; others used {timing.foreign_cores} cores")
-    print(f"{'subject':44} {'ratio':>7} {'± %':>5} {'density':>8} {'error':>8}")
+    print(f"{REFERENCE}: {1e3 * statistics.median(reference):.0f} ms; what others used: {timing.foreign}")
+    print(f"{'subject':44} {'ratio':>7} {'± %':>5} {'cpu':>7} {'density':>8} {'error':>8}")
     for label, samples in timing.samples.items():
         row = rows.setdefault(label, {})
         row["ratio"] = statistics.median(a / b for a, b in zip(samples.seconds, reference, strict=True))
+        busy = timing.samples[REFERENCE].cpu_seconds
+        row["cpu_ratio"] = statistics.median(a / b for a, b in zip(samples.cpu_seconds, busy, strict=True))
         row["half_width"] = ratio_half_width(samples.seconds, reference)
         row["seconds"] = statistics.median(samples.seconds)
         shown = f"{row['density']:8.4f} {row['error']:8.1e}" if "density" in row else ""
-        print(f"{label:44} {row['ratio']:7.3f} {100 * row['half_width']:5.1f} {shown}")
+        print(f"{label:44} {row['ratio']:7.3f} {100 * row['half_width']:5.1f} {row['cpu_ratio']:7.3f} {shown}")
     if chosen.memory:
         for label, peaks in memory(chosen.names.split(";"), chosen.only.split(","), heads, head_dim).items():
             rows.setdefault(label, {}).update(peaks)

@@ -1,4 +1,4 @@
-"""Maps of a block of scores to weights, forward and backward, without a loop that depends on the data: to be compiled."""
+"""Maps of a block of scores to weights, forward and backward, to be compiled: no loop depends on the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks: attention over a block of queries and heads at a time on CPU, forward and backward, in plain torch or compiled.
+"""Blocks: attention over a block of queries and heads at a time on CPU, in plain torch or compiled.
 
 Nothing of queries × keys outlives its block: the backward computes the scores again, and the weights from what the
 forward kept of each row, two numbers. Shapes inside a block: query (heads, rows, head_dim), already scaled; key and
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
 from torch.fx.experimental import _config as shape_config
 
 from ..contract import Mask, accumulator
@@ -32,7 +31,7 @@ Differentiate = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]]
 class Form:
     """One map from scores to weights, as functions of a block, to be run as they are or compiled.
 
-    attend(query, key, value, keep, at, alpha) -> (output, level): `level`, (heads, rows, 2), is what the backward needs.
+    attend(query, key, value, keep, at, alpha) -> (output, level): what the backward needs, (heads, rows, 2).
     differentiate(query, key, value, keep, at, alpha, level, upstream, learns) -> gradients of query as scaled, key,
     value and, where `learns`, alpha (heads, 1, 1). `alpha`: (heads, 1, 1), or None where the map has none.
     """
@@ -70,10 +69,11 @@ class _Blocked(torch.autograd.Function):
             block = q[heads, rows], k[heads, keys], v[heads, keys], *rest
             output[heads, rows], level[heads, rows] = _run(form.attend, compiled, block)
         ctx.save_for_backward(query, key, value, alpha, level)
-        return output.unflatten(0, query.shape[:2])
+        shaped: Tensor = output.view(*query.shape[:2], *output.shape[1:])
+        return shaped
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, alpha, level = ctx.saved_tensors
         scale: float = query.shape[-1] ** -0.5
@@ -90,9 +90,7 @@ class _Blocked(torch.autograd.Function):
             if to_alpha is not None:
                 to_alpha[heads] += found[3]
         gradients = (to_query.mul_(scale), to_key, to_value)
-        shaped = [
-            g.unflatten(0, query.shape[:2]).to(x.dtype) for g, x in zip(gradients, (query, key, value), strict=True)
-        ]
+        shaped = [g.view(*x.shape).to(x.dtype) for g, x in zip(gradients, (query, key, value), strict=True)]
         for_alpha = None if to_alpha is None else to_alpha.view(query.shape[:2]).sum(0).to(alpha.dtype)
         return *shaped, for_alpha, None, None, None
 
@@ -135,7 +133,7 @@ def _run(function: Callable[..., Any], compiled: bool, block: tuple[Tensor | Non
     if not compiled or 1 in (*query.shape, key.shape[1]):
         return function(*block, *more)
     # one code for all blocks: sizes that happen to be equal, and strides, would be compiled for as well
-    with shape_config.patch(use_duck_shape=False):
+    with shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
         return _compiled(function)(*(None if x is None else x.contiguous() for x in block), *more)
 
 

@@ -38,9 +38,9 @@ _PLAIN_FLAGS = ("-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT")
 
 @cache
 def failure() -> str | None:
-    """None where the kernels are loaded, as torch.ops.attnbench_cpu; else why they cannot be. Builds at the first call."""
+    """None where the kernels are loaded, as torch.ops.attnbench_cpu; else why they cannot be. Builds at first call."""
     try:
-        torch.ops.load_library(str(_built()))
+        torch.ops.load_library(str(_built()))  # type: ignore[no-untyped-call]
     except Exception as error:
         # whatever a toolchain may raise: the caller has other paths, and needs the reason alone
         return _reason(error)

@@ -43,7 +43,7 @@ class _Attention(torch.autograd.Function):
         return unflat(output, query.to(value.dtype))
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, alpha, excess, *found = ctx.saved_tensors
         packing: Packing = ctx.packing

@@ -52,4 +52,4 @@ def flat(x: Tensor) -> Tensor:
 
 
 def unflat(x: Tensor, like: Tensor) -> Tensor:
-    return x[..., : like.shape[-1]].unflatten(0, like.shape[:2]).to(like.dtype)
+    return x.view(*like.shape[:2], *x.shape[1:])[..., : like.shape[-1]].to(like.dtype)

@@ -31,7 +31,7 @@ class _Sums(torch.autograd.Function):
         return unflat(torch.ops.attnbench_cpu.rela_forward(*packed, packing.limits, ctx.scale), query.float())
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value = ctx.saved_tensors
         packing: Packing = ctx.packing
