@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from attnbench.bench.backbone import Encoder
+from attnbench.bench.kinds.classification import Classifying
 from attnbench.bench.record import Provenance
 from attnbench.bench.train import Trainer, to_device
-from attnbench.tasks.contract import Dataset, Classification, Recipe, Split
+from attnbench.tasks.contract import Classification, Dataset, Recipe, Split
 from attnbench.variants import build
 
 CPU = torch.device("cpu")
@@ -36,8 +37,11 @@ def data() -> Dataset:
     )
 
 
+KIND = Classifying(Classification(vocabulary=257, classes=2), RECIPE)
+
+
 def model() -> Encoder:
-    return Encoder(Classification(vocabulary=257, classes=2), RECIPE, lambda shape: build("softmax", shape), 0)
+    return KIND.model(lambda shape: build("softmax", shape), 0)
 
 
 def bare(dataset: Dataset) -> float:
@@ -58,7 +62,7 @@ def bare(dataset: Dataset) -> float:
 def harness(dataset: Dataset, folder: Path, number: int) -> float:
     """Seconds of the trainer's own loop as it counts them, which leaves evaluation and checkpoint files out."""
     file = folder / f"{number}.pt"
-    return Trainer(model(), dataset, RECIPE, task="t", seed=0, device=CPU, checkpoint=file).run().seconds
+    return Trainer(KIND, model(), dataset, task="t", seed=0, device=CPU, checkpoint=file).run().seconds
 
 
 @pytest.mark.benchmark(group="overhead")
