@@ -220,3 +220,10 @@ def test_the_contract_counts_however_a_plugin_imports_it(tmp_path, monkeypatch):
     monkeypatch.setattr("attnbench.bench.digest.VARIANT_CONTRACT", other)
     attnbench.bench.digest._closure_hash.cache_clear()
     assert digest_of(plugin, None, "train").split("-")[2] != before
+
+
+def test_native_sources_and_their_headers_belong_to_the_variant():
+    """A C++ file of the same name beside a module that is imported, and what it includes from there."""
+    names = {file.name for file in closure(PACKAGE / "variants" / "entmax.py", PACKAGE / "variants")}
+    assert {"cpu_entmax.py", "cpu_entmax.cpp", "cpu_gemm.h", "cpu_solver.h", "cpu_rows.h"} <= names
+    assert "cpu_rela.cpp" not in names
