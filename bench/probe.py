@@ -17,14 +17,13 @@ import torch
 from ..tasks.contract import DataPlace
 from ..tasks.data import place
 from ..tasks.points import Point, TimedTask
-from ..variants.contract import AttentionShape, Variant
-from .backbone import BuildVariant
-from .errors import AttnbenchError, Unsupported
+from .errors import AttnbenchError
 from .lanes.costs import memory
 from .lanes.desk import is_out_of_memory
+from .lanes.passed import ungated
 from .lanes.point import PointSetup
 from .memory import at_most
-from .registry import TASKS, VARIANTS
+from .registry import TASKS
 from .spec import Spec
 
 SLACK_BYTES = 2**30
@@ -89,19 +88,6 @@ def peak(errand: Errand, length: int, here: DataPlace, device: torch.device) -> 
     setup = PointSetup.of(task, point, dataset, device, ungated)
     measured = next(m for m in memory(setup, setup.subject(Spec.parse(errand.variant))) if m.name == "peak_bytes")
     return measured.value
-
-
-def ungated(spec: Spec, device: torch.device) -> BuildVariant:
-    """As `builder`, but the gate has been passed by the process that sent us."""
-
-    def build(shape: AttentionShape) -> Variant:
-        variant: Variant = VARIANTS.build(spec, shape)
-        reason = variant.supports(shape)
-        if reason:
-            raise Unsupported(reason)
-        return variant
-
-    return build
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from ..cell import Cell
 from ..errors import Unsupported
 from ..longest import Longest, Verdict, longest
 from ..record import Measurement, Outcome, Record
-from .desk import Desk, Sheet, builder
+from .desk import Desk, Sheet
+from .passed import remembering
 from .point import LEAST_LIMIT, shape_of
 
 STARTING_SECONDS = 120.0
@@ -26,10 +27,11 @@ STARTING_SECONDS = 120.0
 
 def longest_lengths(desk: Desk, sheets: dict[Cell, Sheet], task: TimedTask, point: Point) -> Iterator[Record]:
     """One Record a cell: the longest length that runs in `point.memory_bytes`, or an outcome where none does."""
+    build = remembering(desk.place.cache, desk.machine.id)
     for cell, sheet in sheets.items():
         desk.send({"event": "subject", "key": cell.key})
         try:
-            builder(cell.variant, desk.device)(shape_of(point, desk.device))
+            build(cell.variant, desk.device)(shape_of(point, desk.device))
             found = _search(desk, cell, point)
         except Exception as error:
             yield sheet.failure(error)

@@ -23,6 +23,7 @@ from ..spec import Spec
 from .costs import NULL, costs, memory, peaks_of
 from .desk import Desk, Sheet, implementation_of
 from .longest import longest_lengths
+from .passed import remembering
 from .point import PointSetup
 from .subject import Setup, Subject
 from .training import TrainingSteps
@@ -47,13 +48,14 @@ def time_cells(desk: Desk, cells: list[Cell]) -> Iterator[Record]:
         return
     room = available_bytes() if desk.device.type == "cpu" else None
     with at_most((1 - SPARED) * room) if room else nullcontext():
-        yield from _timed(desk, sheets, _setup(task, recipe, dataset, desk.device))
+        yield from _timed(desk, sheets, _setup(task, recipe, dataset, desk))
 
 
-def _setup(task: Task, recipe: Recipe, dataset: Dataset, device: torch.device) -> Setup:
+def _setup(task: Task, recipe: Recipe, dataset: Dataset, desk: Desk) -> Setup:
     if isinstance(task, TimedTask) and isinstance(recipe, Point):
-        return PointSetup.of(task, recipe, dataset, device)
-    return TrainingSteps.of(kind_of(task.problem(), recipe), dataset, device)
+        build = remembering(desk.place.cache, desk.machine.id)
+        return PointSetup.of(task, recipe, dataset, desk.device, build)
+    return TrainingSteps.of(kind_of(task.problem(), recipe), dataset, desk.device)
 
 
 def _timed(desk: Desk, sheets: dict[Cell, Sheet], setup: Setup) -> Iterator[Record]:
