@@ -27,7 +27,8 @@ STALL_SECONDS = 900.0
 
 ERROR_LINES = 20
 
-WORKER = (sys.executable, "-m", "attnbench.bench.worker")
+# -P: a file beside the person who runs it must not stand in for a module of the same name
+WORKER = (sys.executable, "-P", "-m", "attnbench.bench.worker")
 
 
 class WorkerError(AttnbenchError):

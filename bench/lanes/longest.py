@@ -95,7 +95,7 @@ class Prober:
             "memory_bytes": self.point.memory_bytes,
         }  # fmt: skip
         child = subprocess.Popen(
-            (sys.executable, "-m", "attnbench.bench.probe"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            (sys.executable, "-P", "-m", "attnbench.bench.probe"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
         )  # fmt: skip
         assert child.stdin
