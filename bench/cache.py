@@ -166,10 +166,10 @@ class Kept:
         self._sample_starts, self._samples = samples.offsets.to_numpy(), samples.flatten().to_numpy()
         self._rows: dict[int, dict[str, list[Measurement]]] = {}
 
-    def of(self, at: int, name: str) -> list[Measurement]:
+    def of(self, at: int) -> dict[str, list[Measurement]]:
         if at not in self._rows:
             self._rows[at] = self._row(at)
-        return self._rows[at].get(name, [])
+        return self._rows[at]
 
     def _row(self, at: int) -> dict[str, list[Measurement]]:
         found: dict[str, list[Measurement]] = {}

@@ -27,6 +27,8 @@ from .yardstick import Yardstick, yardstick_of
 HEAD_QUANTITIES = ("sparsity", "null_rate", "entropy", "attention_distance")
 SHOWN_NUMBERS = 12
 
+_PLACES = {name: at for at, name in enumerate(QUANTITIES)}
+
 
 def exhibit_of_task(
     frame: Frame,
@@ -161,9 +163,10 @@ def _sources(frame: Frame, cells: pd.DataFrame) -> Iterator[Source]:
 
 
 def _numbers(frame: Frame, at: int) -> list[str]:
-    found = []
-    for name in QUANTITIES:
-        for measurement in frame.numbers.of(at, name):
+    found: list[str] = []
+    measured = frame.numbers.of(at)
+    for name in sorted(measured.keys() & QUANTITIES.keys(), key=_PLACES.__getitem__):
+        for measurement in measured[name]:
             split, block = measurement.where.get("split", ""), measurement.where.get("block")
             of_block = f" of {block} × {block}" if block else ""
             found.append(f"{name}{of_block}{' ' if split else ''}{split} {measurement.value:.6g}")

@@ -33,8 +33,8 @@ class Numbers(Protocol):
     def heads(self) -> pd.DataFrame:
         """One row per number of one head: `at`, ascending, `name`, `layer`, `head`, `value`."""
 
-    def of(self, at: int, name: str) -> Sequence[Measurement]:
-        """Those over a whole model, of that name, in the Record of row `at`."""
+    def of(self, at: int) -> Mapping[str, Sequence[Measurement]]:
+        """Those over a whole model, by name, in the Record of row `at`."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Listed:
     """Numbers at hand."""
 
     heads: pd.DataFrame
-    overall: Mapping[tuple[int, str], Sequence[Measurement]]
+    overall: Mapping[int, Mapping[str, Sequence[Measurement]]]
 
-    def of(self, at: int, name: str) -> Sequence[Measurement]:
-        return self.overall.get((at, name), ())
+    def of(self, at: int) -> Mapping[str, Sequence[Measurement]]:
+        return self.overall.get(at, {})
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Frame:
 
     def number(self, name: str, at: int, **where: object) -> Measurement | None:
         """The first measurement `name` of the Record in row `at` whose `where` has these entries."""
-        for measurement in self.numbers.of(at, name):
+        for measurement in self.numbers.of(at).get(name, ()):
             if where.items() <= measurement.where.items():
                 return measurement
         return None
@@ -118,7 +118,7 @@ def frame_of(records: Iterable[Record]) -> Frame:
     """
     rows: list[dict[str, Any]] = []
     heads: list[tuple[Any, ...]] = []
-    overall: dict[tuple[int, str], list[Measurement]] = {}
+    overall: dict[int, dict[str, list[Measurement]]] = {}
     machines: dict[str, Machine] = {}
     for at, record in enumerate(sorted(records, key=lambda r: r.started)):
         rows.append(_row(record))
@@ -126,7 +126,7 @@ def frame_of(records: Iterable[Record]) -> Frame:
         for m in record.measurements:
             layer, head = m.where.get("layer"), m.where.get("head")
             if layer is None and head is None:
-                overall.setdefault((at, m.name), []).append(m)
+                overall.setdefault(at, {}).setdefault(m.name, []).append(m)
             elif layer is not None and head is not None:
                 heads.append((at, m.name, layer, head, m.value))
     cells = pd.DataFrame(rows, columns=list(_CELL))
