@@ -17,13 +17,14 @@ import triton.language as tl
 from torch import Tensor
 
 from . import triton_launch
+from .triton_interval_backward import backward_keys, backward_queries
 from .triton_launch import CompileCase, launch
+from .triton_pairs import LOG2E, bounds_of, by_distance, hide, put_rows, rows_of
 from .triton_tiles import Tiles, narrow, padded
 
 reason = triton_launch.reason
 
 _LOG2E = 1.4426950408889634
-LOG2E = tl.constexpr(_LOG2E)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +189,7 @@ class _IntervalAttention(torch.autograd.Function):
         of_bias = None if bias is None else torch.zeros_like(bias)
         rows, tiles = query.shape[0] * plan.heads, plan.tiles
         launch(
-            _backward_queries, (triton.cdiv(plan.queries, tiles.rows), rows),
+            backward_queries, (triton.cdiv(plan.queries, tiles.rows), rows),
             query, key, value, lower, upper, kept, bias, gradient, mass, delta, of_collected, of_query, of_bias,
             *plan.sizes, plan.scale, **plan.constants,
         )  # fmt: skip
@@ -198,56 +199,11 @@ class _IntervalAttention(torch.autograd.Function):
         begin = torch.searchsorted(upper, edges[:, :-1].contiguous(), right=True, out_int32=True)
         end = torch.searchsorted(lower, edges[:, 1:].contiguous(), out_int32=True)
         launch(
-            _backward_keys, (count, rows),
+            backward_keys, (count, rows),
             query, key, value, lower, upper, begin, end, kept, bias, gradient, mass, delta, of_collected,
             of_key, of_value, *plan.sizes, plan.scale, 0 if plan.bounds_stride == 0 else count, **plan.constants,
         )  # fmt: skip
         return of_query, of_key, of_value, None, None, None, of_bias, None, None, None
-
-
-@triton.jit
-def _rows(source, row, at, count, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
-    """Rows `at` of (rows, count, HEAD_DIM), zeros outside."""
-    column = tl.arange(0, DIM)
-    inside = (at < count)[:, None] & (column < HEAD_DIM)[None, :]
-    # one wide address and narrow offsets: wide offsets of a whole tile would fill the registers
-    base = source + row * count * HEAD_DIM
-    return tl.load(base + at[:, None] * HEAD_DIM + column[None, :], mask=inside, other=0.0)
-
-
-@triton.jit
-def _put(target, row, at, count, values, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
-    column = tl.arange(0, DIM)
-    inside = (at < count)[:, None] & (column < HEAD_DIM)[None, :]
-    place = target + row * count * HEAD_DIM + at[:, None] * HEAD_DIM + column[None, :]
-    tl.store(place, narrow(values, target.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _pick(source, row, i, j, queries, offset, back, ahead):
-    """The entry of each pair's distance, shaped as the pairs; i and j are (rows, 1) and (1, columns), or turned."""
-    column = tl.minimum(tl.maximum(j - i - offset, -back), ahead) + back
-    columns = back + ahead + 1
-    place = source + row * queries * columns + i * columns + column
-    return tl.load(place, mask=(i < queries) & (j >= 0), other=0.0)
-
-
-@triton.jit
-def _hidden(scores, keep, row, heads, keys, i, j, lower, upper, HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr):
-    """Scores, -infinity where a query may not see a key."""
-    seen = (j >= lower) & (j < upper)
-    if HIDE_SELF:
-        seen = seen & ((j != i) | (upper - lower <= 1))
-    if HAS_KEEP:
-        seen = seen & (tl.load(keep + row // heads * keys + j, mask=j < keys, other=0) != 0)
-    return tl.where(seen, scores, -float("inf"))
-
-
-@triton.jit
-def _bounds(lower_ptr, upper_ptr, row, bounds_stride, at, queries):
-    """Bounds of the queries `at`; those past the end have that of the last."""
-    place = row * bounds_stride + tl.minimum(at, queries - 1)
-    return tl.load(lower_ptr + place), tl.load(upper_ptr + place)
 
 
 @triton.jit
@@ -259,8 +215,8 @@ def _forward(
 ):  # fmt: skip
     row, top_row = tl.program_id(1).to(tl.int64), tl.program_id(0) * ROWS
     at = top_row + tl.arange(0, ROWS)
-    lower, upper = _bounds(lower_ptr, upper_ptr, row, bounds_stride, at, queries)
-    q = _rows(q_ptr, row, at, queries, HEAD_DIM, DIM)
+    lower, upper = bounds_of(lower_ptr, upper_ptr, row, bounds_stride, at, queries)
+    q = rows_of(q_ptr, row, at, queries, HEAD_DIM, DIM)
     top = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, DIM], tl.float32)
@@ -269,12 +225,12 @@ def _forward(
     first, last = tl.min(lower, 0) // COLUMNS * COLUMNS, tl.max(upper, 0)
     for start in range(first, last, COLUMNS):
         key_at = start + tl.arange(0, COLUMNS)
-        k = _rows(k_ptr, row, key_at, keys, HEAD_DIM, DIM)
+        k = rows_of(k_ptr, row, key_at, keys, HEAD_DIM, DIM)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
         if HAS_BIAS:
-            scores += _pick(bias, row, at[:, None], key_at[None, :], queries, offset, back, ahead) * LOG2E
+            scores += by_distance(bias, row, at[:, None], key_at[None, :], queries, offset, back, ahead) * LOG2E
         if HAS_KEEP or HIDE_SELF or start < full_from or start + COLUMNS > full_to:
-            scores = _hidden(
+            scores = hide(
                 scores, keep, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
                 HAS_KEEP, HIDE_SELF,
             )  # fmt: skip
@@ -287,13 +243,13 @@ def _forward(
             distance = key_at[None, :] - at[:, None] - offset
             past = past * shrink + tl.sum(tl.where(distance <= -back, weights, 0.0), 1)
             future = future * shrink + tl.sum(tl.where(distance >= ahead, weights, 0.0), 1)
-        v = _rows(v_ptr, row, key_at, keys, HEAD_DIM, DIM)
+        v = rows_of(v_ptr, row, key_at, keys, HEAD_DIM, DIM)
         sums = tl.dot(narrow(weights, v.dtype), v, sums * shrink[:, None], input_precision=PRECISION)
         top = new_top
     seen_any = total > 0.0
     inverse = tl.where(seen_any, 1.0 / tl.where(seen_any, total, 1.0), 0.0)
     mass = tl.where(seen_any, top + tl.log2(tl.where(seen_any, total, 1.0)), float("inf"))
-    _put(output, row, at, queries, sums * inverse[:, None], HEAD_DIM, DIM)
+    put_rows(output, row, at, queries, sums * inverse[:, None], HEAD_DIM, DIM)
     tl.store(masses + row * queries + at, mass, mask=at < queries)
     if COLLECT:
         place = collected + row * queries * (back + ahead + 1) + at * (back + ahead + 1)
@@ -303,104 +259,16 @@ def _forward(
         near = tl.maximum(first, (top_row + offset - back + 1) // COLUMNS * COLUMNS)
         for start in range(near, tl.minimum(last, top_row + ROWS + offset + ahead), COLUMNS):
             key_at = start + tl.arange(0, COLUMNS)
-            k = _rows(k_ptr, row, key_at, keys, HEAD_DIM, DIM)
+            k = rows_of(k_ptr, row, key_at, keys, HEAD_DIM, DIM)
             scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-            scores += _pick(bias, row, at[:, None], key_at[None, :], queries, offset, back, ahead) * LOG2E
-            scores = _hidden(
+            scores += by_distance(bias, row, at[:, None], key_at[None, :], queries, offset, back, ahead) * LOG2E
+            scores = hide(
                 scores, keep, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
                 HAS_KEEP, HIDE_SELF,
             )  # fmt: skip
             distance = key_at[None, :] - at[:, None] - offset
             inside = (at < queries)[:, None] & (distance > -back) & (distance < ahead)
             tl.store(place[:, None] + distance + back, tl.exp2(scores - mass[:, None]), mask=inside)
-
-
-@triton.jit
-def _backward_queries(
-    q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, keep, bias, gradients, masses, deltas, of_collected, of_query, of_bias,
-    heads, bounds_stride, queries, keys, offset, back, ahead, scale, plain_scale,
-    HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
-    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    lower, upper = _bounds(lower_ptr, upper_ptr, row, bounds_stride, at, queries)
-    q = _rows(q_ptr, row, at, queries, HEAD_DIM, DIM)
-    gradient = _rows(gradients, row, at, queries, HEAD_DIM, DIM)
-    mass = tl.load(masses + row * queries + at, mask=at < queries, other=float("inf"))
-    delta = tl.load(deltas + row * queries + at, mask=at < queries, other=0.0)
-    slope = tl.zeros([ROWS, DIM], tl.float32)
-    past, future = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
-    full_from, full_to = tl.max(lower, 0), tl.min(upper, 0)
-    for start in range(tl.min(lower, 0) // COLUMNS * COLUMNS, tl.max(upper, 0), COLUMNS):
-        key_at = start + tl.arange(0, COLUMNS)
-        k = _rows(k_ptr, row, key_at, keys, HEAD_DIM, DIM)
-        v = _rows(v_ptr, row, key_at, keys, HEAD_DIM, DIM)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-        if HAS_BIAS:
-            scores += _pick(bias, row, at[:, None], key_at[None, :], queries, offset, back, ahead) * LOG2E
-        if HAS_KEEP or HIDE_SELF or start < full_from or start + COLUMNS > full_to:
-            scores = _hidden(
-                scores, keep, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
-                HAS_KEEP, HIDE_SELF,
-            )  # fmt: skip
-        of_weights = tl.dot(gradient, tl.trans(v), input_precision=PRECISION)
-        if COLLECT:
-            of_weights += _pick(of_collected, row, at[:, None], key_at[None, :], queries, offset, back, ahead)
-        of_scores = tl.exp2(scores - mass[:, None]) * (of_weights - delta[:, None])
-        slope = tl.dot(narrow(of_scores, k.dtype), k, slope, input_precision=PRECISION)
-        if HAS_BIAS:
-            distance = key_at[None, :] - at[:, None] - offset
-            past += tl.sum(tl.where(distance <= -back, of_scores, 0.0), 1)
-            future += tl.sum(tl.where(distance >= ahead, of_scores, 0.0), 1)
-            inside = (at < queries)[:, None] & (distance > -back) & (distance < ahead)
-            place = of_bias + row * queries * (back + ahead + 1) + (at * (back + ahead + 1))[:, None]
-            tl.store(place + distance + back, of_scores, mask=inside)
-    _put(of_query, row, at, queries, slope * plain_scale, HEAD_DIM, DIM)
-    if HAS_BIAS:
-        ends = of_bias + (row * queries + at) * (back + ahead + 1)
-        tl.store(ends, past, mask=at < queries)
-        tl.store(ends + back + ahead, future, mask=at < queries)
-
-
-@triton.jit
-def _backward_keys(
-    q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, begin_ptr, end_ptr, keep, bias, gradients, masses, deltas, of_collected,
-    of_key, of_value, heads, bounds_stride, queries, keys, offset, back, ahead, scale, plain_scale, edges_stride,
-    HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
-    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
-    key_at = tile * COLUMNS + tl.arange(0, COLUMNS)
-    k = _rows(k_ptr, row, key_at, keys, HEAD_DIM, DIM)
-    v = _rows(v_ptr, row, key_at, keys, HEAD_DIM, DIM)
-    of_k, of_v = tl.zeros([COLUMNS, DIM], tl.float32), tl.zeros([COLUMNS, DIM], tl.float32)
-    begin = tl.load(begin_ptr + row * edges_stride + tile) // ROWS * ROWS
-    end = tl.load(end_ptr + row * edges_stride + tile)
-    for start in range(begin, end, ROWS):
-        at = start + tl.arange(0, ROWS)
-        lower, upper = _bounds(lower_ptr, upper_ptr, row, bounds_stride, at, queries)
-        q = _rows(q_ptr, row, at, queries, HEAD_DIM, DIM)
-        gradient = _rows(gradients, row, at, queries, HEAD_DIM, DIM)
-        mass = tl.load(masses + row * queries + at, mask=at < queries, other=float("inf"))
-        delta = tl.load(deltas + row * queries + at, mask=at < queries, other=0.0)
-        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale
-        if HAS_BIAS:
-            scores += _pick(bias, row, at[None, :], key_at[:, None], queries, offset, back, ahead) * LOG2E
-        # what lies past the last key is zero in k and v, and is not stored
-        scores = _hidden(
-            scores, keep, row, heads, keys, at[None, :], key_at[:, None], lower[None, :], upper[None, :],
-            HAS_KEEP, HIDE_SELF,
-        )  # fmt: skip
-        weights = tl.exp2(scores - mass[None, :])
-        of_v = tl.dot(narrow(weights, gradient.dtype), gradient, of_v, input_precision=PRECISION)
-        of_weights = tl.dot(v, tl.trans(gradient), input_precision=PRECISION)
-        if COLLECT:
-            of_weights += _pick(of_collected, row, at[None, :], key_at[:, None], queries, offset, back, ahead)
-        of_scores = weights * (of_weights - delta[None, :])
-        of_k = tl.dot(narrow(of_scores, q.dtype), q, of_k, input_precision=PRECISION)
-    _put(of_key, row, key_at, keys, of_k * plain_scale, HEAD_DIM, DIM)
-    _put(of_value, row, key_at, keys, of_v, HEAD_DIM, DIM)
 
 
 def _pass(head_dim: int, columns: int, dtype: torch.dtype = torch.bfloat16) -> None:

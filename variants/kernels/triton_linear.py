@@ -19,6 +19,7 @@ from torch import Tensor
 
 from . import triton_launch
 from .triton_launch import CompileCase, launch
+from .triton_states import accumulate, features_of, fold, inverse, product, real_rows, tile
 from .triton_tiles import padded
 
 reason = triton_launch.reason
@@ -169,7 +170,7 @@ def _states(
     state = source.new_empty(plan.rows, chunks, plan.width, plan.width, dtype=torch.float32)
     mass = source.new_empty(plan.rows, chunks, plan.width, dtype=torch.float32)
     launch(
-        _fold, (plan.rows * chunks, blocks, blocks),
+        fold, (plan.rows * chunks, blocks, blocks),
         source, value, kept, total, inner, state, mass, plan.heads, plan.width, chunks,
         plan.queries if of_query else plan.keys, plan.shift(of_query),
         OF_QUERY=of_query, PADDED=plan.padded, **plan.constants,
@@ -183,100 +184,10 @@ def _summed(parts: Tensor, reverse: bool) -> Tensor:
     """Sums of (rows, chunks, …) over the chunks before each, or after each."""
     sums, size = torch.empty_like(parts), parts[0, 0].numel()
     launch(
-        _accumulate, (parts.shape[0], triton.cdiv(size, _SPREAD)), parts, sums, parts.shape[1], size,
+        accumulate, (parts.shape[0], triton.cdiv(size, _SPREAD)), parts, sums, parts.shape[1], size,
         REVERSE=reverse, GROUP=_GROUP, SPREAD=_SPREAD,
     )  # fmt: skip
     return sums
-
-
-@triton.jit
-def _phi(x):
-    return tl.where(x > 0, x + 1.0, tl.exp(tl.minimum(x, 0.0)))
-
-
-@triton.jit
-def _product(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    return tl.dot(left.to(DOT), right.to(DOT), input_precision=PRECISION)
-
-
-@triton.jit
-def _tile(source, row, at, count, columns, width):
-    """Rows `at` of (rows, count, width), float32; zeros outside."""
-    inside = ((at >= 0) & (at < count))[:, None] & (columns < width)[None, :]
-    place = (row * count + at)[:, None] * width + columns[None, :]
-    return tl.load(source + place, mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _real(kept, row, heads, at, count, PADDED: tl.constexpr):
-    """Which of the rows `at` exist and are no padding."""
-    real = (at >= 0) & (at < count)
-    if PADDED:
-        real = real & (tl.load(kept + row // heads * count + at, mask=real, other=0) != 0)
-    return real
-
-
-@triton.jit
-def _features(source, row, at, count, columns, width, real, DOT: tl.constexpr):
-    """phi of the rows that are real, rounded as they are multiplied, so that numerator and denominator agree."""
-    features = _phi(_tile(source, row, at, count, columns, width))
-    return tl.where(real[:, None] & (columns < width)[None, :], features, 0.0).to(DOT)
-
-
-@triton.jit
-def _inverse(total, row, at, count):
-    """One over the denominators of the queries `at`; zero outside."""
-    inside = (at >= 0) & (at < count)
-    return tl.where(inside, 1.0 / tl.load(total + row * count + at, mask=inside, other=1.0), 0.0)
-
-
-@triton.jit
-def _fold(
-    source, value, kept, total, inner, state, mass, heads, width, chunks, count, shift,
-    OF_QUERY: tl.constexpr, PADDED: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    DOT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """One chunk -> one block of phi(K)^T V and of the sum of phi(K); of phi(Q)^T dO / total for the queries."""
-    program = tl.program_id(0)
-    row = (program // chunks).to(tl.int64)
-    at = program % chunks * CHUNK + tl.arange(0, CHUNK) - shift
-    down = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    across = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    if OF_QUERY:
-        real = (at >= 0) & (at < count)
-        scale = _inverse(total, row, at, count)
-        extra = -scale * tl.load(inner + row * count + at, mask=real, other=0.0)
-    else:
-        real = _real(kept, row, heads, at, count, PADDED)
-        scale = tl.where(real, 1.0, 0.0)
-        extra = scale
-    features = _features(source, row, at, count, down, width, real, DOT)
-    values = _tile(value, row, at, count, across, width) * scale[:, None]
-    found = _product(tl.trans(features), values, DOT, PRECISION)
-    place = program.to(tl.int64) * width
-    inside = (down < width)[:, None] & (across < width)[None, :]
-    tl.store(state + (place + down)[:, None] * width + across[None, :], found, mask=inside)
-    if tl.program_id(2) == 0:
-        tl.store(mass + place + down, tl.sum(features.to(tl.float32) * extra[:, None], 0), mask=down < width)
-
-
-@triton.jit
-def _accumulate(parts, sums, chunks, size, REVERSE: tl.constexpr, GROUP: tl.constexpr, SPREAD: tl.constexpr):
-    """Sums over the chunks before each one (after each one), never one less its own: that would let its digits in."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * SPREAD + tl.arange(0, SPREAD)
-    wide = (column < size)[None, :]
-    carried = tl.zeros([SPREAD], tl.float32)
-    for first in range(0, chunks, GROUP):
-        step = first + tl.arange(0, GROUP)
-        to = chunks - 1 - step if REVERSE else step
-        neighbour = to + 1 if REVERSE else to - 1
-        known = ((neighbour >= 0) & (neighbour < chunks))[:, None] & wide
-        part = tl.load(parts + (row * chunks + neighbour)[:, None] * size + column[None, :], mask=known, other=0.0)
-        summed = tl.cumsum(part, 0) + carried[None, :]
-        place = sums + (row * chunks + to)[:, None] * size + column[None, :]
-        tl.store(place, summed, mask=(step < chunks)[:, None] & wide)
-        carried += tl.sum(part, 0)
 
 
 @triton.jit
@@ -293,29 +204,29 @@ def _mix(
     own_at, other_at = position - own_shift, position - other_shift
     column, across = tl.arange(0, WIDTH), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     if REVERSE:
-        own_real = _real(kept, row, heads, own_at, own_count, PADDED)
+        own_real = real_rows(kept, row, heads, own_at, own_count, PADDED)
     else:
         own_real = (own_at >= 0) & (own_at < own_count)
-    features = _features(own, row, own_at, own_count, column, width, own_real, DOT)
+    features = features_of(own, row, own_at, own_count, column, width, own_real, DOT)
     place = (row * states + (chunk if CAUSAL else 0)) * width
     inside = (column < width)[:, None] & (across < width)[None, :]
     known = tl.load(state + (place + column)[:, None] * width + across[None, :], mask=inside, other=0.0)
-    sums = _product(features, known, DOT, PRECISION)
+    sums = product(features, known, DOT, PRECISION)
     masses = tl.load(mass + place + column, mask=column < width, other=0.0)
     below = tl.sum(features.to(tl.float32) * masses[None, :], 1)
     if CAUSAL:
         if REVERSE:
             other_real = (other_at >= 0) & (other_at < other_count)
-            scale = _inverse(total, row, other_at, other_count)
+            scale = inverse(total, row, other_at, other_count)
             seen = position[:, None] <= position[None, :]
         else:
-            other_real = _real(kept, row, heads, other_at, other_count, PADDED)
+            other_real = real_rows(kept, row, heads, other_at, other_count, PADDED)
             scale = tl.where(other_real, 1.0, 0.0)
             seen = position[:, None] >= position[None, :]
-        others = _features(other, row, other_at, other_count, column, width, other_real, DOT)
-        weight = tl.where(seen, _product(features, tl.trans(others), DOT, PRECISION), 0.0).to(DOT)
-        values = _tile(value, row, other_at, other_count, across, width) * scale[:, None]
-        sums += _product(weight, values, DOT, PRECISION)
+        others = features_of(other, row, other_at, other_count, column, width, other_real, DOT)
+        weight = tl.where(seen, product(features, tl.trans(others), DOT, PRECISION), 0.0).to(DOT)
+        values = tile(value, row, other_at, other_count, across, width) * scale[:, None]
+        sums += product(weight, values, DOT, PRECISION)
         below += tl.sum(weight.to(tl.float32), 1)
     if not REVERSE:
         below = tl.where(below > 0.0, below, 1.0)
@@ -344,12 +255,12 @@ def _turn(
     own_at, other_at = position - own_shift, position - other_shift
     column, down = tl.arange(0, WIDTH), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     exists = (own_at >= 0) & (own_at < own_count)
-    side = _tile(own_value, row, own_at, own_count, column, width)
+    side = tile(own_value, row, own_at, own_count, column, width)
     place = (row * states + (chunk if CAUSAL else 0)) * width
     inside = (column < width)[:, None] & (down < width)[None, :]
     # the state transposed: (value width, feature block)
     known = tl.load(state + (place + down)[None, :] * width + column[:, None], mask=inside, other=0.0)
-    slope = _product(side, known, DOT, PRECISION)
+    slope = product(side, known, DOT, PRECISION)
     masses = tl.load(mass + place + down, mask=down < width, other=0.0)
     if REVERSE:
         slope += masses[None, :]
@@ -357,24 +268,24 @@ def _turn(
         own_inner = tl.load(inner + row * own_count + own_at, mask=exists, other=0.0)
         slope -= own_inner[:, None] * masses[None, :]
     if CAUSAL:
-        others = _tile(other_value, row, other_at, other_count, column, width)
-        pair = _product(side, tl.trans(others), DOT, PRECISION)
+        others = tile(other_value, row, other_at, other_count, column, width)
+        pair = product(side, tl.trans(others), DOT, PRECISION)
         if REVERSE:
             there = (other_at >= 0) & (other_at < other_count)
-            scale = _inverse(total, row, other_at, other_count)
+            scale = inverse(total, row, other_at, other_count)
             other_inner = tl.load(inner + row * other_count + other_at, mask=there, other=0.0)
             pair = tl.where(position[:, None] <= position[None, :], (pair - other_inner[None, :]) * scale[None, :], 0.0)
         else:
-            there = _real(kept, row, heads, other_at, other_count, PADDED)
+            there = real_rows(kept, row, heads, other_at, other_count, PADDED)
             pair = tl.where(position[:, None] >= position[None, :], pair - own_inner[:, None], 0.0)
-        features = _features(other, row, other_at, other_count, down, width, there, DOT)
-        slope += _product(pair, features, DOT, PRECISION)
-    x = _tile(own, row, own_at, own_count, down, width)
+        features = features_of(other, row, other_at, other_count, down, width, there, DOT)
+        slope += product(pair, features, DOT, PRECISION)
+    x = tile(own, row, own_at, own_count, down, width)
     slope = slope * tl.where(x > 0, 1.0, tl.exp(tl.minimum(x, 0.0)))
     if REVERSE:
-        slope = tl.where(_real(kept, row, heads, own_at, own_count, PADDED)[:, None], slope, 0.0)
+        slope = tl.where(real_rows(kept, row, heads, own_at, own_count, PADDED)[:, None], slope, 0.0)
     else:
-        slope = slope * _inverse(total, row, own_at, own_count)[:, None]
+        slope = slope * inverse(total, row, own_at, own_count)[:, None]
     target = result + (row * own_count + own_at)[:, None] * width + down[None, :]
     tl.store(target, slope.to(result.dtype.element_ty), mask=exists[:, None] & (down < width)[None, :])
 
