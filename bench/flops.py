@@ -38,15 +38,15 @@ class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         packet = func._overloadpacket
-        if packet not in flop_registry and packet not in _FUSED and func is not torch.ops.prim.device.default:
+        if packet not in flop_registry and not is_fused(func) and func is not torch.ops.prim.device.default:
             # what reaches here whole, such as a linear layer without gradients, is counted by its parts
             with self:
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
         output = func(*args, **kwargs)
-        if packet in _FUSED:
-            self.flops += _FUSED[packet](*args, **kwargs)
+        if is_fused(func):
+            self.flops += fused_flops(func, args, kwargs)
         elif packet in flop_registry:
             self.flops += flop_registry[packet](*args, **kwargs, out_val=output)
         if not func.is_view:
@@ -58,24 +58,23 @@ def _bytes(leaf: object) -> int:
     return leaf.numel() * leaf.element_size() if isinstance(leaf, Tensor) else 0
 
 
-def _forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> float:
-    """Arguments of `scaled_dot_product_attention` on a CPU: dropout first, then whether it is causal."""
+def is_fused(func: Any) -> bool:
+    """Whether an operator is scaled dot-product attention as a whole, or its backward pass.
+
+    PyTorch's own table lacks those of the CPU, which would silently count nothing, and counts causal ones in full.
+    """
+    return "_scaled_dot_product_" in func.name()
+
+
+def fused_flops(func: Any, args: Any, kwargs: Any) -> float:
+    """FLOPs of a fused attention operator, from its arguments by name."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    query, key, value = given["query"], given["key"], given["value"]
     batch, heads, queries, head_dim = query.shape
-    causal = options.get("is_causal", rest[1] if len(rest) > 1 else False)
-    pairs = pairs_of(queries, key.shape[2], bool(causal))
-    return 2.0 * batch * heads * pairs * (head_dim + value.shape[3])
-
-
-def _backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Any, logsumexp: Any, *rest: Any,
-              **options: Any) -> float:  # fmt: skip
-    return RECOMPUTED * _forward(query, key, value, *rest, **options)
-
-
-# PyTorch's own table lacks these two and would silently count nothing for softmax attention on a CPU
-_FUSED: dict[Any, Any] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _forward,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward,
-}
+    pairs = pairs_of(queries, key.shape[2], bool(given.get("is_causal", False)))
+    forward = 2.0 * batch * heads * pairs * (head_dim + value.shape[3])
+    return forward * (RECOMPUTED if "backward" in func.name() else 1.0)
 
 
 def pairs_of(queries: int, keys: int, causal: bool) -> int:

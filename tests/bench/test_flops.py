@@ -46,6 +46,18 @@ def test_attention_by_hand(attention, forward: float, step: float) -> None:
     assert whole.flops == pytest.approx(step * UNIT)
 
 
+def test_every_fused_attention_of_this_pytorch_names_its_arguments_as_we_read_them() -> None:
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::_scaled_dot_product_")]
+    assert any("flash_attention_backward" in name for name in names) and len(names) >= 8
+    for name in names:
+        operator = name.removeprefix("aten::").partition(".")[0]
+        for overload in getattr(torch.ops.aten, operator).overloads():
+            func = getattr(getattr(torch.ops.aten, operator), overload)
+            arguments = {argument.name for argument in func._schema.arguments}
+            assert {"query", "key", "value"} <= arguments and flops.is_fused(func), name
+            assert "is_causal" in arguments, name
+
+
 def test_a_linear_layer_by_hand_whether_or_not_gradients_are_kept() -> None:
     layer, x = torch.nn.Linear(8, 4), torch.randn(5, 8)
     expected = 2 * 5 * 8 * 4
