@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.fx.experimental import _config as shape_config
 
 from ..contract import Mask, accumulator
 
@@ -132,8 +131,10 @@ def _run(function: Callable[..., Any], compiled: bool, block: tuple[Tensor | Non
     # a dimension of one would be compiled for by itself
     if not compiled or 1 in (*query.shape, key.shape[1]):
         return function(*block, *more)
-    # one code for all blocks: sizes that happen to be equal, and strides, would be compiled for as well
-    with shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+    # sizes that happen to be equal are compiled for again: some ways to be so, and none may end in plain torch unseen
+    import torch._dynamo.config
+
+    with torch._dynamo.config.patch(recompile_limit=64):
         return _compiled(function)(*(None if x is None else x.contiguous() for x in block), *more)
 
 

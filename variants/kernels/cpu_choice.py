@@ -13,8 +13,10 @@ from . import cpu_build, triton_launch
 
 # what is computed in float32 without loss
 _SINGLE = (torch.float32, torch.bfloat16, torch.float16)
-# scores of a forward; below, the eager operators cost less than the way to a kernel, measured: see NOTES.md
-SMALL = 2**14
+# scores of a forward; below, ReLA's eager operators cost no more, and no build is worth its wait: see NOTES.md
+SMALL = 2**15
+# queries; with fewer, as in decoding, a product is bound by reading the keys, and heads together read them faster
+FEW = 16
 
 
 def chosen(impl: str, query: Tensor, key: Tensor, *, dropout: bool) -> str:
@@ -26,7 +28,8 @@ def chosen(impl: str, query: Tensor, key: Tensor, *, dropout: bool) -> str:
         return "eager"
     if query.device.type == "cuda":
         return "eager" if triton_launch.reason("cuda", query.dtype, query.shape[-1]) else "triton"
-    if query.device.type != "cpu" or query.shape[:3].numel() * key.shape[2] < SMALL:
+    small = query.shape[2] < FEW or query.shape[:3].numel() * key.shape[2] < SMALL
+    if query.device.type != "cpu" or small:
         return "eager"
     return "cpp" if _has_kernels() else "blocked"
 
