@@ -51,5 +51,5 @@ def columns(yardstick: Yardstick) -> tuple[Column, ...]:
                description="tokens per second of training, padding counted"),
         Column(name="seeds", title="seeds", unit="count", importance=3, description="seeds trained"),
         Column(name="implementation", title="ran as", importance=7,
-               description="which code was timed, and which trained where that is another; shown where variants differ"),
+               description="which code was timed, and which trained where that differs; shown where variants differ"),
     )  # fmt: skip

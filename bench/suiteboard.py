@@ -45,9 +45,7 @@ def board_for_suite(
     yardsticks = {yardstick_of(frame, question) for question in questions}
     if len(yardsticks) > 1:
         titles = wording.listed(sorted(one.title for one in yardsticks))
-        raise SelectionError(
-            f"the tasks of {name} are judged by {titles}, which have no average; show each alone"
-        )
+        raise SelectionError(f"the tasks of {name} are judged by {titles}, which have no average; show each alone")
     (yardstick,) = yardsticks
     found = {task: trials_of_all(frame, question, predictions) for task, question in by_task.items()}
     tasks = sorted({*by_task, *wanted})
