@@ -172,8 +172,7 @@ def _pass(dtype: torch.dtype, head_dim: int, causal: bool, padding: bool) -> Non
 
 
 COMPILE_CASES = (
-    CompileCase(name="bf16 64", run=lambda: _pass(torch.bfloat16, 64, False, False)),
+    CompileCase(name="bf16 64 causal", run=lambda: _pass(torch.bfloat16, 64, True, False)),
     CompileCase(name="bf16 128 causal padding", run=lambda: _pass(torch.bfloat16, 128, True, True)),
-    CompileCase(name="bf16 256 causal", run=lambda: _pass(torch.bfloat16, 256, True, False)),
-    CompileCase(name="fp32 64 causal", run=lambda: _pass(torch.float32, 64, True, False)),
+    CompileCase(name="bf16 256", run=lambda: _pass(torch.bfloat16, 256, False, False)),
 )
