@@ -13,6 +13,7 @@ from ..errors import SelectionError
 if TYPE_CHECKING:
     from ..campaign import Campaign
     from ..cell import Lane
+    from ..spec import Spec
     from ..suite import Suite
 
 Variants = Annotated[str | None, typer.Option(help="Variants, such as `rela,local\\[flange=64,128]`.")]
@@ -75,19 +76,22 @@ def run(
     failed = Counter(str(record.outcome) for record in live.failures)
     if not plan.blocks:
         typer.echo("Nothing to do: every cell of this selection is measured already.\n")
-    _show_sweeps(campaign, results)
+    # as the cells have it: canonical, so `timing_seconds=1.0` where 1 was typed
+    used = {step.cell.task: str(step.cell.preset) for step in plan.steps}
+    _show_sweeps(campaign, results, used)
     trained = [task_spec for task_spec in campaign.tasks if not campaign.is_swept(task_spec)]
     for task_spec in trained:
         leaderboard(
             results=results,
             task=str(task_spec),
-            preset=str(campaign.preset),
+            preset=used.get(task_spec, str(campaign.preset)),
             selection=asked.selection,
             machine=campaign.machine.id,
         )
     if suite is not None and task is None and len(trained) > 1:
         try:
-            leaderboard(results=results, suite=suite, preset=str(campaign.preset), selection=asked.selection)
+            preset_used = next(iter(used.values()), str(campaign.preset))
+            leaderboard(results=results, suite=suite, preset=preset_used, selection=asked.selection)
         except SelectionError as error:
             # the folder also holds Records that must not be mixed with these; the tasks' own boards stand above
             typer.echo(f"\nno board of the suite {asked.name}: {error}", err=True)
@@ -146,17 +150,17 @@ def plan(
     typer.echo(f"{len(made.steps)} cells, {len(made.left)} to run: {cost}")
 
 
-def _show_sweeps(campaign: Campaign, results: Path) -> None:
+def _show_sweeps(campaign: Campaign, results: Path, presets: dict[Spec, str]) -> None:
     """One board for each sweep of the campaign: lengths beside each other."""
     from ..lengthboard import boards_over_lengths
     from ..question import Filter, questions
     from .leaderboard import Format, read, show
 
-    swept = {str(task) for task in campaign.tasks if campaign.is_swept(task)}
+    swept = {str(task): presets.get(task) for task in campaign.tasks if campaign.is_swept(task)}
     if swept:
         frame, _ = read(results)
-        found = questions(frame, Filter(preset=str(campaign.preset)))
-        asked = [q for q in found if q.task in swept and q.machine == campaign.machine.id]
+        found = questions(frame, Filter(machine=campaign.machine.id))
+        asked = [q for q in found if q.preset == swept.get(q.task)]
         show(boards_over_lengths(frame, asked, least=1), Format.RICH, None)
 
 
