@@ -73,7 +73,7 @@ def fused_flops(func: Any, args: Any, kwargs: Any) -> float:
     query, key, value = given["query"], given["key"], given["value"]
     batch, heads, queries, head_dim = query.shape
     pairs = pairs_of(queries, key.shape[2], bool(given.get("is_causal", False)))
-    forward = 2.0 * batch * heads * pairs * (head_dim + value.shape[3])
+    forward: float = 2.0 * batch * heads * pairs * (head_dim + value.shape[3])
     return forward * (RECOMPUTED if "backward" in func.name() else 1.0)
 
 
