@@ -26,7 +26,9 @@ PACKAGE = Path(__file__).resolve().parent.parent
 _EVERY = ("bench/cell.py", "bench/worker.py", "bench/lanes/desk.py")
 _MODELS = (
     "bench/backbone.py", "bench/kinds/kind.py", "bench/kinds/known.py", "bench/kinds/classification.py",
-    "bench/kinds/language.py", "bench/decoder.py",
+    "bench/kinds/language.py", "bench/decoder.py", "bench/kinds/translation.py", "bench/transformer.py",
+    "bench/batches.py", "bench/decoding.py", "bench/beam.py", "bench/bleu.py", "bench/observation.py",
+    "bench/alignment.py", "bench/heads.py",
 )  # fmt: skip
 
 PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {

@@ -53,9 +53,13 @@ class Evaluation(ABC):
 
 
 class Kind(ABC):
-    """A kind of problem under one recipe. `quantity`: the measurement by which steps of a training are compared."""
+    """A kind of problem under one recipe. `quantity`: the measurement by which steps of a training are compared.
+
+    `observes`: what its evaluation of the test split measures of attention is all that is measured of it.
+    """
 
     quantity: ClassVar[str]
+    observes: ClassVar[bool] = False
 
     def __init__(self, problem: Problem, recipe: Recipe):
         self.problem, self.recipe = problem, recipe

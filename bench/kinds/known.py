@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from ...tasks.contract import Classification, Problem, Recipe
 from ...tasks.language import Language
+from ...tasks.translation import Translation
 from ..errors import SelectionError
 from .classification import Classifying
 from .kind import Kind
 from .language import Predicting
+from .translation import Translating
 
-KINDS: dict[type[Problem], type[Kind]] = {Classification: Classifying, Language: Predicting}
+KINDS: dict[type[Problem], type[Kind]] = {
+    Classification: Classifying,
+    Language: Predicting,
+    Translation: Translating,
+}
 
 
 def kind_of(problem: Problem, recipe: Recipe) -> Kind:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ...tasks.contract import Subset
 from ..backbone import Model
 from ..cell import Cell
-from ..kinds.kind import Evaluation
+from ..kinds.kind import Evaluation, Kind
 from ..kinds.known import kind_of
 from ..maps import attention_maps
 from ..record import Measurement, Outcome, Record
@@ -86,16 +87,22 @@ def _train(sheet: Sheet) -> None:
         Measurement.of("extra_parameters", extra),
         Measurement.of("train_seconds", training.seconds),
     ]
-    desk.send({"event": "stage", "key": cell.key, "stage": "sparsity"})
-    sheet.measurements += measure_attention(kind, model, dataset.validation, desk.device)
-    sheet.measurements += _alphas(model)
-    if cell.seed == 0:
-        maps = attention_maps(kind, model, dataset.validation, desk.device)
-        if maps is not None:
-            sheet.artifacts["maps"] = desk.store.put_artifact(maps, ".npz")
+    if not kind.observes:
+        desk.send({"event": "stage", "key": cell.key, "stage": "sparsity"})
+        _observe(sheet, kind, model, dataset.validation)
     curve = json.dumps([point.to_json(kind.quantity) for point in training.curve]).encode()
     sheet.artifacts["curve"] = desk.store.put_artifact(curve, ".json")
     sheet.artifacts["predictions"] = desk.store.put_artifact(_predictions(test), ".npz")
+
+
+def _observe(sheet: Sheet, kind: Kind, model: Model, subset: Subset) -> None:
+    """What attention does on `subset`, and the weights of two examples where the seed is 0."""
+    device, store = sheet.desk.device, sheet.desk.store
+    sheet.measurements += measure_attention(kind, model, subset, device)
+    sheet.measurements += _alphas(model)
+    maps = attention_maps(kind, model, subset, device) if sheet.cell.seed == 0 else None
+    if maps is not None:
+        sheet.artifacts["maps"] = store.put_artifact(maps, ".npz")
 
 
 def _alphas(model: Model) -> list[Measurement]:
