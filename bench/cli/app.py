@@ -12,6 +12,7 @@ from .catalogue import list_, show
 from .check import check
 from .data import app as data
 from .doctor import doctor
+from .inspect import inspect
 from .leaderboard import choose, compare, leaderboard
 from .pages import dashboard, explain
 from .plugin import new
@@ -59,6 +60,7 @@ app.command("merge")(merge)
 app.command("validate")(validate)
 app.command("explain")(explain)
 app.command("sample")(sample)
+app.command("inspect")(inspect)
 app.command("doctor")(doctor)
 app.add_typer(data, name="data")
 
