@@ -23,7 +23,7 @@ def _long() -> dict[str, Recipe]:
     base = LANGUAGE_PRESETS["base"]
     assert isinstance(base, LanguageRecipe)
     return {
-        "quick": LanguageRecipe(length=512, stride=256, batch=8, validation_examples=100, test_examples=250),
+        "quick": LanguageRecipe(length=512, stride=256, batch=2, validation_examples=100, test_examples=250),
         "base": replace(base, length=LONG, stride=LONG // 2, batch=4, evaluate_batch=4, validation_examples=100),
     }
 
