@@ -39,8 +39,8 @@ PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
     "time": (
         *_EVERY, *_MODELS, "bench/train.py", "bench/clock.py", "bench/memory.py", "bench/flops.py",
         "bench/input_sparsity.py", "bench/sparsity.py", "bench/longest.py", "bench/probe.py", "bench/lanes/time.py",
-        "bench/lanes/subject.py", "bench/lanes/passed.py", "bench/lanes/training.py", "bench/lanes/point.py", "bench/lanes/costs.py",
-        "bench/lanes/longest.py",
+        "bench/lanes/subject.py", "bench/lanes/passed.py", "bench/lanes/training.py", "bench/lanes/point.py",
+        "bench/lanes/costs.py", "bench/lanes/longest.py",
     ),
     "baseline": (*_EVERY, *_MODELS, "bench/lanes/baseline.py"),
 }  # fmt: skip
