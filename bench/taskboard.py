@@ -9,7 +9,8 @@ from . import wording
 from .board import Board, Entry, Footnote, Row, in_order
 from .cell import REFERENCE
 from .columns import columns
-from .footnotes import Facts, footnotes
+from .facts import Facts
+from .footnotes import footnotes
 from .frame import Frame
 from .intervals import Interval
 from .matched import Curves

@@ -251,9 +251,11 @@ def _recipe_line(recipe: Recipe) -> str:
     >>> _recipe_line(PRESETS["smoke"])
     '2 layers of width 64 with 2 heads, length 128, 6 steps of 8, learning rate 0.001; never ranked'
     """
+    tokens = getattr(recipe, "tokens", None)
+    batch = f"{tokens:,} tokens" if tokens else f"{recipe.batch}"
     line = (
         f"{recipe.layers} layers of width {recipe.width} with {recipe.heads} heads, length {recipe.length}, "
-        f"{recipe.steps:,} steps of {recipe.batch}, learning rate {recipe.learning_rate:g}"
+        f"{recipe.steps:,} steps of {batch}, learning rate {recipe.learning_rate:g}"
     )
     return line if recipe.ranked else f"{line}; never ranked"
 

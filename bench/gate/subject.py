@@ -132,10 +132,13 @@ class View:
 
 
 class Subject:
-    """A variant built for one shape, in evaluation mode; every instance of it holds the same parameters and buffers."""
+    """A variant built for one shape, in evaluation mode; every instance of it holds the same parameters and buffers.
 
-    def __init__(self, source: VariantSource, shape: AttentionShape, seed: int = 0):
-        self.source, self.shape, self.seed = Source.of(source), shape, seed
+    `thorough`: implementations that nothing here would choose by itself are examined too, which may take minutes.
+    """
+
+    def __init__(self, source: VariantSource, shape: AttentionShape, seed: int = 0, thorough: bool = True):
+        self.source, self.shape, self.seed, self.thorough = Source.of(source), shape, seed, thorough
 
     def build(self, shape: AttentionShape, **more: Any) -> Variant:
         """A new instance; parameters stay in float32 under half precision. Raises Unsupported."""

@@ -50,28 +50,32 @@ PROPERTIES: tuple[Property, ...] = (
 )
 
 
-def examine(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> list[Finding]:
+def examine(variant: VariantSource, shape: AttentionShape, seed: int = 0, *, thorough: bool = True) -> list[Finding]:
     """Every property of `variant` on `shape`, at no more than 384 positions.
+
+    `thorough`: with the implementations that run only where they are named; they may take minutes to compile.
 
     `variant`: a Spec, its text, a class, or a function from a shape to an instance. `shape.dtype` and `shape.device`
     say where it is examined. Raises SelectionError for an unknown name; where the shape is refused, no
     finding applies.
     """
     shape = replace(shape, max_length=min(shape.max_length, LONG_LENGTH))
-    return list(_findings(variant, shape, PROPERTIES, seed))
+    return list(_findings(Subject(variant, replace(shape, dropout=0.0), seed, thorough), PROPERTIES))
 
 
 def quick_gate(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> Finding | None:
     """The first property that fails on a short form of `shape`, or None: seconds, before any measurement on it.
 
     The short form keeps all but the length, which is 96, and dropout, which properties set themselves; a variant that
-    refuses so few positions is examined at 384, and failing that at its own length.
+    refuses so few positions is examined at 384, and failing that at its own length. Of several implementations, those
+    are examined that may run here.
     """
     quick = tuple(p for p in PROPERTIES if p.quick)
     lengths = sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)})
     for length in lengths:
         applied = False
-        for finding in _findings(variant, replace(shape, max_length=length), quick, seed):
+        subject = Subject(variant, replace(shape, max_length=length, dropout=0.0), seed, thorough=False)
+        for finding in _findings(subject, quick):
             if finding.held is False:
                 return finding
             applied |= finding.held is not None
@@ -91,14 +95,11 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _findings(
-    variant: VariantSource, shape: AttentionShape, properties: tuple[Property, ...], seed: int
-) -> Iterator[Finding]:
-    shape = replace(shape, dropout=0.0)
+def _findings(subject: Subject, properties: tuple[Property, ...]) -> Iterator[Finding]:
+    shape = subject.shape
     devices = [shape.device] if torch.device(shape.device).type == "cuda" else []
     # the examination draws random numbers of its own, and a run that is gated must not notice
     with torch.random.fork_rng(devices), _one_thread(), torch.inference_mode(False), torch.enable_grad():
-        subject = Subject(variant, shape, seed)
         try:
             subject.build(shape)
         except Unsupported as refusal:

@@ -106,19 +106,20 @@ class Sheet:
 
 def builder(spec: Spec, device: torch.device) -> BuildVariant:
     """Makes the variant for each layer's shape; raises Unsupported with its reason, Incorrect where the gate is red."""
-    passed = False
+    # a model of translation uses a variant in three ways, and each may be wrong by itself
+    passed: set[tuple[bool, bool]] = set()
 
     def build(shape: AttentionShape) -> Variant:
-        nonlocal passed
         variant: Variant = VARIANTS.build(spec, shape)
         reason = variant.supports(shape)
         if reason:
             raise Unsupported(reason)
-        if not passed:
+        way = (shape.causal, shape.cross)
+        if way not in passed:
             finding = quick_gate(spec, shape)
             if finding is not None:
                 raise Incorrect(f"{finding.property}: {finding.detail or finding.measured}")
-            passed = True
+            passed.add(way)
         return variant
 
     return build

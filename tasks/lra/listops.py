@@ -203,19 +203,17 @@ def evaluate(text: str) -> int:
         else:
             value = result
     if value is None or open_parentheses:
-        raise DataError(
-            f"not an expression: {'a parenthesis' if open_parentheses else 'it'} does not end in {_shown(text)}"
-        )
+        what = "a parenthesis" if open_parentheses else "it"
+        raise DataError(f"not an expression: {what} does not end in {_shown(text)}")
     return value
 
 
 def regenerate(sizes: Sizes, place: DataPlace) -> Prepared:
     """Generated expressions of these sizes, prepared once."""
-
-    origin = f"ListOps generator {VERSION}, seed {SEED}, {sizes.train:,}/{sizes.validation:,}/{sizes.test:,}"
     lengths = f"expressions of {sizes.low + 1} to {sizes.high - 1} tokens"
     is_whole = sizes.high == OFFICIAL_LENGTH
-    origin = origin if is_whole else f"{origin}, {lengths}"
+    origin = f"ListOps generator {VERSION}, seed {SEED}, {sizes.train:,}/{sizes.validation:,}/{sizes.test:,}"
+    origin += "" if is_whole else f", {lengths}"
 
     def build() -> Prepared:
         exported = RecordSet(task=NAME, fits=origin.__eq__).read(place)
@@ -223,8 +221,7 @@ def regenerate(sizes: Sizes, place: DataPlace) -> Prepared:
             return exported
         splits = generate(sizes, progress=lambda done: place.progress("generating ListOps", done, sizes.total))
         notes = [f"{sizes.total:,} expressions instead of 100,000"] if sizes.total != Sizes().total else []
-        if not is_whole:
-            notes.append(f"{lengths} instead of 501 to 1,999")
+        notes += [] if is_whole else [f"{lengths} instead of 501 to 1,999"]
         return Prepared(
             splits=splits,
             provenance=Provenance(
@@ -287,10 +284,9 @@ def read_tsv(path: Path) -> Split:
         ids = table[np.frombuffer(flat, dtype=np.uint8)]
         if not len(ids) or not ids.all() or label not in _LABELS:
             raise DataError(f"{path}, line {number}: expected an expression, a tab and a digit, got {line[:60]!r}")
-        if number < CHECKED and evaluate(text.decode()) != int(label):
-            raise DataError(
-                f"{path}, line {number}: the expression's value is {evaluate(text.decode())}, not {int(label)}"
-            )
+        value = evaluate(text.decode()) if number < CHECKED else int(label)
+        if value != int(label):
+            raise DataError(f"{path}, line {number}: the expression's value is {value}, not {int(label)}")
         sequences.append(ids)
         labels.append(int(label))
     return pack(sequences, labels)

@@ -34,7 +34,7 @@ def reds(findings: list[Finding]) -> list[Finding]:
 
 @pytest.mark.parametrize("name", [entry.name for entry in VARIANTS.entries()])
 def test_every_installed_variant_holds_what_it_promises(name: str) -> None:
-    findings = [finding for shape in SETTINGS for finding in examine(name, shape)]
+    findings = [finding for shape in SETTINGS for finding in examine(name, shape, thorough=False)]
     assert reds(findings) == []
     held = {finding.property for finding in findings if finding.held}
     # a variant that nothing applies to has not been examined

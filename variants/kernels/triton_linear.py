@@ -10,6 +10,7 @@ more for the queries and from the end for keys and values: two kernels serve fou
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,14 +20,12 @@ from torch import Tensor
 
 from . import triton_launch
 from .triton_launch import CompileCase, launch
-from .triton_states import accumulate, features_of, fold, inverse, product, real_rows, tile
+from .triton_states import features_of, fold, inverse, product, real_rows, summed, tile
 from .triton_tiles import padded
 
 reason = triton_launch.reason
 
 _CHUNK = 64
-_GROUP = 16
-_SPREAD = 256
 
 
 def linear_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
@@ -177,17 +176,7 @@ def _states(
     )  # fmt: skip
     if not plan.causal:
         return state.sum(1, keepdim=True), mass.sum(1, keepdim=True)
-    return _summed(state, of_query), _summed(mass, of_query)
-
-
-def _summed(parts: Tensor, reverse: bool) -> Tensor:
-    """Sums of (rows, chunks, …) over the chunks before each, or after each."""
-    sums, size = torch.empty_like(parts), parts[0, 0].numel()
-    launch(
-        accumulate, (parts.shape[0], triton.cdiv(size, _SPREAD)), parts, sums, parts.shape[1], size,
-        REVERSE=reverse, GROUP=_GROUP, SPREAD=_SPREAD,
-    )  # fmt: skip
-    return sums
+    return summed(state, of_query), summed(mass, of_query)
 
 
 @triton.jit
@@ -281,7 +270,7 @@ def _turn(
         features = features_of(other, row, other_at, other_count, down, width, there, DOT)
         slope += product(pair, features, DOT, PRECISION)
     x = tile(own, row, own_at, own_count, down, width)
-    slope = slope * tl.where(x > 0, 1.0, tl.exp(tl.minimum(x, 0.0)))
+    slope *= tl.where(x > 0, 1.0, tl.exp(tl.minimum(x, 0.0)))
     if REVERSE:
         slope = tl.where(real_rows(kept, row, heads, own_at, own_count, PADDED)[:, None], slope, 0.0)
     else:
@@ -291,16 +280,14 @@ def _turn(
 
 
 def _pass(head_dim: int, dtype: torch.dtype, causal: bool) -> None:
-    query, key, value = (
-        torch.empty(2, 8, 4096, head_dim, device="meta", dtype=dtype, requires_grad=True) for _ in "qkv"
-    )
-    keep = torch.empty(2, 4096, device="meta", dtype=torch.bool)
-    output = linear_attention(query, key, value, keep if causal else None, causal)
+    like = torch.empty(2, 8, 4096, head_dim, device="meta", dtype=dtype)
+    query, key, value = (torch.empty_like(like, requires_grad=True) for _ in "qkv")
+    keep = torch.empty(2, 4096, device="meta", dtype=torch.bool) if causal else None
+    output = linear_attention(query, key, value, keep, causal)
     output.backward(torch.empty_like(output))
 
 
-COMPILE_CASES = (
-    CompileCase(name="causal, 64", run=lambda: _pass(64, torch.bfloat16, True)),
-    CompileCase(name="causal, 256", run=lambda: _pass(256, torch.bfloat16, True)),
-    CompileCase(name="all, 128", run=lambda: _pass(128, torch.bfloat16, False)),
+COMPILE_CASES = tuple(
+    CompileCase(name=name, run=partial(_pass, head_dim, torch.bfloat16, causal))
+    for name, head_dim, causal in (("causal, 64", 64, True), ("causal, 256", 256, True), ("all, 128", 128, False))
 )

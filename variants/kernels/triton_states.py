@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from .triton_launch import launch
+
+_GROUP, _SPREAD = 16, 256
 
 
 @triton.jit
@@ -95,3 +101,13 @@ def accumulate(parts, sums, chunks, size, REVERSE: tl.constexpr, GROUP: tl.const
         place = sums + (row * chunks + to)[:, None] * size + column[None, :]
         tl.store(place, summed, mask=(step < chunks)[:, None] & wide)
         carried += tl.sum(part, 0)
+
+
+def summed(parts: Tensor, reverse: bool) -> Tensor:
+    """Sums of (rows, chunks, …) over the chunks before each, or after each."""
+    sums, size = torch.empty_like(parts), parts[0, 0].numel()
+    launch(
+        accumulate, (parts.shape[0], triton.cdiv(size, _SPREAD)), parts, sums, parts.shape[1], size,
+        REVERSE=reverse, GROUP=_GROUP, SPREAD=_SPREAD,
+    )  # fmt: skip
+    return sums
