@@ -25,6 +25,8 @@ constexpr float TINY = std::numeric_limits<float>::min();
 constexpr float EPSILON = std::numeric_limits<float>::epsilon();
 // far above the eleven steps of the hardest rows found; only a NaN would go on
 constexpr int MOST_STEPS = 64;
+// candidates of a row from which a pass for a better start of Newton's method saves more passes than it costs
+constexpr int64_t MANY = 128;
 
 // Largest step after which the threshold is right to the last bits: the error that is left is of order `order` in it.
 inline float tolerance(float order) {
@@ -50,8 +52,22 @@ inline float sparsemax_threshold(const float* u, int64_t count) {
   return t;
 }
 
+// Where sum (u - t)^2 over all candidates is 1: the threshold itself where all are in the support, and else above it.
+inline float everybodys_threshold(const float* u, int64_t count) {
+  Vec sums(0.0f), squares(0.0f);
+  for (int64_t x = 0; x < count; x += WIDTH) {
+    const Vec over = at::vec::maximum(Vec::loadu(u + x), Vec(0.0f));
+    sums = sums + over;
+    squares = at::vec::fmadd(over, over, squares);
+  }
+  const float n = static_cast<float>(count), mean = sum(sums) / n, spread = sum(squares) - n * mean * mean;
+  return spread < 1.0f ? mean - std::sqrt((1.0f - spread) / n) : 0.0f;
+}
+
+// A step of Newton's method on a norm, which is convex, ends below the root from wherever it starts; many candidates are
+// worth a start that may be above it.
 inline float entmax15_threshold(const float* u, int64_t count) {
-  float t = 0.0f;
+  float t = count > MANY ? std::max(everybodys_threshold(u, count), 0.0f) : 0.0f;
   const float enough = tolerance(0.5f);
   const Vec zero(0.0f);
   for (int step = 0; step < MOST_STEPS; step++) {
@@ -64,8 +80,8 @@ inline float entmax15_threshold(const float* u, int64_t count) {
     }
     const float norm = std::sqrt(sum(squares));
     const float change = (norm - 1.0f) * norm / std::max(sum(sums), TINY);
-    t += change;
-    if (!(change > enough)) break;
+    t = std::max(t + change, 0.0f);
+    if (!(std::abs(change) > enough)) break;
   }
   return t;
 }
