@@ -1,12 +1,14 @@
 """Clock: the time of several subjects, measured interleaved so that drift hits all alike.
 
-Rounds run in alternating order (A B C, C B A, …). Sampling goes on until the interval of every subject's log-ratio to
-the reference is narrow, or the budget ends. No sample is deleted.
+Rounds come in pairs, one in a drawn order and one in its reverse: drift hits all alike, and nobody has the same
+neighbours all the time, who leave caches and memory behind as they please. Sampling goes on until the interval of every
+subject's log-ratio to the reference is narrow, or the budget ends. No sample is deleted.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,8 +24,11 @@ LEAST_ROUNDS = 5
 MOST_ROUNDS = 1000
 FLUSH_BYTES = 256 * 2**20
 
-LEAST_SECONDS = 2e-3
+LEAST_SECONDS = 1e-2
 """On a CPU shorter work is repeated within a sample: a timer tick or an interrupt would be a large part of it."""
+
+COLD_SECONDS = 5e-2
+"""On a CPU a sample of shorter work begins with a unit that is not timed: what it finds in the caches is another's."""
 
 LOOK = 1.25
 """Growth of the rounds between two looks at the intervals; who looks all the time stops at a lucky one."""
@@ -34,13 +39,14 @@ class Samples:
     """Samples of one subject, one a round, in the order of the rounds, each of one unit of work.
 
     `cpu_seconds` counts all threads. `launch_seconds`: how long the host was busy starting the work of a GPU.
-    `repeats`: units that one sample is the mean of.
+    `repeats`: units that one sample is the mean of. `begins_cold`: whether no unit that is not timed comes before them.
     """
 
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
     launch_seconds: list[float] = field(default_factory=list)
     repeats: int = 1
+    begins_cold: bool = True
 
     @property
     def host_bound(self) -> float:
@@ -97,9 +103,10 @@ def interleave(
 
     for name in subjects:
         seconds = min(_warm_up(ready(name)) for _ in range(2))
-        if device.type == "cpu" and name not in prepare and 0 < seconds < LEAST_SECONDS:
+        if device.type == "cpu" and name not in prepare and 0 < seconds < COLD_SECONDS:
             samples[name].repeats = math.ceil(LEAST_SECONDS / seconds)
-    names, sung = list(subjects), []
+            samples[name].begins_cold = False
+    sung = []
     if canary is not None:
         canary()
     others = Watch(device)
@@ -107,8 +114,10 @@ def interleave(
     while rounds < least_rounds or time.perf_counter() - started < budget_seconds:
         if canary is not None:
             sung.append(stopwatch.measure(canary, 1)[0])
-        for name in names if rounds % 2 == 0 else reversed(names):
+        for name in _order(list(subjects), rounds):
             mine, work = samples[name], ready(name)
+            if not mine.begins_cold:
+                work()
             seconds, cpu_seconds, launch_seconds = stopwatch.measure(work, mine.repeats)
             mine.seconds.append(seconds)
             mine.cpu_seconds.append(cpu_seconds)
@@ -124,6 +133,16 @@ def interleave(
             stopped = "rounds"
             break
     return Timing(samples=samples, rounds=rounds, stopped=stopped, foreign=others.seen(), canary=tuple(sung))
+
+
+def _order(names: list[str], round_: int) -> list[str]:
+    """The order of a round; every second one is the reverse of the one before.
+
+    >>> _order(["a", "b", "c"], 1) == _order(["a", "b", "c"], 0)[::-1]
+    True
+    """
+    random.Random(round_ // 2).shuffle(names)
+    return names if round_ % 2 == 0 else names[::-1]
 
 
 def _widest(samples: Mapping[str, Samples], reference: str) -> float:

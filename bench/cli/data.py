@@ -209,12 +209,13 @@ def _suites(name: str) -> tuple[str, ...]:
 def _found(spec: Spec, here: DataPlace, prepared: list[Stored]) -> dict[str, Any]:
     try:
         task: Task = TASKS.build(spec)
+        ways = task.availability(here)
     except AttnbenchError as error:
         return {"name": str(spec), "problem": str(error), "sources": [], "prepared": []}
     return {
         "name": str(spec),
         "problem": None,
-        "sources": [asdict(way) for way in task.availability(here)],
+        "sources": [asdict(way) for way in ways],
         "prepared": [asdict(each) | {"folder": str(each.folder)} for each in prepared],
     }
 

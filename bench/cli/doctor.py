@@ -170,7 +170,7 @@ def _data(data_dir: Path | None) -> list[Finding]:
             task: Task = TASKS.build(Spec(entry.name))
             ways = task.availability(place(data_dir, offline=True))
         except AttnbenchError as error:
-            found.append(Finding(subject=entry.name, state="does not load", remedy=str(error)))
+            found.append(Finding(subject=entry.name, state="not usable by its name alone", remedy=str(error)))
             continue
         ready = next((way for way in ways if way.ready), None)
         if ready:

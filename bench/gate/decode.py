@@ -17,6 +17,8 @@ from .subject import Subject, View
 STATE_FACTOR = 2.5
 """Buffers that double when full hold up to twice what is declared."""
 STATE_SLACK_BYTES = 512
+STATE_ROOM = 64
+"""Tokens for which a buffer may have room from its first."""
 
 
 def steps_equal_forward(subject: Subject) -> Answer:
@@ -41,8 +43,10 @@ def state_as_declared(subject: Subject) -> Answer:
         return Measured(1.0, 0.0, "it decodes, but `state_bytes` is None")
     state = _decode(view, length, batch=1)[1]
     actual = sum(storage for storage in storages(state).values())
-    larger = max(actual, declared) - STATE_SLACK_BYTES
-    ratio = larger / max(1, min(actual, declared))
+    # what is held may be compared with that of a longer sequence, never what is declared
+    roomy = subject.module.state_bytes(replace(subject.shape, max_length=max(length, STATE_ROOM))) or declared
+    low, high = (actual, declared) if actual < declared else (roomy, actual)
+    ratio = (high - STATE_SLACK_BYTES) / max(1, low)
     return Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
 
 

@@ -29,11 +29,26 @@ class Script:
         return seconds, seconds, seconds
 
 
-def test_all_are_warmed_up_before_any_is_timed_and_rounds_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_are_warmed_up_first_and_every_second_round_is_a_reverse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = Script(monkeypatch, a=[1.0], b=[2.0], c=[3.0])
+    interleave(script.subjects, reference="a", device=CPU, budget_seconds=0.0)
+    assert "".join(script.calls[:6]) == "aabbcc"
+    rounds = ["".join(script.calls[at : at + 3]) for at in range(6, 6 + 3 * LEAST_ROUNDS, 3)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
+    assert rounds[1] == rounds[0][::-1] and rounds[3] == rounds[2][::-1]
+
+
+def test_nobody_keeps_the_same_neighbours() -> None:
+    orders = [clock._order(list("abcdef"), 2 * pair) for pair in range(60)]
+    after_a = {order[order.index("a") + 1] for order in orders if order[-1] != "a"}
+    assert after_a == set("bcdef")
+
+
+def test_a_round_times_everybody_once(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(monkeypatch, a=[1.0], b=[2.0], c=[3.0])
     timing = interleave(script.subjects, reference="a", device=CPU, budget_seconds=0.0)
-    assert "".join(script.calls[:6]) == "aabbcc"
-    assert "".join(script.calls[6:18]) == "abccbaabccba"
     assert timing.rounds == LEAST_ROUNDS
     assert timing.samples["b"].seconds == [2.0] * LEAST_ROUNDS
 
@@ -76,9 +91,9 @@ def test_short_work_on_a_cpu_is_repeated_within_a_sample(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
     timing = interleave({"a": work}, reference="a", device=CPU, budget_seconds=0.0)
-    assert timing.samples["a"].repeats == 20
+    assert timing.samples["a"].repeats == 100
     assert timing.samples["a"].seconds == pytest.approx([1e-4] * LEAST_ROUNDS)
-    assert len(calls) == 2 + 20 * LEAST_ROUNDS
+    assert len(calls) == 2 + 101 * LEAST_ROUNDS
 
 
 def test_what_must_be_prepared_is_prepared_before_each_sample_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

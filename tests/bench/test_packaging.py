@@ -67,7 +67,8 @@ def test_a_wheel_holds_one_top_level_package_with_all_code_and_the_files_that_co
     inside = {name for name in wheel if not name.split("/")[0].endswith(".dist-info")}
     assert {name.split("/")[0] for name in inside} == {"attnbench"}
     code = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
-    read = [path for folder in FOLDERS for kind in ("*.toml", "*.html", "*.css", "*.js", "*.json", "*.csv")
+    kinds = ("*.toml", "*.html", "*.css", "*.js", "*.json", "*.csv", "*.cpp", "*.h")
+    read = [path for folder in FOLDERS for kind in kinds
             for path in (ROOT / folder).rglob(kind)]  # fmt: skip
     expected = {"attnbench/" + path.relative_to(ROOT).as_posix() for path in [*code, *read, *ROOT.glob("__*__.py")]}
     assert inside == expected

@@ -60,7 +60,7 @@ def test_bytes_are_shown_as_text_that_moves_no_cursor() -> None:
 
 def test_a_suite_leaves_out_what_has_no_such_preset(here: DataPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_specs", lambda names: [Spec("lra-pathx"), Spec("lra-pathfinder")])
-    preset = "lra-paper[train_examples=16,validation_examples=2,test_examples=2]"
+    preset = "quick[train_examples=16,validation_examples=2,test_examples=2]"
     result = CliRunner().invoke(app, ["data", "get", "lra", "--preset", preset])
     assert result.exit_code == 0 and "lra-pathx: left out; " in result.output
     assert "lra-pathfinder: regenerated" in result.output
