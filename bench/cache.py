@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
@@ -22,6 +21,7 @@ import pandas as pd
 
 from .frame import HEAD, Frame, frame_of
 from .record import Machine, Measurement, Record
+from .shelf import settled
 from .store import Store
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 WORTH = 4_000_000
 """Bytes of JSON lines below which reading them takes no longer than loading pyarrow."""
-
-SETTLED_SECONDS = 2.0
-"""A file that changed within these may change again without its time telling."""
 
 _SOURCES = ("cache", "cell", "frame", "record", "spec", "store")
 _NESTED = ("notes", "counts", "setting", "artifacts")
@@ -56,8 +53,7 @@ def frame_of_store(store: Store) -> Frame:
         return frame
     records = sorted(store.records(), key=lambda r: r.started)
     frame = frame_of(records)
-    settled = all(time.time() - changed / 1e9 > SETTLED_SECONDS for _, _, changed, _ in before)
-    if settled and _stamp(store.root) == before:
+    if settled(changed for _, _, changed, _ in before) and _stamp(store.root) == before:
         _keep(path, key, frame, records, store.told)
     return frame
 
@@ -156,14 +152,25 @@ class Kept:
 
     def __init__(self, table: pa.Table):
         names = table.column("m_name").combine_chunks()
-        self._starts = names.offsets.to_numpy()
-        self._names, self._units, self._wheres = (
+        self._offsets = names.offsets.to_numpy()
+        names, units, wheres = (
             table.column(f"m_{name}").combine_chunks().flatten().dictionary_encode()
             for name in ("name", "unit", "where")
         )
+        self._name_texts, self._unit_texts = names.dictionary.to_pylist(), units.dictionary.to_pylist()
+        self._places = [json.loads(text) for text in wheres.dictionary.to_pylist()]
+        self._name_codes, self._where_codes = names.indices.to_numpy(), wheres.indices.to_numpy()
         self._values = table.column("m_value").combine_chunks().flatten().to_numpy()
         samples = table.column("m_samples").combine_chunks().flatten()
-        self._sample_starts, self._samples = samples.offsets.to_numpy(), samples.flatten().to_numpy()
+        self._samples = samples.flatten().to_numpy()
+        # single numbers are taken from lists in a fifth of an array's time
+        overall = np.array([p.get("layer") is None and p.get("head") is None for p in self._places], dtype=bool)
+        chosen = np.flatnonzero(overall[self._where_codes])
+        self._first = np.searchsorted(chosen, self._offsets).tolist()
+        each = (self._name_codes, units.indices.to_numpy(), self._where_codes, self._values)
+        bounds = samples.offsets.to_numpy()
+        ends = (bounds[:-1], bounds[1:])
+        self._overall = list(zip(*(column[chosen].tolist() for column in (*each, *ends)), strict=True))
         self._rows: dict[int, dict[str, list[Measurement]]] = {}
 
     def of(self, at: int) -> dict[str, list[Measurement]]:
@@ -173,17 +180,13 @@ class Kept:
 
     def _row(self, at: int) -> dict[str, list[Measurement]]:
         found: dict[str, list[Measurement]] = {}
-        for place in range(self._starts[at], self._starts[at + 1]):
-            where = self._places[self._where_codes[place]]
-            if where.get("layer") is None and where.get("head") is None:
-                name = self._name_texts[self._name_codes[place]]
-                samples = self._samples[self._sample_starts[place] : self._sample_starts[place + 1]]
-                found.setdefault(name, []).append(
-                    Measurement(
-                        name=name, value=float(self._values[place]), unit=self._unit_texts[self._unit_codes[place]],
-                        samples=tuple(samples.tolist()), where=where,
-                    )
-                )  # fmt: skip
+        for name, unit, where, value, start, end in self._overall[self._first[at] : self._first[at + 1]]:
+            text = self._name_texts[name]
+            measurement = Measurement(
+                name=text, value=value, unit=self._unit_texts[unit], where=self._places[where],
+                samples=tuple(self._samples[start:end].tolist()) if end > start else (),
+            )  # fmt: skip
+            found.setdefault(text, []).append(measurement)
         return found
 
     @cached_property
@@ -192,34 +195,10 @@ class Kept:
         chosen = np.flatnonzero(np.array(both, dtype=bool)[self._where_codes])
         codes = self._where_codes[chosen]
         columns = {
-            "at": np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts))[chosen],
+            "at": np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets))[chosen],
             "name": pd.Series(self._name_texts, dtype=object).to_numpy()[self._name_codes[chosen]],
             "layer": [self._places[code]["layer"] for code in codes],
             "head": [self._places[code]["head"] for code in codes],
             "value": self._values[chosen],
         }
         return pd.DataFrame(columns, columns=list(HEAD))
-
-    @cached_property
-    def _places(self) -> list[dict[str, Any]]:
-        return [json.loads(text) for text in self._wheres.dictionary.to_pylist()]
-
-    @cached_property
-    def _name_texts(self) -> list[str]:
-        return self._names.dictionary.to_pylist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def _unit_texts(self) -> list[str]:
-        return self._units.dictionary.to_pylist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def _where_codes(self) -> Any:
-        return self._wheres.indices.to_numpy()
-
-    @cached_property
-    def _name_codes(self) -> Any:
-        return self._names.indices.to_numpy()
-
-    @cached_property
-    def _unit_codes(self) -> Any:
-        return self._units.indices.to_numpy()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
-
-import pandas as pd
 
 from .board import Board
 from .cell import REFERENCE
@@ -18,6 +16,7 @@ from .matched import Curves
 from .panels import Maps, panels_of
 from .question import Question
 from .record import QUANTITIES
+from .runs import Run, newest
 from .score import ratio
 from .taskboard import board_for_task
 from .timings import Mode, controls, floor_of, timings_of_all
@@ -38,15 +37,19 @@ def exhibit_of_task(
     margin: float | None = None,
     maps: Maps = lambda name: None,
     room: int = 0,
+    board: Board | None = None,
 ) -> Exhibit:
-    """What a page shows of one question; `room`: characters that its attention maps may take."""
-    board = board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin)
+    """What a page shows of one question; `room`: characters that its attention maps may take.
+
+    `board`: the question's, where it has been scored already with the same predictions, curves and margin.
+    """
+    if board is None:
+        board = board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin)
     yardstick = yardstick_of(frame, question)
-    trained = question.cells(frame, "train").drop_duplicates("key", keep="last")
-    cells = question.cells(frame, "train", "time", "baseline")
-    timings = timings_of_all(frame, question)
+    trained = newest(question.runs(frame, "train"), "key")
+    runs = question.runs(frame, "train", "time", "baseline")
     panels, left_out = panels_of(trained, maps, room)
-    controls_found = [ratio(control) for control in controls(timings)]
+    controls_found = [ratio(control) for control in controls(timings_of_all(frame, question))]
     return Exhibit(
         name=question.name,
         board=board,
@@ -60,9 +63,9 @@ def exhibit_of_task(
                     for at, c in enumerate(controls_found, start=1)),
         panels=panels,
         panels_left_out=left_out,
-        sources=tuple(_sources(frame, cells)),
-        commands={str(variant): _command(question, str(variant), rows) for variant, rows in cells.groupby("variant")},
-        machines={name: _machine_words(frame, name) for name in sorted(set(cells["machine"]))},
+        sources=tuple(_sources(frame, runs)),
+        commands=_commands(question, runs),
+        machines={name: _machine_words(frame, name) for name in sorted({run.machine for run in runs})},
     )  # fmt: skip
 
 
@@ -70,15 +73,15 @@ def exhibit_of_sweep(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Exhibit
     """What a page shows of cost over lengths; raises SelectionError where the mode was not timed."""
     board = board_for_lengths(frame, sweep, mode)
     questions = list(sweep.questions.values())
-    cells = pd.concat([question.cells(frame, "time") for question in questions])
+    runs = [run for question in questions for run in question.runs(frame, "time")]
     return Exhibit(
         name=board.name,
         board=board,
         lengths=tuple(_lengths(frame, sweep, mode)),
-        sources=tuple(_sources(frame, cells)),
-        commands={str(v): _command(questions[-1], str(v), rows) for v, rows in cells.groupby("variant")},
+        sources=tuple(_sources(frame, runs)),
+        commands=_commands(questions[-1], runs),
         machines={sweep.machine: _machine_words(frame, sweep.machine)},
-    )  # fmt: skip
+    )
 
 
 def _spots(board: Board, yardstick: Yardstick) -> Iterator[Spot]:
@@ -99,27 +102,28 @@ def _spots(board: Board, yardstick: Yardstick) -> Iterator[Spot]:
         )
 
 
-def _heads(frame: Frame, cells: pd.DataFrame) -> Iterator[HeadValue]:
-    table = frame.heads_of(HEAD_QUANTITIES, cells)
-    for (variant, name, layer, head), value in (
-        table.groupby(["variant", "name", "layer", "head"])["value"].mean().items()
-    ):
-        yield HeadValue(variant=variant, quantity=name, layer=int(layer), head=int(head), value=float(value))
+def _heads(frame: Frame, runs: Sequence[Run]) -> Iterator[HeadValue]:
+    by_head: dict[tuple[str, str, int, int], list[float]] = {}
+    for found in frame.heads_of(HEAD_QUANTITIES, runs):
+        place = (found.run.variant, found.name, int(found.layer), int(found.head))
+        by_head.setdefault(place, []).append(found.value)
+    for (variant, name, layer, head), values in sorted(by_head.items()):
+        value = math.fsum(values) / len(values)
+        yield HeadValue(variant=variant, quantity=name, layer=layer, head=head, value=value)
 
 
-def _alphas(frame: Frame, cells: pd.DataFrame) -> Iterator[Alpha]:
-    for row in frame.heads_of(["alpha"], cells).itertuples():
-        yield Alpha(
-            variant=row.variant, layer=int(row.layer), head=int(row.head), seed=int(row.seed), value=float(row.value)
-        )
+def _alphas(frame: Frame, runs: Sequence[Run]) -> Iterator[Alpha]:
+    for found in frame.heads_of(["alpha"], runs):
+        layer, head = int(found.layer), int(found.head)
+        yield Alpha(variant=found.run.variant, layer=layer, head=head, seed=found.run.seed, value=found.value)
 
 
-def _curves(cells: pd.DataFrame, read: Curves, yardstick: Yardstick) -> Iterator[CurveSpot]:
+def _curves(runs: Sequence[Run], read: Curves, yardstick: Yardstick) -> Iterator[CurveSpot]:
     wanted: list[tuple[Literal["quality", "loss"], str, float]] = [
         ("quality", f"validation_{yardstick.name}", yardstick.points), ("loss", "validation_loss", 1.0),
     ]  # fmt: skip
-    for variant, rows in cells.groupby("variant"):
-        names = [artifacts["curve"] for artifacts in rows["artifacts"] if "curve" in artifacts]
+    for variant, own in _by_variant(runs).items():
+        names = [run.artifacts["curve"] for run in own if "curve" in run.artifacts]
         points = [point for found in map(read, names) for point in found or ()]
         for quantity, key, scale in wanted:
             by_step: dict[int, list[float]] = {}
@@ -130,8 +134,15 @@ def _curves(cells: pd.DataFrame, read: Curves, yardstick: Yardstick) -> Iterator
             for step, values in sorted(by_step.items()):
                 mean = math.fsum(values) / len(values)
                 yield CurveSpot(
-                    variant=str(variant), quantity=quantity, step=step, value=mean, low=min(values), high=max(values)
+                    variant=variant, quantity=quantity, step=step, value=mean, low=min(values), high=max(values)
                 )
+
+
+def _by_variant(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.variant):
+        found.setdefault(run.variant, []).append(run)
+    return found
 
 
 def _lengths(frame: Frame, sweep: Sweep, mode: Mode) -> Iterator[LengthSpot]:
@@ -152,13 +163,13 @@ def _lengths(frame: Frame, sweep: Sweep, mode: Mode) -> Iterator[LengthSpot]:
             )  # fmt: skip
 
 
-def _sources(frame: Frame, cells: pd.DataFrame) -> Iterator[Source]:
-    for cell in cells.sort_values(["variant", "lane", "seed"]).itertuples():
+def _sources(frame: Frame, runs: Sequence[Run]) -> Iterator[Source]:
+    for run in sorted(runs, key=lambda run: (run.variant, run.lane, run.seed)):
         yield Source(
-            key=cell.key, variant=cell.variant, lane=cell.lane, seed=int(cell.seed), outcome=cell.outcome,
-            reason=cell.reason, machine=cell.machine, started=cell.started, seconds=float(cell.seconds),
-            digest=f"{cell.code}-{cell.variant_code}", numbers=tuple(_numbers(frame, cell.Index)),
-            implementation=cell.implementation,
+            key=run.key, variant=run.variant, lane=run.lane, seed=run.seed, outcome=run.outcome,
+            reason=run.reason, machine=run.machine, started=run.started, seconds=run.seconds,
+            digest=f"{run.code}-{run.variant_code}", numbers=tuple(_numbers(frame, run.at)),
+            implementation=run.implementation,
         )  # fmt: skip
 
 
@@ -173,8 +184,13 @@ def _numbers(frame: Frame, at: int) -> list[str]:
     return found[:SHOWN_NUMBERS]
 
 
-def _command(question: Question, variant: str, rows: pd.DataFrame) -> str:
-    seeds = int(rows[rows["lane"] == "train"]["seed"].max()) + 1 if (rows["lane"] == "train").any() else 1
+def _commands(question: Question, runs: Sequence[Run]) -> dict[str, str]:
+    """How to measure each variant again."""
+    return {variant: _command(question, variant, own) for variant, own in _by_variant(runs).items()}
+
+
+def _command(question: Question, variant: str, runs: Sequence[Run]) -> str:
+    seeds = 1 + max((run.seed for run in runs if run.lane == "train"), default=0)
     selection = ["--selection", question.selection] if question.selection != "validation" else []
     words = ["attnbench", "run", "--variants", variant, "--task", question.task, "--preset", question.preset]
     return shlex.join([*words, "--seeds", str(seeds), *selection])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import pandas as pd
 
 from .cell import REFERENCE
 from .frame import Frame
@@ -16,7 +14,8 @@ from .intervals import Estimate
 from .matched import Curves, Rival, gap_at_equal_state, gap_at_equal_time
 from .question import Question
 from .record import Machine
-from .timings import Timing
+from .runs import Run, newest
+from .timings import Timing, floor_of
 from .trials import Trials
 from .yardstick import Yardstick
 
@@ -25,13 +24,15 @@ from .yardstick import Yardstick
 class Facts:
     """What the rows of a task's board share. `setting`: the preset in full; `stale`: counts by reason.
 
-    `implementations`: which code ran, by variant. `signatures`: how the scores were computed, where Records say.
+    `floor`: the noise floor of its speeds, as a log-ratio. `implementations`: which code ran, by variant.
+    `signatures`: how the scores were computed, where Records say.
     """
 
     question: Question
     yardstick: Yardstick
     trials: Mapping[str, Trials]
     timings: dict[str, Timing]
+    floor: float
     margin: float
     setting: Mapping[str, Any]
     sources: tuple[str, ...]
@@ -66,12 +67,12 @@ class Facts:
         curves: Curves,
         margin: float | None,
     ) -> Facts:
-        cells = question.cells(frame, "train", "time", "baseline")
-        reference = cells[cells["variant"] == REFERENCE]
-        placed = cells[~cells["unplaced"]]
-        bytes_found = frame.values("peak_bytes", reference.index)
-        parameters = frame.values("parameters", reference.index)
-        load = frame.values("foreign_load", cells.index)
+        runs = question.runs(frame, "train", "time", "baseline")
+        reference = [run.at for run in runs if run.variant == REFERENCE]
+        placed = [run for run in runs if not run.unplaced]
+        bytes_found = frame.values("peak_bytes", reference)
+        parameters = frame.values("parameters", reference)
+        load = frame.values("foreign_load", [run.at for run in runs])
         shares = frontier_shares(trials, timings)
         states = {name: frame.number("state_bytes", timing.row) for name, timing in timings.items()}
         state_bytes = {name: m.value for name, m in states.items() if m is not None and 0 <= m.value < math.inf}
@@ -81,12 +82,13 @@ class Facts:
             yardstick=yardstick,
             trials=trials,
             timings=timings,
+            floor=floor_of(timings),
             margin=yardstick.margin if margin is None else margin,
-            setting=next((s for s in reversed(cells["setting"].tolist()) if s), {}),
-            sources=tuple(sorted(set(placed["source"]) - {""})),
-            notes=tuple(dict.fromkeys(note for notes in placed["notes"] for note in notes)),
-            counts=next((c for c in reversed(placed["counts"].tolist()) if c), {}),
-            trained_on=tuple(sorted(set(cells[cells["lane"] == "train"]["machine"]))),
+            setting=next((run.setting for run in reversed(runs) if run.setting), {}),
+            sources=tuple(sorted({run.source for run in placed} - {""})),
+            notes=tuple(dict.fromkeys(note for run in placed for note in run.notes)),
+            counts=next((run.counts for run in reversed(placed) if run.counts), {}),
+            trained_on=tuple(sorted({run.machine for run in runs if run.lane == "train"})),
             machine=frame.machines.get(question.machine),
             foreign_load=max(load) if load else None,
             reference_bytes=bytes_found[-1] if bytes_found else None,
@@ -101,7 +103,7 @@ class Facts:
             at_equal_time=_at_equal_time(trials, timings, curves),
             state_bytes=state_bytes,
             at_equal_state={name: rival for name, rival in rivals.items() if rival is not None},
-            implementations=_implementations(cells),
+            implementations=_implementations(runs),
             signatures=_signatures(frame, trials, yardstick),
         )
 
@@ -112,10 +114,10 @@ def _frontier(trials: Mapping[str, Trials], timings: Mapping[str, Timing], names
     return frozenset(frontier(quality, costs))
 
 
-def _implementations(cells: pd.DataFrame) -> dict[str, str]:
+def _implementations(runs: Sequence[Run]) -> dict[str, str]:
     """Which code of each variant was timed, and which trained where that is another; the newest Record of each."""
-    newest = cells[cells["implementation"] != ""].drop_duplicates(["variant", "lane"], keep="last")
-    by_lane = {(row.variant, row.lane): row.implementation for row in newest.itertuples()}
+    named = newest((run for run in runs if run.implementation), "variant", "lane")
+    by_lane = {(run.variant, run.lane): run.implementation for run in named}
     found = {}
     for variant in sorted({variant for variant, _ in by_lane}):
         timed, trained = by_lane.get((variant, "time"), ""), by_lane.get((variant, "train"), "")

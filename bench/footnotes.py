@@ -13,7 +13,7 @@ from .facts import Facts
 from .intervals import LEVEL
 from .ranks import difference_is_proven
 from .score import BATCHES, CAP, ratio
-from .timings import controls, floor_of
+from .timings import controls
 
 PERCENT = f"{LEVEL:.0%}".replace("%", " %")
 
@@ -179,7 +179,7 @@ def _null_control(facts: Facts) -> Iterator[Footnote]:
         return
     widest = max(nulls, key=lambda n: abs(n.value) + n.half_width())
     found = ratio(widest)
-    floor = math.expm1(floor_of(facts.timings))
+    floor = math.expm1(facts.floor)
     # every timed variant is one more chance to find a difference where there is none
     separates = [n for n in nulls if difference_is_proven(n, len(facts.timings) + len(nulls))]
     text = (

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from .record import Machine, Measurement, Record
+from .runs import HeadNumber, Run
+
+if TYPE_CHECKING:
+    from .timings import Timing
 
 _CELL = (
     "key", "variant", "task", "preset", "seed", "lane", "selection", "protocol", "outcome", "reason", "machine",
@@ -53,7 +56,7 @@ class Frame:
     """`cells`: one row per Record in the order of starting; `stale` says why a row no longer counts, else is empty.
 
     A Frame from the cache has the rows that count alone. `replaced`: how many do not, by task, preset and reason.
-    `asked`: the cells of each question that was asked before.
+    `asked`: the cells of each question that was asked before; `timed`: its timings.
     """
 
     cells: pd.DataFrame
@@ -61,6 +64,7 @@ class Frame:
     machines: Mapping[str, Machine]
     replaced: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     asked: dict[Hashable, pd.DataFrame] = field(default_factory=dict, compare=False)
+    timed: dict[Hashable, dict[str, Timing]] = field(default_factory=dict, compare=False)
 
     @cached_property
     def current(self) -> pd.DataFrame:
@@ -76,19 +80,29 @@ class Frame:
     def _by_question(self) -> dict[tuple[object, ...], pd.DataFrame]:
         return dict(iter(self.current.groupby(["task", "preset", "fidelity", "protocol"])))
 
-    def heads_of(self, names: Sequence[str], cells: pd.DataFrame) -> pd.DataFrame:
-        """The numbers of single heads that have one of these names, with `variant` and `seed` of their cell."""
-        rows = np.sort(cells.index.to_numpy())
-        first = self._places.searchsorted(rows, side="left")
-        last = self._places.searchsorted(rows, side="right")
-        spans = [np.arange(a, b) for a, b in zip(first, last, strict=True) if a < b]
-        table = self.numbers.heads.iloc[np.concatenate(spans) if spans else []]
-        return table[table["name"].isin(names)].join(cells[["variant", "seed"]], on="at")
+    def runs(self, *shared: object) -> Sequence[Run]:
+        """As `answering`, as plain rows, in the order of starting."""
+        return self._runs.get(shared, ())
 
     @cached_property
-    def _places(self) -> npt.NDArray[np.int64]:
-        places: npt.NDArray[np.int64] = self.numbers.heads["at"].to_numpy(dtype=np.int64)
-        return places
+    def _runs(self) -> dict[tuple[object, ...], list[Run]]:
+        columns = [self.current.index, *(self.current[name] for name in Run._fields[1:])]
+        found: dict[tuple[object, ...], list[Run]] = {}
+        for run in map(Run._make, zip(*(column.tolist() for column in columns), strict=True)):
+            found.setdefault((run.task, run.preset, run.fidelity, run.protocol), []).append(run)
+        return found
+
+    def heads_of(self, names: Sequence[str], runs: Iterable[Run]) -> Iterator[HeadNumber]:
+        """The finite numbers of single heads that have one of these names, in the order of the rows."""
+        places, of_names, layers, heads, values = self._heads
+        for run in sorted(runs):
+            for at in range(bisect_left(places, run.at), bisect_right(places, run.at)):
+                if of_names[at] in names and math.isfinite(values[at]):
+                    yield HeadNumber(run, of_names[at], layers[at], heads[at], values[at])
+
+    @cached_property
+    def _heads(self) -> list[list[Any]]:
+        return [self.numbers.heads[name].tolist() for name in HEAD]
 
     def key(self, at: int) -> str:
         """The key of the Cell of row `at`."""
@@ -100,7 +114,10 @@ class Frame:
 
     def number(self, name: str, at: int, **where: object) -> Measurement | None:
         """The first measurement `name` of the Record in row `at` whose `where` has these entries."""
-        for measurement in self.numbers.of(at).get(name, ()):
+        found = self.numbers.of(at).get(name, ())
+        if not where:
+            return found[0] if found else None
+        for measurement in found:
             if where.items() <= measurement.where.items():
                 return measurement
         return None
@@ -169,8 +186,10 @@ def _staleness(cells: pd.DataFrame) -> pd.Series[str]:
         code=cells["code"].where(~cells["unplaced"], None),
     )
     comparable = [*_COMPARABLE, "fidelity"]
+    # a preset means one thing: what was timed under another is not put beside what is trained now
+    meaning = [key for key in comparable if key not in ("lane", "place")]
     for column, keys, reason in (
-        ("setting_text", comparable, "the preset meant another setting then"),
+        ("setting_text", meaning, "the preset meant another setting then"),
         ("code", comparable, "the code or the data of the task has changed since"),
         ("variant_code", [*comparable, "variant"], "the code of the variant has changed since"),
     ):

@@ -44,7 +44,7 @@ def sweeps(frame: Frame, questions: list[Question], least: int = 2) -> list[Swee
     found: dict[tuple[object, ...], dict[int, Question]] = {}
     bounded: dict[tuple[object, ...], Question] = {}
     for question in questions:
-        settings = [s for s in question.cells(frame, "time")["setting"] if s.get("length")]
+        settings = [run.setting for run in question.runs(frame, "time") if run.setting.get("length")]
         if question.machine and settings:
             task, preset = _without_length(question.task), _without_length(question.preset)
             family = (task, preset, question.fidelity, question.protocol, question.machine)

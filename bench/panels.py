@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from .exhibit import Panel
+from .runs import Run
 
 Maps = Callable[[str], npt.NDArray[Any] | None]
 """Reads an artifact: weights of (examples, layers, heads, rows, keys); None where it is not at hand."""
@@ -25,13 +25,16 @@ def sound(maps: npt.NDArray[Any]) -> bool:
     return bool(np.isfinite(maps).all() and (maps >= 0).all())
 
 
-def panels_of(cells: pd.DataFrame, read: Maps, room: int) -> tuple[tuple[Panel, ...], int]:
+def panels_of(runs: Iterable[Run], read: Maps, room: int) -> tuple[tuple[Panel, ...], int]:
     """One panel a variant, of its lowest seed and first example; and how many found no place in `room` characters."""
     found: list[Panel] = []
     left_out = 0
-    for variant, rows in cells.sort_values("seed").groupby("variant"):
-        names = [artifacts["maps"] for artifacts in rows["artifacts"] if "maps" in artifacts]
-        maps = read(names[0]) if names else None
+    by_variant: dict[str, list[str]] = {}
+    for run in sorted(runs, key=lambda run: (run.variant, run.seed)):
+        if "maps" in run.artifacts:
+            by_variant.setdefault(run.variant, []).append(run.artifacts["maps"])
+    for variant, names in by_variant.items():
+        maps = read(names[0])
         if maps is None or not sound(maps):
             continue
         _, layers, heads, height, width = maps.shape
@@ -45,7 +48,7 @@ def panels_of(cells: pd.DataFrame, read: Maps, room: int) -> tuple[tuple[Panel, 
         room -= len(text)
         found.append(
             Panel(
-                variant=str(variant), layers=layers, heads=heads, rows=height, keys=width,
+                variant=variant, layers=layers, heads=heads, rows=height, keys=width,
                 tops=tuple(float(top) for top in tops.ravel()), shades=text,
             )
         )  # fmt: skip

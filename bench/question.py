@@ -9,6 +9,7 @@ import pandas as pd
 
 from .errors import SelectionError
 from .frame import Frame
+from .runs import Run
 from .spec import Spec, parse_selection
 
 SHARED = ["task", "preset", "selection", "fidelity", "protocol"]
@@ -41,6 +42,16 @@ class Question:
         chosen &= (table["machine"] == self.machine) | (table["lane"] != "time")
         frame.asked[self, lanes] = table[chosen]
         return frame.asked[self, lanes]
+
+    def runs(self, frame: Frame, *lanes: str) -> list[Run]:
+        """The same as `cells`, as plain rows."""
+        return [
+            run
+            for run in frame.runs(self.task, self.preset, self.fidelity, self.protocol)
+            if run.lane in lanes
+            and (run.selection == self.selection or run.lane != "train")
+            and (run.machine == self.machine or run.lane != "time")
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from .store import Store
 
 WORTH = 4_000_000
 """Bytes of JSON lines below which scoring them anew takes no time that anybody minds."""
+
+SETTLED_SECONDS = 2.0
+"""A file that changed within these may change again without its time telling."""
 
 _BLANK = Entry()
 _KINDS = ("ranked", "unranked", "baselines")
@@ -32,7 +36,8 @@ def boards_of(store: Store, asked: object, make: Callable[[], list[Board]]) -> l
     if _size(store.root) < WORTH:
         return make()
     path = store.root / "cache" / f"boards-{_hash(asked)}.json"
-    key = _hash([asked, _stamp(store.root), _code()])
+    stamp = _stamp(store.root)
+    key = _hash([asked, stamp, _code()])
     kept = _load(path, key)
     if kept is not None:
         boards, told = kept
@@ -41,9 +46,14 @@ def boards_of(store: Store, asked: object, make: Callable[[], list[Board]]) -> l
         return boards
     boards = make()
     # what changed meanwhile is in nobody's boards
-    if _hash([asked, _stamp(store.root), _code()]) == key:
+    if settled(changed for _, _, changed, _ in stamp) and _stamp(store.root) == stamp:
         _keep(path, {"key": key, "told": store.told, **_packed(boards)})
     return boards
+
+
+def settled(changed: Iterable[int]) -> bool:
+    """Whether files of these times of change, in nanoseconds, changed long enough ago for the next change to tell."""
+    return all(time.time() - each / 1e9 > SETTLED_SECONDS for each in changed)
 
 
 def _size(root: Path) -> int:
@@ -79,7 +89,8 @@ def _keep(path: Path, values: dict[str, Any]) -> None:
         path.parent.mkdir(exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(values, file, separators=(",", ":"))
+            # in one piece: `dump` would write it in a hundred thousand
+            file.write(json.dumps(values, separators=(",", ":")))
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
         return

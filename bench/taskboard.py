@@ -12,13 +12,15 @@ from .columns import columns
 from .facts import Facts
 from .footnotes import footnotes
 from .frame import Frame
+from .gaps import gaps_of_all
 from .intervals import Interval
 from .matched import Curves
 from .question import Question
 from .ranks import standings
 from .record import Measurement, Outcome
+from .runs import newest
 from .score import CAP, LEAST_SEEDS, accuracy, ratio, verdict
-from .timings import CAPPED, Timing, floor_of, timings_of_all
+from .timings import CAPPED, Timing, timings_of_all
 from .trials import Predictions, Trials, outcome_words, trials_of_all
 from .yardstick import Yardstick, yardstick_of
 
@@ -44,7 +46,7 @@ def board_for_task(
     facts = Facts.of(frame, question, yardstick, trials, timings, curves, margin)
     rows = {name: _row(name, frame, trials.get(name), timings.get(name), facts) for name in sorted({*trials, *timings})}
     able = {name: t for name, t in trials.items() if not t.lack and facts.setting.get("ranked", True)}
-    order = standings(list(able), lambda one, other: able[one].gap(able[other])) if len(able) > 1 else []
+    order = standings(list(able), gaps_of_all(able)) if len(able) > 1 else []
     return Board(
         name=question.name,
         title=f"{question.task}, preset {question.preset}",
@@ -160,7 +162,7 @@ def _step_time(timing: Timing | None, facts: Facts) -> Entry:
     if timing.variant == REFERENCE:
         return Entry(text=f"{wording.duration(timing.median)} a step", value=1.0)
     found = ratio(timing.cost)
-    note = "≈" if abs(timing.cost.value) <= floor_of(facts.timings) else ""
+    note = "≈" if abs(timing.cost.value) <= facts.floor else ""
     return _scaled(found, 1, wording.speed(found), note=note, brief=wording.speed(wording.point(found.value)))
 
 
@@ -231,18 +233,17 @@ def _rate(frame: Frame, rows: Rows, name: str) -> Entry:
 
 
 def _baselines(frame: Frame, question: Question, yardstick: Yardstick) -> list[Row]:
-    cells = question.cells(frame, "baseline").drop_duplicates("variant", keep="last").sort_values("variant")
     found = []
-    for at, cell in cells.iterrows():
-        tested = frame.number(yardstick.name, at, split="test")
-        level = _level_of_one(tested, yardstick) if cell["outcome"] == Outcome.OK and tested is not None else None
+    for run in sorted(newest(question.runs(frame, "baseline"), "variant"), key=lambda run: run.variant):
+        tested = frame.number(yardstick.name, run.at, split="test")
+        level = _level_of_one(tested, yardstick) if run.outcome == Outcome.OK and tested is not None else None
         if level is None:
-            reason = ": ".join(filter(None, [outcome_words(cell["outcome"]), cell["reason"]]))
-            found.append(Row(name=cell["variant"], entries=(Entry(),) * len(columns(yardstick)), reason=reason))
+            reason = ": ".join(filter(None, [outcome_words(run.outcome), run.reason]))
+            found.append(Row(name=run.variant, entries=(Entry(),) * len(columns(yardstick)), reason=reason))
             continue
         shown = _scaled(level, yardstick.points, yardstick.level(level))
         entries = tuple(shown if c.name == yardstick.name else Entry() for c in columns(yardstick))
-        found.append(Row(name=cell["variant"], entries=entries, records=(cell["key"],)))
+        found.append(Row(name=run.variant, entries=entries, records=(run.key,)))
     return found
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .cell import REFERENCE
 from .frame import Frame
-from .intervals import Estimate
+from .intervals import Estimate, mean_estimate
 from .question import Question
 from .record import Outcome
+from .runs import Run, newest
 from .score import LEAST_ROUNDS, capped, log_ratio, log_ratios, noise_floor
 
 Samples = tuple[float, ...]
@@ -71,13 +73,10 @@ def timings_of_all(frame: Frame, question: Question, mode: Mode = "step") -> dic
     """Timings by variant on the question's machine; empty where the question names none."""
     if not question.machine:
         return {}
-    cells = question.cells(frame, "time").drop_duplicates("variant", keep="last")
-    found = {}
-    for row in cells.itertuples():
-        named = (frame.number(f"{prefix}{mode}_seconds", row.Index) for prefix in ("", "reference_", "null_"))
-        own, reference, null = (_positive(m.samples) if m else () for m in named)
-        found[str(row.variant)] = _timing(row, own, reference, null)
-    return found
+    if (question, mode) not in frame.timed:
+        runs = newest(question.runs(frame, "time"), "variant")
+        frame.timed[question, mode] = {run.variant: _timed(frame, run, mode) for run in runs}
+    return dict(frame.timed[question, mode])
 
 
 def floor_of(timings: dict[str, Timing]) -> float:
@@ -91,30 +90,33 @@ def controls(timings: dict[str, Timing]) -> list[Estimate]:
     return list(blocks.values())
 
 
-def _timing(row: Any, own: Samples, reference: Samples, null: Samples) -> Timing:
+def _timed(frame: Frame, run: Run, mode: Mode) -> Timing:
+    named = (frame.number(f"{prefix}{mode}_seconds", run.at) for prefix in ("", "reference_", "null_"))
+    own, reference, null = (_positive(m.samples) if m else () for m in named)
     enough = len(own) >= LEAST_ROUNDS and len(own) == len(reference)
-    if row.outcome == Outcome.OK and not enough:
-        reason = row.reason or f"fewer than {LEAST_ROUNDS} rounds beside the reference"
-    else:
-        reason = row.reason
-    # the reference is itself: its own samples divided by themselves say nothing
-    cost = None
-    if enough and row.outcome == Outcome.OK:
-        cost = Estimate(0.0) if row.variant == REFERENCE else log_ratio(own, reference)
+    reason, logs = run.reason, np.empty(0)
+    cost: Estimate | None = None
+    if run.outcome == Outcome.OK and not enough:
+        reason = reason or f"fewer than {LEAST_ROUNDS} rounds beside the reference"
+    elif run.outcome == Outcome.OK and run.variant == REFERENCE:
+        # the reference is itself: its own samples divided by themselves say nothing
+        cost = Estimate(0.0)
+    elif run.outcome == Outcome.OK:
+        logs = log_ratios(own, reference)
+        cost = mean_estimate(logs)
     return Timing(
-        variant=row.variant,
-        row=int(row.Index),
+        variant=run.variant,
+        row=run.at,
         cost=cost,
-        logs=log_ratios(own, reference) if cost is not None and row.variant != REFERENCE else np.empty(0),
+        logs=logs,
         null=log_ratio(null, reference) if len(null) == len(reference) >= LEAST_ROUNDS else None,
         seconds=own,
-        outcome=row.outcome,
+        outcome=run.outcome,
         reason=reason,
-        block=row.block,
+        block=run.block,
     )
 
 
 def _positive(samples: Samples) -> Samples:
     """The samples where all are times that can be; none at all otherwise."""
-    values = np.asarray(samples, dtype=np.float64)
-    return tuple(values.tolist()) if np.isfinite(values).all() and (values > 0).all() else ()
+    return samples if all(0 < sample < math.inf for sample in samples) else ()

@@ -16,6 +16,7 @@ from .frame import Frame
 from .intervals import Estimate, Interval
 from .question import Question
 from .record import Outcome
+from .runs import Run
 from .score import LEAST_SEEDS, Correct, Draws, accuracy, corpus_gap, corpus_level, quality_gap
 from .yardstick import ACCURACY, Yardstick, yardstick_of
 
@@ -99,9 +100,9 @@ class Trials:
 def trials_of_all(frame: Frame, question: Question, predictions: Predictions) -> dict[str, Trials]:
     """Trials by variant. The reference's seeds are the question's: more are not used, with fewer there is no rank."""
     # a cell that was run on two machines counts once, the newer
-    newest = {row.key: row for row in question.cells(frame, "train").itertuples()}
-    by_variant: dict[str, list[Any]] = {}
-    for row in sorted(newest.values(), key=lambda row: (row.variant, row.seed)):
+    runs = {run.key: run for run in question.runs(frame, "train")}
+    by_variant: dict[str, list[Run]] = {}
+    for row in sorted(runs.values(), key=lambda run: (run.variant, run.seed)):
         by_variant.setdefault(row.variant, []).append(row)
     yardstick = yardstick_of(frame, question)
     done = {variant: _done(frame, rows, yardstick) for variant, rows in by_variant.items()}
@@ -113,16 +114,16 @@ def trials_of_all(frame: Frame, question: Question, predictions: Predictions) ->
 
 
 class _Done(NamedTuple):
-    row: Any
+    row: Run
     score: float
     examples: int
 
 
-def _done(frame: Frame, rows: list[Any], yardstick: Yardstick) -> list[_Done]:
+def _done(frame: Frame, rows: list[Run], yardstick: Yardstick) -> list[_Done]:
     """The rows with a usable test score."""
     found = []
     for row in rows:
-        tested = frame.number(yardstick.name, row.Index, split="test") if row.outcome == Outcome.OK else None
+        tested = frame.number(yardstick.name, row.at, split="test") if row.outcome == Outcome.OK else None
         if tested is None or not 0 <= tested.value < math.inf:
             continue
         count = int(tested.where.get("examples") or 0)
@@ -133,7 +134,7 @@ def _done(frame: Frame, rows: list[Any], yardstick: Yardstick) -> list[_Done]:
 
 def _trials(
     variant: str,
-    rows: list[Any],
+    rows: list[Run],
     done: list[_Done],
     wanted: set[int],
     predictions: Predictions,
@@ -153,7 +154,7 @@ def _trials(
         draws=None if yardstick.is_share or kept is None else _draws(kept, yardstick),
         curves=tuple(one.row.artifacts.get("curve", "") for one in used),
         lack=_lack(rows, set(seeds), wanted),
-        rows=tuple(sorted(int(row.Index) for row in rows)),
+        rows=tuple(sorted(int(row.at) for row in rows)),
     )
 
 
@@ -182,7 +183,7 @@ def _draws(kept: tuple[npt.NDArray[Any], ...], yardstick: Yardstick) -> Draws:
     return np.stack([resampled_scores(yardstick.name, statistics) for statistics in kept], axis=1)
 
 
-def _lack(rows: list[Any], seeds: set[int], wanted: set[int]) -> str:
+def _lack(rows: list[Run], seeds: set[int], wanted: set[int]) -> str:
     failed = [row for row in rows if row.outcome != Outcome.OK and (not wanted or row.seed in wanted)]
     if failed:
         first = failed[0]

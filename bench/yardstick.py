@@ -144,7 +144,7 @@ YARDSTICKS = tuple(Yardstick.of(name) for name, quantity in QUANTITIES.items() i
 
 def yardstick_of(frame: Frame, question: Question) -> Yardstick:
     """The first yardstick of which a Record of the question holds a test measurement; accuracy where none does."""
-    rows = question.cells(frame, "train", "baseline").index
+    rows = [run.at for run in question.runs(frame, "train", "baseline")]
     for yardstick in YARDSTICKS:
         if any(frame.number(yardstick.name, at, split="test") is not None for at in rows):
             return yardstick

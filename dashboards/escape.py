@@ -14,6 +14,8 @@ def visible(text: str, longest: int | None = None) -> str:
     if longest is not None and len(text) > longest:
         text, rest = text[:longest], len(text) - longest
         return visible(text) + f"… ({rest:,} more characters)"
+    if text.isprintable():
+        return text
     return "".join(_shown(letter) for letter in text.replace("\r\n", "\n").replace("\n", " ").replace("\t", " "))
 
 

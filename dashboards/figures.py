@@ -1,9 +1,13 @@
-"""Figures: what an Exhibit draws, as Altair charts; the same ones for the page and, as SVG or PNG, for papers."""
+"""Figures: what an Exhibit draws, as Altair charts; the same ones for the page and, as SVG or PNG, for papers.
+
+A chart knows nothing of one exhibit's numbers: it names the datasets that it draws, and hundreds of questions share it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import altair as alt
@@ -18,6 +22,7 @@ HEIGHT = 320
 # Okabe and Ito's colours, told apart by all common kinds of colour vision; then the same, as other shapes
 PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f"]
 COLOUR = alt.Scale(range=PALETTE)
+LONGEST_NAME = 60
 
 _QUANTITIES = {
     "sparsity": "share of exact zeros",
@@ -27,30 +32,90 @@ _QUANTITIES = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sketch:
+    """A chart that is still to be drawn, of these words; `data`: names of the datasets that it draws."""
+
+    draw: Callable[..., Chart]
+    words: tuple[str, ...] = ()
+    data: tuple[str, ...]
+
+    def chart(self) -> Chart:
+        return self.draw(*self.words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Rows of values, in the order of `fields`."""
+
+    fields: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    @classmethod
+    def of(cls, items: Sequence[Any]) -> Dataset:
+        """Items of one kind, the names of variants harmless and short."""
+        names = tuple(field.name for field in fields(items[0]))
+        rows = map(attrgetter(*names), items)
+        if "variant" not in names:
+            return cls(fields=names, rows=tuple(rows))
+        at = names.index("variant")
+        shown = {item.variant: visible(item.variant, longest=LONGEST_NAME) for item in items}
+        return cls(fields=names, rows=tuple((*row[:at], shown[row[at]], *row[at + 1 :]) for row in rows))
+
+    def records(self) -> list[dict[str, Any]]:
+        return [dict(zip(self.fields, row, strict=True)) for row in self.rows]
+
+
 def figures(exhibit: Exhibit) -> dict[str, Chart]:
+    """The charts that the exhibit has data for, by name, with their data."""
+    data = {name: found.records() for name, found in datasets(exhibit).items()}
+    return {
+        name: sketch.chart().properties(datasets={each: data[each] for each in sketch.data})
+        for name, sketch in sketches(exhibit).items()
+    }
+
+
+def sketches(exhibit: Exhibit) -> dict[str, Sketch]:
     """The charts that the exhibit has data for, by name."""
-    found: dict[str, Chart] = {}
+    quality = visible(exhibit.quality)
+    there = {h.quantity for h in exhibit.heads}
+    found = {}
     if exhibit.spots:
-        found["frontier"] = frontier(exhibit)
+        found["frontier"] = Sketch(draw=frontier, words=(quality, exhibit.better), data=("spots",))
     if exhibit.lengths:
-        found["lengths"] = lengths(exhibit)
+        found["lengths"] = Sketch(draw=lengths, data=("lengths",))
     if exhibit.curves:
-        found["curves"] = curves(exhibit)
+        shown = {spot.quantity for spot in exhibit.curves}
+        kinds = tuple(kind for kind in ("quality", "loss") if kind in shown)
+        found["curves"] = Sketch(draw=curves, words=(quality, *kinds), data=tuple(f"curves_{kind}" for kind in kinds))
     for quantity in _QUANTITIES:
-        if any(h.quantity == quantity for h in exhibit.heads):
-            found[quantity.replace("_", "-")] = heads(exhibit, quantity)
+        if quantity in there:
+            found[quantity.replace("_", "-")] = Sketch(draw=heads, words=(quantity,), data=(quantity,))
     if exhibit.alphas:
-        found["alphas"] = alphas(exhibit)
+        found["alphas"] = Sketch(draw=alphas, data=("alphas",))
     if exhibit.nulls:
-        found["null-control"] = null_control(exhibit)
+        found["null-control"] = Sketch(draw=null_control, data=("nulls",))
     return found
 
 
-def frontier(exhibit: Exhibit) -> Chart:
+def datasets(exhibit: Exhibit) -> dict[str, Dataset]:
+    """What the charts of the exhibit draw, by the names that they know."""
+    found: dict[str, list[Any]] = {
+        "spots": list(exhibit.spots), "lengths": list(exhibit.lengths), "alphas": list(exhibit.alphas),
+        "nulls": list(exhibit.nulls),
+    }  # fmt: skip
+    for spot in exhibit.curves:
+        found.setdefault(f"curves_{spot.quantity}", []).append(spot)
+    for head in exhibit.heads:
+        found.setdefault(head.quantity, []).append(head)
+    return {name: Dataset.of(items) for name, items in found.items() if items}
+
+
+def frontier(quality: str, better: str) -> Chart:
     """Quality against cost, with intervals both ways; the line joins who is not beaten in both."""
-    data = as_data(exhibit.spots)
+    data = alt.NamedData("spots")
     x = alt.X("cost:Q", title="step time, × softmax (log)", scale=alt.Scale(type="log", nice=False, padding=40))
-    title = f"test {visible(exhibit.quality)}"
+    title = f"test {quality}"
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
     hint = ["variant:N", alt.Tooltip("quality:Q", format=".1f"), alt.Tooltip("cost:Q", format=".2f")]
     base = alt.Chart(data).encode(color=_colour("variant"))
@@ -64,13 +129,13 @@ def frontier(exhibit: Exhibit) -> Chart:
     along = base.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("quality_low:Q", title=title), y2="quality_high:Q")
     dots = base.mark_point(size=90, filled=True, opacity=1).encode(x=x, y=y, shape=_shape("variant"), tooltip=hint)
     names = base.mark_text(align="left", dx=9, dy=-9).encode(x=x, y=y, text="variant:N")
-    up = "up" if exhibit.better == "higher" else "down"
+    up = "up" if better == "higher" else "down"
     return _sized(line + across + along + dots + names, f"Quality against cost; {up} and left is better")
 
 
-def lengths(exhibit: Exhibit) -> Chart:
+def lengths() -> Chart:
     """Ratio to the reference over length, both logarithmic; a filled mark where the variant pays from there on."""
-    data = as_data(exhibit.lengths)
+    data = alt.NamedData("lengths")
     x = alt.X("length:Q", title="length, tokens (log)", scale=alt.Scale(type="log", base=2))
     y = alt.Y("ratio:Q", title="time, × softmax (log)", scale=alt.Scale(type="log"))
     base = alt.Chart(data).encode(color=_colour("variant"))
@@ -91,28 +156,26 @@ def lengths(exhibit: Exhibit) -> Chart:
     return _sized(rule + band + line + dots, "Cost over lengths; filled: beats the reference from here on")
 
 
-def curves(exhibit: Exhibit) -> Chart:
+def curves(quality: str, *kinds: str) -> Chart:
     """Validation quality and loss over training steps: mean over seeds, band from the lowest to the highest."""
     x = alt.X("step:Q", title="training step")
 
-    def panel(quantity: str, title: str) -> Chart:
-        data = as_data([spot for spot in exhibit.curves if spot.quantity == quantity])
-        base = alt.Chart(data).encode(color=_colour("variant"))
+    def panel(kind: str, title: str) -> Chart:
+        base = alt.Chart(alt.NamedData(f"curves_{kind}")).encode(color=_colour("variant"))
         y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False))
         band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q")
         hint = ["variant:N", "step:Q", alt.Tooltip("value:Q", format=".3f")]
         line = base.mark_line(point=True).encode(x=x, y=y, strokeDash=_dash("variant"), tooltip=hint)
         return _sized(band + line, title)
 
-    titles = {"quality": f"validation {visible(exhibit.quality)}", "loss": "validation loss"}
-    there = {spot.quantity for spot in exhibit.curves}
-    panels = [panel(quantity, title) for quantity, title in titles.items() if quantity in there]
+    titles = {"quality": f"validation {quality}", "loss": "validation loss"}
+    panels = [panel(kind, titles[kind]) for kind in kinds]
     return alt.vconcat(*panels).properties(title="Training: mean over seeds, band from lowest to highest")
 
 
-def heads(exhibit: Exhibit, quantity: str) -> Chart:
+def heads(quantity: str) -> Chart:
     """One square a head, layers down and heads across, for each variant."""
-    data = as_data([h for h in exhibit.heads if h.quantity == quantity])
+    data = alt.NamedData(quantity)
     shares = quantity != "attention_distance"
     colour = alt.Color(
         "value:Q", title=None,
@@ -122,24 +185,23 @@ def heads(exhibit: Exhibit, quantity: str) -> Chart:
     hint = ["variant:N", "layer:O", "head:O", alt.Tooltip("value:Q", format=".4f")]
     base = alt.Chart(data).encode(x=alt.X("head:O", axis=alt.Axis(labelAngle=0)), y=alt.Y("layer:O"))
     squares = base.mark_rect().encode(color=colour, tooltip=hint)
-    values_shown = [h.value for h in exhibit.heads if h.quantity == quantity]
-    low, high = (0.0, 1.0) if shares else (min(values_shown), max(values_shown))
-    dark = f"datum.value < {low + 0.6 * (high - low)}"
+    dark = "datum.value < 0.6" if shares else "datum.value < datum.low + 0.6 * (datum.high - datum.low)"
     words = base.mark_text(fontSize=10).encode(
         text=alt.Text("value:Q", format=text), color=alt.condition(dark, alt.value("white"), alt.value("black"))
     )  # fmt: skip
-    return (
+    chart = (
         alt.layer(squares, words, data=data)
         .properties(width=alt.Step(38), height=alt.Step(30))
         .facet(facet=alt.Facet("variant:N", title=None), columns=3)
         .properties(title=f"By layer and head: {_QUANTITIES[quantity]}")
     )
+    return chart if shares else chart.transform_joinaggregate(low="min(value)", high="max(value)")
 
 
-def alphas(exhibit: Exhibit) -> Chart:
+def alphas() -> Chart:
     """How many heads learned which alpha, over all seeds, by variant."""
     chart = (
-        alt.Chart(as_data(exhibit.alphas))
+        alt.Chart(alt.NamedData("alphas"))
         .mark_bar()
         .encode(
             x=alt.X("value:Q", bin=alt.Bin(step=0.05), title="alpha (1 is softmax, 2 is sparsemax)"),
@@ -153,9 +215,9 @@ def alphas(exhibit: Exhibit) -> Chart:
     return chart
 
 
-def null_control(exhibit: Exhibit) -> Chart:
+def null_control() -> Chart:
     """The reference under a second name against itself: what no difference may be smaller than."""
-    data = as_data(exhibit.nulls)
+    data = alt.NamedData("nulls")
     x = alt.X("ratio:Q", title="time of softmax over its own", scale=alt.Scale(zero=False))
     y = alt.Y("block:N", title=None)
     hint = ["block:N", *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("ratio", "low", "high"))]
@@ -163,19 +225,15 @@ def null_control(exhibit: Exhibit) -> Chart:
     base = alt.Chart(data).encode(y=y)
     ends = base.mark_rule(color=PALETTE[0]).encode(x=alt.X("low:Q", title="time of softmax over its own"), x2="high:Q")
     dots = base.mark_point(filled=True, size=70, color=PALETTE[0]).encode(x=x, tooltip=hint)
-    return _sized(rule + ends + dots, "Null control: softmax against itself", height=40 + 24 * len(exhibit.nulls))
+    return _sized(rule + ends + dots, "Null control: softmax against itself", height=alt.Step(40))
 
 
-def _sized(chart: Chart, title: str, height: int = HEIGHT) -> Chart:
+def _sized(chart: Chart, title: str, height: Any = HEIGHT) -> Chart:
     return chart.properties(width=520, height=height, title=title)
 
 
 def as_data(items: Sequence[Any]) -> alt.InlineData:
-    rows = [asdict(item) for item in items]
-    for row in rows:
-        if "variant" in row:
-            row["variant"] = visible(row["variant"], longest=60)
-    return values(rows)
+    return values(Dataset.of(items).records() if items else [])
 
 
 def values(rows: list[dict[str, Any]]) -> alt.InlineData:

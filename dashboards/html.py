@@ -7,36 +7,48 @@ import hashlib
 import html
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import cache
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any
 
-from ..bench.board import Board
-from ..bench.exhibit import Exhibit
+from ..bench.board import Board, Column, Row
+from ..bench.exhibit import Exhibit, Source
 from .escape import visible
-from .figures import Chart, figures
+from .figures import Chart, Sketch, datasets, sketches
+
+_SOURCE = tuple(field.name for field in fields(Source))
 
 
 def render(exhibits: Sequence[Exhibit]) -> str:
     """The page as text. Needs the extra `dashboard`.
 
-    What Records brought stands in JSON blocks, which the page's script turns into text nodes; the page's own policy
-    allows no script but its two, by hash, and no connection at all.
+    What Records brought stands in JSON blocks, one a question, which the page's script reads when it is chosen and
+    turns into text nodes; the page's own policy allows no script but its two, by hash, and no connection at all. What
+    many questions share, columns and charts without their data, stands in a block of its own.
     """
+    columns: dict[tuple[Column, ...], int] = {}
+    charts: dict[Sketch, int] = {}
     blocks = []
     for exhibit in exhibits:
         values = {
-            "board": _board(exhibit.board),
-            "figures": _specs(exhibit),
+            "board": _board(exhibit.board, columns.setdefault(exhibit.board.columns, len(columns))),
+            "figures": [
+                [name, charts.setdefault(sketch, len(charts)), sketch.data]
+                for name, sketch in sketches(exhibit).items()
+            ],
+            "data": {name: [data.fields, data.rows] for name, data in datasets(exhibit).items()},
             "panels": [asdict(panel) for panel in exhibit.panels],
             "panelsLeftOut": exhibit.panels_left_out,
-            "sources": [asdict(source) for source in exhibit.sources],
+            "sources": [_SOURCE, [*map(attrgetter(*_SOURCE), exhibit.sources)]],
             "commands": dict(exhibit.commands),
             "machines": dict(exhibit.machines),
         }
         name = html.escape(exhibit.name, quote=True)
         blocks.append(f'<script type="application/json" data-name="{name}">{_json(values)}</script>')
+    shared = {"columns": [[asdict(c) for c in group] for group in columns], "charts": [*map(_spec, charts)]}
+    blocks.append(f'<script type="application/json" id="shared">{_json(shared)}</script>')
     return _page("page.html", "page.js", {"exhibits": "\n".join(blocks)})
 
 
@@ -57,22 +69,30 @@ def _page(template: str, script_file: str, parts: Mapping[str, str]) -> str:
     return _filled(_part(template), {**parts, **own})
 
 
-def _specs(exhibit: Exhibit) -> dict[str, Any]:
+def _spec(sketch: Sketch) -> Any:
     from altair.utils.schemapi import debug_mode
 
     # the tests check the charts against the schema; here that would take most of the time
     with debug_mode(False):
-        return {name: chart.to_dict(validate=False) for name, chart in figures(exhibit).items()}
+        return sketch.chart().to_dict(validate=False)
 
 
-def _board(board: Board) -> dict[str, Any]:
+def _board(board: Board, columns: int) -> dict[str, Any]:
+    """`columns`: where in the shared block. Entries by column, as text, value and note, where there is anything."""
     names = [column.name for column in board.columns]
-    values = asdict(board)
-    for kind in ("ranked", "unranked", "baselines"):
-        for row, source in zip(values[kind], getattr(board, kind), strict=True):
-            row["entries"] = dict(zip(names, row["entries"], strict=True))
-            row["place"] = source.place
-    return values
+    kinds = {"ranked": board.ranked, "unranked": board.unranked, "baselines": board.baselines}
+    rows = {kind: [_row(row, names) for row in own] for kind, own in kinds.items()}
+    footnotes = [asdict(footnote) for footnote in board.footnotes]
+    return {"title": board.title, "question": board.question, "columns": columns, "footnotes": footnotes, **rows}
+
+
+def _row(row: Row, names: list[str]) -> dict[str, Any]:
+    filled = {
+        name: [e.text, e.value, e.note]
+        for name, e in zip(names, row.entries, strict=True)
+        if e.text or e.note or e.value is not None
+    }
+    return {"name": row.name, "place": row.place, "group": row.group, "reason": row.reason, "entries": filled}
 
 
 def _json(values: Any) -> str:

@@ -3,6 +3,7 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const blocks = [...document.querySelectorAll("script[data-name]")];
+  const shared = JSON.parse($("shared").textContent);
   const parsed = new Map();
   const state = { q: 0, sort: "", dir: "", show: "", row: "", theme: "" };
 
@@ -16,8 +17,27 @@
     return element;
   }
 
+  // rows stand in the page as lists, since hundreds of questions would name every field again
+  function records([fields, rows]) {
+    return rows.map((row) => Object.fromEntries(fields.map((field, at) => [field, row[at]])));
+  }
+
+  function unpacked(block) {
+    const found = JSON.parse(block.textContent);
+    const { board } = found;
+    board.columns = shared.columns[board.columns];
+    for (const row of [...board.ranked, ...board.unranked, ...board.baselines]) {
+      row.entries = Object.fromEntries(board.columns.map(({ name }) => {
+        const [text, value, note] = row.entries[name] || ["", null, ""];
+        return [name, { text, value, note }];
+      }));
+    }
+    found.sources = records(found.sources);
+    return found;
+  }
+
   function exhibit() {
-    if (!parsed.has(state.q)) parsed.set(state.q, JSON.parse(blocks[state.q].textContent));
+    if (!parsed.has(state.q)) parsed.set(state.q, unpacked(blocks[state.q]));
     return parsed.get(state.q);
   }
 
@@ -216,11 +236,15 @@
     const narrow = place.clientWidth < 560;
     if (narrow) config.legend = { ...words, orient: "bottom", columns: 2 };
     const room = Math.max(180, place.clientWidth - (narrow ? 110 : 150));
-    const drawn = Object.entries(exhibit().figures).map(([name, spec]) => {
+    const { figures, data } = exhibit();
+    const drawn = figures.map(([name, chart, sets]) => {
+      const spec = fitted(shared.charts[chart], room);
+      const own = Object.fromEntries(sets.map((set) => [set, records(data[set])]));
+      spec.datasets = { ...spec.datasets, ...own };
       const figure = make("figure", null, { id: "figure-" + name, "aria-label": name.replaceAll("-", " ") });
       const mount = make("div");
       figure.append(mount);
-      vegaEmbed(mount, fitted(spec, room), { config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })
+      vegaEmbed(mount, spec, { config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })
         .then(() => { figure.dataset.ready = "yes"; })
         .catch((error) => { mount.textContent = "This figure cannot be drawn: " + error; console.error(error); });
       return figure;

@@ -30,12 +30,13 @@ def to_csv(boards: Sequence[Board]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
     for board in boards:
+        title, places = visible(board.title), {column.name: at for at, column in enumerate(board.columns)}
+        chosen = [places.get(name) for name in names]
         for group, row in _rows(board):
-            entries = dict(zip((c.name for c in board.columns), row.entries, strict=True))
-            numbers = [n for name in names for n in _numbers(entries.get(name, Entry()))]
-            writer.writerow(
-                [visible(board.title), group, row.first, row.last, visible(row.name), visible(row.reason), *numbers]
-            )
+            numbers: list[float | str | None] = []
+            for at in chosen:
+                numbers += _numbers(Entry() if at is None else row.entries[at])
+            writer.writerow([title, group, row.first, row.last, visible(row.name), visible(row.reason), *numbers])
     return file.getvalue()
 
 

@@ -11,6 +11,8 @@ import typer
 from .artifacts import StoredCurves, StoredPredictions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..board import Board
     from ..frame import Frame
     from ..question import Question
@@ -73,13 +75,8 @@ def leaderboard(
     ] = None,
 ) -> None:
     """Show who is right most often and what it costs, with intervals, from the Records of past runs."""
-    from ..shelf import boards_of
-    from ..suite import load_suite
-
     filters = {"task": task, "preset": preset, "selection": selection, "fidelity": fidelity, "machine": machine}
-    asked = [filters, repr(load_suite(suite)) if suite is not None else None, lengths, mode and mode.value, margin]
-    store = _store(results)
-    boards = boards_of(store, asked, lambda: _boards(store, filters, suite, lengths, mode, margin))
+    boards = scored(store_of(results), filters, margin, suite=suite, lengths=lengths, mode=mode)
     if published:
         from ..published import beside
 
@@ -87,8 +84,29 @@ def leaderboard(
     show(boards, format, out)
 
 
-def _boards(
+def scored(
     store: Store,
+    filters: dict[str, str | None],
+    margin: float | None,
+    *,
+    suite: str | None = None,
+    lengths: bool = False,
+    mode: Mode | None = None,
+    reader: Callable[[Store], tuple[Frame, StoredPredictions]] | None = None,
+) -> list[Board]:
+    """The boards that are asked for, scored before or now; `reader`: `read_store`, or what keeps what it gives."""
+    from ..shelf import boards_of
+    from ..suite import load_suite
+
+    asked = [filters, repr(load_suite(suite)) if suite is not None else None, lengths, mode and mode.value, margin]
+    return boards_of(
+        store, asked, lambda: _boards(*(reader or read_store)(store), filters, suite, lengths, mode, margin)
+    )
+
+
+def _boards(
+    frame: Frame,
+    predictions: StoredPredictions,
     filters: dict[str, str | None],
     suite: str | None,
     lengths: bool,
@@ -98,14 +116,13 @@ def _boards(
     from ..question import Filter, questions
     from ..taskboard import board_for_task
 
-    frame, predictions = read_store(store)
     found = questions(frame, Filter(**filters))
     if suite is not None:
         return [_board_for_suite(frame, suite, found, predictions)]
     if lengths:
         return _boards_for_lengths(frame, found, mode, 2)
-    trained = [question for question in found if not question.cells(frame, "train", "baseline").empty]
-    curves = StoredCurves(store)
+    trained = [question for question in found if question.runs(frame, "train", "baseline")]
+    curves = StoredCurves(predictions.store)
     boards = [
         board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin) for question in trained
     ]
@@ -168,10 +185,11 @@ def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode | None, 
 
 def read(results: Path) -> tuple[Frame, StoredPredictions]:
     """The Records of a results folder; raises StoreError, saying what to run, where there are none."""
-    return read_store(_store(results))
+    return read_store(store_of(results))
 
 
-def _store(results: Path) -> Store:
+def store_of(results: Path) -> Store:
+    """The store of that folder, which tells what it tells on standard error."""
     from ..store import Store
 
     return Store(results, notice=lambda text: typer.echo(text, err=True))

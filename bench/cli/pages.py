@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,9 @@ from .leaderboard import (
     Selection,
     Task,
     emit,
-    read,
+    read_store,
+    scored,
+    store_of,
 )
 
 if TYPE_CHECKING:
@@ -53,10 +55,9 @@ def dashboard(
     """Write one self-contained page: boards, frontier, lengths, sparsity, training curves, and all Records behind."""
     needs_extra()
     from ...dashboards import html
-    from ..question import Filter
 
-    wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
-    exhibits = _exhibits(results, wanted, margin)
+    filters = {"task": task, "preset": preset, "selection": selection, "fidelity": fidelity, "machine": machine}
+    exhibits = _exhibits(results, filters, margin)
     if published:
         from ..published import exhibits_beside
 
@@ -81,18 +82,25 @@ def needs_extra() -> None:
         )
 
 
-def _exhibits(results: Path, wanted: Any, margin: float | None) -> list[Exhibit]:
+def _exhibits(results: Path, filters: dict[str, str | None], margin: float | None) -> list[Exhibit]:
+    from functools import cache
+
     from ..exhibition import exhibit_of_sweep, exhibit_of_task
     from ..lengthboard import modes_of, sweeps
-    from ..question import questions
+    from ..question import Filter, questions
 
-    frame, predictions = read(results)
-    found = questions(frame, wanted)
-    curves = StoredCurves(predictions.store)
-    trained = [question for question in found if not question.cells(frame, "train", "baseline").empty]
+    store, reader = store_of(results), cache(read_store)
+    # the boards first: what is kept of them must not be of a Frame that is older than its name
+    by_name = {board.name: board for board in scored(store, filters, margin, reader=reader)}
+    frame, predictions = reader(store)
+    found = questions(frame, Filter(**filters))
+    curves, maps = StoredCurves(store), StoredMaps(store)
+    trained = [question for question in found if question.runs(frame, "train", "baseline")]
     untrained = sorted(set(found) - set(trained))
-    maps, room = StoredMaps(predictions.store), ROOM // max(len(trained), 1)
-    of_tasks = [exhibit_of_task(frame, q, predictions, curves, margin, maps, room) for q in trained]
+    room = ROOM // max(len(trained), 1)
+    of_tasks = [
+        exhibit_of_task(frame, q, predictions, curves, margin, maps, room, by_name.get(q.name)) for q in trained
+    ]
     swept = sweeps(frame, trained) + sweeps(frame, untrained, least=1)
     return of_tasks + [exhibit_of_sweep(frame, sweep, mode) for sweep in swept for mode in modes_of(frame, sweep)]
 

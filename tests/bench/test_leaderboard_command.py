@@ -1,6 +1,7 @@
 """`attnbench leaderboard`, from a results folder to text."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from attnbench.bench import cache, shelf
 from attnbench.bench.cli.leaderboard import choose, compare, leaderboard
+from attnbench.bench.cli.pages import dashboard
 from attnbench.bench.errors import SelectionError, StoreError
 from attnbench.bench.store import Store
 
@@ -178,3 +181,31 @@ def test_what_was_only_timed_is_ranked_by_cost(results: Path, bench) -> None:
         "sweep, preset quick: a training step at length 512",
     ]
     assert [row["name"] for row in boards[1]["ranked"]] == ["linear", "softmax"]
+
+
+def test_no_command_shows_what_was_before_a_change(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("altair", reason="the extra dashboard is not installed")
+    pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
+    pytest.importorskip("pyarrow", reason="the cache needs pyarrow")
+    monkeypatch.setattr(cache, "WORTH", 0)
+    monkeypatch.setattr(shelf, "WORTH", 1)
+    (file,) = (results / "records").glob("*.jsonl")
+    for path in (file, *(results / "artifacts").iterdir()):
+        os.utime(path, (1e9, 1e9))
+    folder, page = ["--results", str(results)], tmp_path / "site"
+
+    def shown() -> list[str]:
+        run(*folder, "--out", str(page), command=dashboard)
+        board = run(*folder, "--format", "csv")
+        return [board, (page / "index.html").read_text(encoding="utf-8"), run("rela", *folder, command=compare)]
+
+    before = shown()
+    assert shown() == before and {p.suffix for p in (results / "cache").iterdir()} == {".json", ".parquet"}
+    file.write_text("".join(line + "\n" for line in file.read_text().split("\n")[:-2]))
+    os.utime(file, (1e9, 1e9))
+    reason = "seed 2 of the reference is missing here"
+    assert [reason in text for text in before] == [False, False, False]
+    after = shown()
+    assert [reason in text for text in after[:2]] == [True, True] and after[2] != before[2]

@@ -3,9 +3,9 @@
 import base64
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from attnbench.bench.cli.artifacts import StoredMaps, StoredPredictions
@@ -15,21 +15,21 @@ from attnbench.bench.store import Store
 MAPS = np.array([[0.5, 0.25], [0.0, 1.0], [0.0, 0.0], [0.125, 0.0]], dtype=np.float16).reshape(1, 2, 2, 1, 2)
 
 
-def cells(**maps: str) -> pd.DataFrame:
-    return pd.DataFrame(
-        [{"variant": name, "seed": 0, "artifacts": {"maps": file} if file else {}} for name, file in maps.items()]
-    )
+def runs(**maps: str) -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(variant=name, seed=0, artifacts={"maps": file} if file else {}) for name, file in maps.items()
+    ]
 
 
 def test_each_map_is_scaled_by_its_own_maximum() -> None:
-    (panel,), left_out = panels_of(cells(rela="a", none=""), {"a": MAPS}.get, room=1000)
+    (panel,), left_out = panels_of(runs(rela="a", none=""), {"a": MAPS}.get, room=1000)
     assert left_out == 0 and panel.tops == (0.5, 1.0, 0.0, 0.125)
     assert list(base64.b64decode(panel.shades)) == [255, 128, 0, 255, 0, 0, 255, 0]
     assert (panel.variant, panel.layers, panel.heads, panel.rows, panel.keys) == ("rela", 2, 2, 1, 2)
 
 
 def test_what_finds_no_room_is_counted() -> None:
-    panels, left_out = panels_of(cells(one="a", two="a", three="a"), {"a": MAPS}.get, room=25)
+    panels, left_out = panels_of(runs(one="a", two="a", three="a"), {"a": MAPS}.get, room=25)
     assert [panel.variant for panel in panels] == ["one", "three"] and left_out == 1
 
 
@@ -45,7 +45,7 @@ def test_what_finds_no_room_is_counted() -> None:
     ],
 )
 def test_what_is_no_stack_of_weights_is_absent(maps: np.ndarray) -> None:
-    assert panels_of(cells(rela="a"), {"a": maps}.get, room=1000) == ((), 0)
+    assert panels_of(runs(rela="a"), {"a": maps}.get, room=1000) == ((), 0)
 
 
 def test_hostile_files_are_absent(tmp_path: Path) -> None:

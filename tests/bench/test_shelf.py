@@ -1,6 +1,7 @@
 """Boards that were scored before are shown again only while nothing that they hang on has changed."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class Desk:
         self.file = root / "records" / "box.jsonl"
         self.file.parent.mkdir(parents=True)
         self.file.write_text("{}\n")
+        os.utime(self.file, (1e9, 1e9))
 
     def ask(self, asked: object = "all") -> list[Board]:
         def make() -> list[Board]:
@@ -89,6 +91,12 @@ def test_what_changes_while_it_is_scored_is_not_kept(desk: Desk) -> None:
         return [BOARD]
 
     boards_of(desk.store, "all", make)
+    assert not (desk.store.root / "cache").exists()
+
+
+def test_what_changed_a_moment_ago_is_not_kept(desk: Desk) -> None:
+    os.utime(desk.file)
+    desk.ask()
     assert not (desk.store.root / "cache").exists()
 
 

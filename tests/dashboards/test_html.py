@@ -146,8 +146,17 @@ def test_nothing_in_the_file_points_outside(file: Path) -> None:
 def test_data_cannot_end_its_block(exhibit: Exhibit) -> None:
     text = html.render([exhibit])
     block = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
-    assert block and json.loads(block[1])["sources"][0]["reason"] == "</script><script>alert(2)//"
+    assert block
+    names, (source,) = json.loads(block[1])["sources"]
+    assert source[names.index("reason")] == "</script><script>alert(2)//"
     assert "<script>alert" not in text
+
+
+def test_questions_share_their_columns_and_charts(exhibit: Exhibit, lengths: Exhibit) -> None:
+    text = html.render([exhibit, replace(exhibit, name="again"), lengths])
+    shared = json.loads(re.search(r'id="shared">(.*?)</script>', text, re.DOTALL)[1])
+    assert len(shared["columns"]) == 1 and len(shared["charts"]) == len(figures(exhibit)) + len(figures(lengths))
+    assert text.count('"Quality against cost; up and left is better"') == 1
 
 
 def test_hostile_text_is_shown_as_text(page: object) -> None:
