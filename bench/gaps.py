@@ -25,7 +25,7 @@ def gaps_of_all(trials: Mapping[str, Trials]) -> Gap:
     scores = np.array([t.scores for t in every])
     mean = scores.mean(axis=1)
     if every[0].correct is not None:
-        right = np.array([np.mean(t.correct, axis=0) for t in every])
+        right = np.array([np.mean(np.stack(t.correct or ()), axis=0) for t in every])
         tests = [(own - right).std(axis=1, ddof=1) / math.sqrt(examples) for own in right]
     else:
         blur = mean * (1 - mean) / examples

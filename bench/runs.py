@@ -1,4 +1,4 @@
-"""Run: one Record that counts, as boards read it. Many small questions are answered from plain rows, not from tables."""
+"""Run: one Record that counts, as boards read it: many small questions are answered from plain rows, not tables."""
 
 from __future__ import annotations
 
