@@ -52,6 +52,18 @@ def test_the_same_preset_with_another_setting_is_another_preset(bench) -> None:
     assert stale(frame_of(b.records)) == ["the preset meant another setting then", ""]
 
 
+def test_what_was_timed_under_another_setting_stands_beside_no_newer_training(bench) -> None:
+    from dataclasses import replace
+
+    b = bench()
+    old = b.time("rela", [1.0] * 3, [1.0] * 3, setting={"steps": 100})
+    b.records[-1] = replace(old, machine=replace(old.machine, id="box-2"))
+    b.train("rela", [0.5], setting={"steps": 200})
+    frame = frame_of(b.records)
+    assert stale(frame) == ["the preset meant another setting then", ""]
+    assert [q.machine for q in questions(frame)] == [""]
+
+
 def test_a_cell_that_failed_before_its_data_was_there_stays(bench) -> None:
     b = bench(fidelity="surrogate")
     b.train("softmax", [0.5])
