@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from ..errors import AttnbenchError
+from .answers import choose, compare
 from .catalogue import list_, show
 from .check import check
 from .data import app as data
 from .doctor import doctor
 from .inspect import inspect
-from .leaderboard import choose, compare, leaderboard
+from .leaderboard import leaderboard
 from .pages import dashboard, explain
 from .plugin import new
 from .run import plan, run

@@ -1,4 +1,4 @@
-"""`attnbench leaderboard`, `compare` and `choose`: what the Records of a results folder say."""
+"""`attnbench leaderboard`: what the Records of a results folder say, board by board."""
 
 from __future__ import annotations
 
@@ -227,79 +227,3 @@ def emit(text: str, out: Path | None) -> None:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror or error}; name another file with --out") from None
-
-
-def compare(
-    one: Annotated[str, typer.Argument(help="A variant.")],
-    other: Annotated[str, typer.Argument(help="The variant to hold it against.")] = "softmax",
-    results: Results = Path("results/local"),
-    task: Task = None,
-    preset: Preset = None,
-    selection: Selection = None,
-    fidelity: Fidelity = None,
-    machine: Machine = None,
-    margin: Margin = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Say how two variants differ, with intervals and in words, question by question."""
-    import json as writer
-    from dataclasses import asdict
-
-    from ...dashboards.escape import visible
-    from ..comparison import compare as compare_on
-    from ..errors import SelectionError
-    from ..question import Filter, questions
-
-    frame, predictions = read(results)
-    wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
-    found, problems = [], []
-    for question in questions(frame, wanted):
-        try:
-            found.append(compare_on(frame, question, one, other, predictions, margin))
-        except SelectionError as error:
-            problems.append(error)
-    if not found:
-        raise problems[0]
-    if json:
-        typer.echo(writer.dumps([asdict(c) for c in found], indent=1))
-        return
-    for at, comparison in enumerate(found):
-        question = comparison.question
-        where = ", ".join(
-            filter(None, [question.task, question.preset, question.fidelity, question.selection, question.machine])
-        )
-        typer.echo(("\n" if at else "") + visible(f"{comparison.one} against {comparison.other} on {where}"))
-        for sentence in comparison.sentences:
-            typer.echo(f"  {visible(sentence)}")
-
-
-def choose(
-    length: Annotated[str, typer.Option("--length", help="Tokens per sequence, such as 16k.")],
-    mode: Annotated[Mode, typer.Option("--mode", help="What must be cheap.")] = Mode.STEP,
-    memory: Annotated[
-        str | None, typer.Option("--memory", help="Most that a training step, or decoding a sequence, may hold: 40GB.")
-    ] = None,
-    margin: Margin = None,
-    results: Results = Path("results/local"),
-    task: Task = None,
-    preset: Preset = None,
-    selection: Selection = None,
-    fidelity: Fidelity = None,
-    machine: Machine = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
-) -> None:
-    """List the variants that fit a length, a memory and a loss of quality, by cost; and why the others do not."""
-    from ..choice import Wish, board_for_choice, bytes_of
-    from ..errors import SelectionError
-    from ..question import Filter, questions
-    from ..spec import parse_value
-
-    tokens = parse_value(length)
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
-    limit = bytes_of(memory) if memory is not None else None
-    wish = Wish(length=tokens, mode=mode.value, memory_bytes=limit, margin=margin)
-    frame, predictions = read(results)
-    wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
-    others = questions(frame, Filter(fidelity=fidelity, machine=machine))
-    show([board_for_choice(frame, questions(frame, wanted), wish, predictions, others)], format, None)

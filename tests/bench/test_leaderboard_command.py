@@ -13,7 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from attnbench.bench import cache, shelf
-from attnbench.bench.cli.leaderboard import choose, compare, leaderboard
+from attnbench.bench.cli.answers import choose, compare
+from attnbench.bench.cli.leaderboard import leaderboard
 from attnbench.bench.cli.pages import dashboard
 from attnbench.bench.errors import SelectionError, StoreError
 from attnbench.bench.store import Store
