@@ -169,7 +169,8 @@ def test_the_longest_length_within_a_budget_is_found_in_child_processes(campaign
     expected = (2e6 / 8) ** 0.5
     assert eager.where == {"stopped": "memory", "mode": "forward", "memory_bytes": 2_000_000}
     assert 0.8 * expected <= eager.value <= expected
-    assert longest["softmax"].value > 8 * eager.value
+    # a fused kernel holds a few rows of scores for each thread
+    assert longest["softmax"].value > 5 * eager.value
     frame = frame_of(records)
     (board,) = boards_over_lengths(frame, questions(frame))
     assert [c.name for c in board.columns][-1] == "longest"
