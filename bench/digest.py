@@ -26,10 +26,17 @@ PACKAGE = Path(__file__).resolve().parent.parent
 _EVERY = ("bench/cell.py", "bench/worker.py", "bench/lanes/desk.py")
 _MODELS = (
     "bench/backbone.py", "bench/kinds/kind.py", "bench/kinds/known.py", "bench/kinds/classification.py",
-    "bench/kinds/language.py", "bench/decoder.py", "bench/kinds/translation.py", "bench/transformer.py",
-    "bench/batches.py", "bench/decoding.py", "bench/beam.py", "bench/bleu.py", "bench/observation.py",
-    "bench/alignment.py", "bench/heads.py",
+    "bench/batches.py",
 )  # fmt: skip
+
+KIND_FILES: dict[str, tuple[str, ...]] = {
+    "tasks/language.py": ("bench/kinds/language.py", "bench/decoder.py"),
+    "tasks/translation.py": (
+        "bench/kinds/translation.py", "bench/transformer.py", "bench/decoding.py", "bench/beam.py", "bench/bleu.py",
+        "bench/observation.py", "bench/alignment.py", "bench/heads.py",
+    ),
+}  # fmt: skip
+"""The files of the harness that one kind of problem alone needs, by the module that a task of that kind imports."""
 
 PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
     "train": (
@@ -44,7 +51,7 @@ PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
     ),
     "baseline": (*_EVERY, *_MODELS, "bench/lanes/baseline.py"),
 }  # fmt: skip
-"""The files of the harness that a lane's numbers depend on; what only starts, stores or shows is not among them."""
+"""What any lane's numbers depend on, beside `KIND_FILES`; what only starts, stores or shows is not among them."""
 
 VARIANT_CONTRACT = PACKAGE / "variants" / "contract.py"
 TASK_CONTRACT = PACKAGE / "tasks" / "contract.py"
@@ -75,8 +82,15 @@ def with_data(digest: str, data: Provenance | None) -> str:
 
 def digest_of(variant: Path | None, task: Path | None, lane: Lane) -> str:
     """`PROTOCOL-TASK-VARIANT` from the source files of a variant and a task; None for a part without source."""
-    protocol = _hash_of([PACKAGE / name for name in PROTOCOL_FILES[lane]], PACKAGE)
+    names = (*PROTOCOL_FILES[lane], *_kind_files(task))
+    protocol = _hash_of([PACKAGE / name for name in names], PACKAGE)
     return "-".join([protocol, _closure_hash(task, TASK_CONTRACT), _closure_hash(variant, VARIANT_CONTRACT)])
+
+
+@cache
+def _kind_files(task: Path | None) -> tuple[str, ...]:
+    needed = closure(task.resolve(), _root(task.resolve())) if task else set()
+    return tuple(name for module, names in KIND_FILES.items() if PACKAGE / module in needed for name in names)
 
 
 @cache

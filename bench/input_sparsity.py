@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..variants.contract import Mask, Variant
 from .record import Measurement
-from .sparsity import CHUNK, Tally, _measurements, count_rows
+from .sparsity import CHUNK, Tally, count_rows, tallied
 
 MOST_CHUNKS = 8
 """Chunks of 128 queries that are looked at, spread over the sequence: the weights of all would take too long."""
@@ -34,7 +34,7 @@ def on_inputs(variants: Sequence[Variant], run: Callable[[], object], heads: int
         for handle, variant, mode in zip(handles, variants, modes, strict=True):
             handle.remove()
             variant.train(mode)
-    yield from _measurements(tallies)
+    yield from tallied(tallies)
 
 
 def _recorder(tallies: dict[int, Tally], layer: int, heads: int) -> Any:

@@ -64,7 +64,7 @@ def measure_attention(
     finally:
         for handle in handles:
             handle.remove()
-    return list(_measurements(tallies))
+    return list(tallied(tallies))
 
 
 def _recorder(tallies: dict[int, Tally], layer: int, heads: int) -> Any:
@@ -130,7 +130,7 @@ def _tiles(entries: Tensor, block: int) -> Tensor:
     return tiles
 
 
-def _measurements(tallies: dict[int, Tally]) -> Iterator[Measurement]:
+def tallied(tallies: dict[int, Tally]) -> Iterator[Measurement]:
     if not tallies:
         return
     layers = sorted(tallies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class CurvePoint:
 class Training:
     """State of a run between two steps; all that a checkpoint holds besides the model and the optimiser.
 
-    `best`: the higher the better, see `Evaluation.rank`.
+    `best`: the higher the better, see `Evaluation.rank`. `last_states`: to be averaged at the end.
     """
 
     step: int = 0
@@ -59,6 +59,7 @@ class Training:
     best_step: int = 0
     best: tuple[float, float] = (-math.inf, -math.inf)
     best_state: dict[str, Tensor] = field(default_factory=dict)
+    last_states: list[dict[str, Tensor]] = field(default_factory=list)
     curve: list[CurvePoint] = field(default_factory=list)
 
 
@@ -102,15 +103,14 @@ class Trainer:
         self.loss_total = torch.zeros((), dtype=torch.float64, device=device)
 
     def run(self) -> Training:
-        """All steps, from the checkpoint where there is one; leaves the best parameters in the model."""
+        """All steps, from the checkpoint where there is one; leaves what is to be judged in the model."""
         torch.manual_seed(axis_seed(use="dropout", task=self.task, seed=self.seed))
         self._restore()
         state, recipe = self.state, self.recipe
         saved = started = time.perf_counter()
         while state.step < recipe.steps:
-            batch = self.batch(state.step)
             rate = learning_rate(state.step, recipe)
-            self.loss_total += train_step(self.model, self.optimiser, batch, recipe, rate)
+            self.loss_total += train_step(self.model, self.optimiser, self.batches(state.step), recipe, rate)
             state.loss_steps += 1
             state.step += 1
             if state.step % recipe.evaluate_every == 0 or state.step == recipe.steps:
@@ -122,6 +122,8 @@ class Trainer:
                 state.seconds += self._since(started)
                 self._save()
                 saved = started = time.perf_counter()
+        if recipe.averaged > 1:
+            state.best_state, state.best_step = average(state.last_states), state.step
         self._save()
         self.model.load_state_dict(state.best_state)
         return state
@@ -132,9 +134,10 @@ class Trainer:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - started
 
-    def batch(self, step: int) -> tuple[Tensor, ...]:
-        """The batch of one step, of the kind's form."""
-        return self.feed(step, self.device)
+    def batches(self, step: int) -> Iterator[tuple[Tensor, ...]]:
+        """The batches of one step, of the kind's form."""
+        first = step * self.recipe.accumulate
+        return (self.feed(number, self.device) for number in range(first, first + self.recipe.accumulate))
 
     def _validate(self) -> None:
         state = self.state
@@ -150,10 +153,15 @@ class Trainer:
         )
         self.loss_total.zero_()
         state.loss_steps = 0
+        if self.recipe.averaged > 1:
+            state.last_states = [*state.last_states, self._parameters()][-self.recipe.averaged :]
         # the first is kept even where it is not a number: a run that diverges ends with what it had
-        if not state.best_state or found.rank > state.best:
+        elif not state.best_state or found.rank > state.best:
             state.best, state.best_step = found.rank, state.step
-            state.best_state = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+            state.best_state = self._parameters()
+
+    def _parameters(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def _save(self) -> None:
         if self.checkpoint is not None:
@@ -167,22 +175,38 @@ class Trainer:
 
 
 def train_step(
-    model: Model, optimiser: torch.optim.Optimizer, batch: tuple[Tensor, ...], recipe: Recipe, rate: float
+    model: Model, optimiser: torch.optim.Optimizer, batches: Iterable[tuple[Tensor, ...]], recipe: Recipe, rate: float
 ) -> Tensor:
-    """Forward, backward and optimiser on one batch; the unit that the time lane measures too."""
+    """Forward and backward on each batch, then the optimiser; on one batch the unit that the time lane measures too.
+
+    Returns the mean loss of the batches. Each of them weighs the same, however many tokens it holds.
+    """
     model.train()
     for group in optimiser.param_groups:
         group["lr"] = rate
-    with autocast(recipe, batch[0].device):
-        loss = model.loss(batch)
-    extra = model.auxiliary_loss()
     optimiser.zero_grad(set_to_none=True)
-    (loss if extra is None else loss + extra).backward()  # type: ignore[no-untyped-call]
+    losses = []
+    for batch in batches:
+        with autocast(recipe, batch[0].device):
+            loss = model.loss(batch)
+        extra = model.auxiliary_loss()
+        (loss if extra is None else loss + extra).backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    if len(losses) > 1:
+        torch._foreach_div_([p.grad for p in model.parameters() if p.grad is not None], len(losses))
     if recipe.clip:
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
     optimiser.step()
     model.after_step()
-    return loss.detach()
+    return torch.stack(losses).mean()
+
+
+def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of each parameter and buffer over `states`; of one that counts or marks, the last."""
+    return {
+        name: torch.stack([state[name] for state in states]).mean(0) if last.is_floating_point() else last
+        for name, last in states[-1].items()
+    }
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:

@@ -15,6 +15,8 @@ class Recipe:
 
     `length`: tokens per sequence. `test_examples`: a seeded slice of the test split, None = all of it, and likewise for
     validation. `schedule`: learning rate after a linear warm-up of `warmup` steps. `train_examples`: None = all.
+    `accumulate`: batches whose mean gradient makes one step. `averaged`: how many of the last evaluated states are
+    averaged into the model that is judged; 1 = the best by validation, alone.
     """
 
     layers: int = 2
@@ -39,6 +41,8 @@ class Recipe:
     label_smoothing: float = 0.0
     evaluate_every: int = 50
     evaluate_batch: int = 64
+    accumulate: int = 1
+    averaged: int = 1
     train_examples: int | None = None
     validation_examples: int | None = 500
     test_examples: int | None = None

@@ -73,9 +73,9 @@ TRANSLATION_PRESETS: dict[str, Recipe] = {
     # Transformer base as ReLA trains it (Zhang et al. 2021, section 4); the peak of noam's schedule,
     # (512 * 4,000) ** -0.5 = 7.0e-4, with its scale of 1
     "base": TranslationRecipe(
-        layers=6, width=512, heads=8, feed_forward=2048, norm="post", vocabulary=32_000, length=512, tokens=25_000,
-        steps=300_000, learning_rate=6.99e-4, warmup=4_000, clip=0.0, evaluate_every=5_000, validation_examples=None,
-        precision="bfloat16",
+        layers=6, width=512, heads=8, feed_forward=2048, norm="post", vocabulary=32_000, length=512, tokens=6_250,
+        accumulate=4, steps=300_000, learning_rate=6.99e-4, warmup=4_000, clip=0.0, evaluate_every=5_000, averaged=5,
+        validation_examples=None, precision="bfloat16",
     ),
 }  # fmt: skip
 """What a preset means for a translation task that says nothing else of it."""

@@ -153,7 +153,8 @@ def _folders(results: Path) -> list[Finding]:
         Store(results).prepare()
     except StoreError as error:
         return [Finding(subject="results", state="not writable", remedy=str(error))]
-    free = shutil.disk_usage(results).free / 2**30
+    whole = results.absolute()
+    free = shutil.disk_usage(next(folder for folder in (whole, *whole.parents) if folder.is_dir())).free / 2**30
     return [Finding(subject="results", state=f"{results}, writable, {free:.0f} GiB free")]
 
 

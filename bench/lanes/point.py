@@ -215,7 +215,7 @@ class PointSetup(Setup):
         optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
 
         def step() -> object:
-            return train_step(model, optimiser, self.batch, self.point, 0.0)
+            return train_step(model, optimiser, [self.batch], self.point, 0.0)
 
         @torch.no_grad()
         def passing() -> object:

@@ -35,7 +35,7 @@ class TrainingSteps(Setup):
         optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
 
         def work() -> object:
-            return train_step(model, optimiser, self.batch, self.recipe, 0.0)
+            return train_step(model, optimiser, [self.batch], self.recipe, 0.0)
 
         return Subject(
             variants=model.variants, work=work, owners=(model, optimiser), parameters=model.parameter_counts()

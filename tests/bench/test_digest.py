@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import attnbench.bench.digest
 from attnbench.bench.cell import Cell
 from attnbench.bench.digest import (
+    KIND_FILES,
     PACKAGE,
     PROTOCOL_FILES,
     closure,
@@ -179,8 +180,27 @@ def test_lanes_depend_on_their_own_files():
 
 
 def test_every_file_that_a_protocol_names_is_there():
-    for lane, names in PROTOCOL_FILES.items():
-        assert [name for name in names if not (PACKAGE / name).is_file()] == [], lane
+    for of, names in (PROTOCOL_FILES | KIND_FILES).items():
+        assert [name for name in names if not (PACKAGE / name).is_file()] == [], of
+
+
+def test_what_one_kind_of_problem_needs_is_no_part_of_another_kinds_digest(monkeypatch):
+    """An edit of the beam search leaves Long Range Arena's Records as they are, and not the translations."""
+    tasks = {"classification": "lra/text.py", "language": "lm/enwik8.py", "translation": "wmt/translate.py"}
+
+    def protocols():
+        return {kind: digest_of(None, PACKAGE / "tasks" / name, "train").split("-")[0] for kind, name in tasks.items()}
+
+    before = protocols()
+    real = attnbench.bench.digest._hash_of_file
+    edited = PACKAGE / "bench" / "beam.py"
+    monkeypatch.setattr(
+        "attnbench.bench.digest._hash_of_file",
+        lambda file, changed, size: "edited" if file == edited else real(file, changed, size),
+    )
+    after = protocols()
+    assert len(set(before.values())) == 3
+    assert [kind for kind in tasks if after[kind] != before[kind]] == ["translation"]
 
 
 def test_the_digest_of_a_cell_is_that_of_its_variant_and_task():

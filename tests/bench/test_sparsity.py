@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attnbench.bench.sparsity import Tally, _measurements, count_rows
+from attnbench.bench.sparsity import Tally, count_rows, tallied
 from attnbench.variants import Mask
 
 
@@ -15,7 +15,7 @@ def tally(weights: torch.Tensor, mask: Mask, chunk: int = 128) -> dict[str, floa
     for first in range(0, queries, chunk):
         rows = slice(first, min(first + chunk, queries))
         count_rows(found, weights[:, :, rows], mask, queries, rows)
-    measured = _measurements({0: found})
+    measured = tallied({0: found})
     return {f"{m.name}{m.where.get('block', '')}": m.value for m in measured if "head" not in m.where}
 
 

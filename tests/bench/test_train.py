@@ -1,15 +1,17 @@
 """Training: pairing by seed, schedules, whole evaluation, and a killed run that ends with the same bits."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from attnbench.bench.checkpoint import read_parameters
 from attnbench.bench.kinds.classification import Classifying
 from attnbench.bench.kinds.kind import order
 from attnbench.bench.record import Provenance
-from attnbench.bench.train import Trainer, Training, learning_rate
+from attnbench.bench.train import Trainer, Training, learning_rate, train_step
 from attnbench.tasks.contract import Classification, Dataset, Recipe, Split
 from attnbench.variants import build
 
@@ -79,9 +81,9 @@ def test_a_finished_run_makes_no_step_more(tmp_path: Path) -> None:
 
 
 def test_data_order_depends_on_the_seed_and_not_on_the_variant() -> None:
-    batches = [trainer(variant).batch(5)[0] for variant in ("softmax", "general")]
+    batches = [next(trainer(variant).batches(5))[0] for variant in ("softmax", "general")]
     assert torch.equal(*batches)
-    assert not torch.equal(batches[0], trainer(seed=1).batch(5)[0])
+    assert not torch.equal(batches[0], next(trainer(seed=1).batches(5))[0])
 
 
 def test_every_training_example_comes_once_an_epoch() -> None:
@@ -122,3 +124,45 @@ def test_evaluation_leaves_out_no_example() -> None:
 def test_schedules_have_their_closed_forms(schedule: str, at: int, expected: float) -> None:
     recipe = Recipe(steps=14, warmup=4, learning_rate=1.0, schedule=schedule)  # type: ignore[arg-type]
     assert learning_rate(at, recipe) == pytest.approx(expected)
+
+
+def test_two_accumulated_batches_make_the_step_of_both_together() -> None:
+    """Batches of like sizes and lengths weigh the same, so their mean gradient is that of the whole."""
+    plain = replace(RECIPE, dropout=0.0, attention_dropout=0.0, clip=0.5)
+    halves, whole = (trainer(recipe=replace(plain, **sizes)) for sizes in ({"batch": 4, "accumulate": 2}, {"batch": 8}))
+    parts = list(halves.batches(3))
+    ids = torch.cat([torch.nn.functional.pad(part[0], (0, 10 - part[0].shape[-1])) for part in parts])
+    joined = (ids, *(torch.cat([part[at] for part in parts]) for at in (1, 2)))
+    losses = [
+        train_step(run.model, run.optimiser, batches, plain, 1e-2)
+        for run, batches in ((halves, parts), (whole, [joined]))
+    ]
+    torch.testing.assert_close(losses[0], losses[1])
+    for name, value in halves.model.state_dict().items():
+        torch.testing.assert_close(value, whole.model.state_dict()[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_the_last_states_are_averaged_and_survive_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnbench.bench.train.CHECKPOINT_SECONDS", 0.0)
+    recipe = replace(RECIPE, averaged=2)
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+
+    def keep(training: Training) -> None:
+        seen[training.step] = {name: value.clone() for name, value in whole.model.state_dict().items()}
+
+    def kill_at_nine(training: Training) -> None:
+        if training.step == 9:
+            raise Killed
+
+    whole = trainer(recipe=recipe, report=keep)
+    assert whole.run().best_step == 12
+    file = tmp_path / "cell.pt"
+    with pytest.raises(Killed):
+        trainer(recipe=recipe, checkpoint=file, report=kill_at_nine).run()
+    resumed = trainer(recipe=recipe, checkpoint=file)
+    resumed.run()
+    for name, value in resumed.model.state_dict().items():
+        torch.testing.assert_close(value, (seen[8][name] + seen[12][name]) / 2, msg=name)
+        assert torch.equal(value, whole.model.state_dict()[name]), name
+    kept = read_parameters(file, CPU)
+    assert all(torch.equal(kept[name], value) for name, value in resumed.model.state_dict().items())
