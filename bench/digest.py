@@ -30,7 +30,7 @@ _MODELS = (
 )  # fmt: skip
 
 KIND_FILES: dict[str, tuple[str, ...]] = {
-    "tasks/language.py": ("bench/kinds/language.py", "bench/decoder.py"),
+    "tasks/language.py": ("bench/kinds/language.py", "bench/decoder.py", "bench/heads.py"),
     "tasks/translation.py": (
         "bench/kinds/translation.py", "bench/transformer.py", "bench/decoding.py", "bench/beam.py", "bench/bleu.py",
         "bench/observation.py", "bench/alignment.py", "bench/heads.py",

@@ -119,6 +119,13 @@ class Windows(Subset):
         last = np.maximum(len(self.split.tokens) - 1 - self.reads, 0)
         return replace(self, places=np.minimum(self.places + by, last), scored=self.reads)
 
+    def taken(self, at: Whole) -> Windows:
+        """Windows `at` (positions in this subset) alone, in that order: a few of millions can be moved at no cost."""
+        chosen = self.indices[at]
+        alone = np.arange(len(chosen), dtype=np.int64)
+        places, reads, scored = (each[chosen] for each in (self.places, self.reads, self.scored))
+        return replace(self, indices=alone, places=places, reads=reads, scored=scored)
+
     def spread(self, count: int | None) -> Windows:
         """`count` of these windows, spread evenly; all of them for None or where there are no more."""
         if count is None or count >= len(self):

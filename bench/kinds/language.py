@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,14 +16,22 @@ from torch.nn import functional as F
 
 from ...tasks.contract import Subset, Whole
 from ...tasks.language import Language, LanguageRecipe, Windows, characters, words
+from ...variants.contract import Mask, Variant
 from ..backbone import BuildVariant, Model
 from ..cell import axis_seed
 from ..decoder import UNCOUNTED, Decoder
+from ..heads import Diversity, head_diversity
 from ..record import Measurement
 from ..train import autocast, to_device
-from .kind import Batch, Columns, Evaluation, Feed, Kind, order
+from .kind import Batch, Columns, Evaluation, Feed, Kind, order, spaced
 
 Real = npt.NDArray[np.float64]
+
+COMPARED = 8
+"""Validation windows in which the heads of a layer are compared."""
+
+ROWS, STRETCHES = 32, 4
+"""Queries that are compared at once, and how often in a window: all of 128, and of a long one some of each part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +39,7 @@ class Read(Evaluation):
     """What predicting a text cost. `bits`, `characters`, `words` and `tokens` are by window, float64 (windows,).
 
     Words are those of the original text between blanks, and each end of a line counts as one, whatever the tokens are.
+    `compare`: looks at the heads of the model as it is then, so it is called for a validation that is kept alone.
     """
 
     quantity: ClassVar[str] = "bits_per_character"
@@ -39,6 +48,7 @@ class Read(Evaluation):
     characters: Real
     words: Real
     tokens: Real
+    compare: Callable[[], Sequence[Measurement]] = field(default=tuple, repr=False)
 
     @property
     def loss(self) -> float:  # type: ignore[override]
@@ -61,6 +71,7 @@ class Read(Evaluation):
             Measurement.of("bits_per_character", self.value, **of, **read),
             Measurement.of("perplexity", self.perplexity, **of, **read, token="word"),
             Measurement.of("loss", self.loss, **of),
+            *(self.compare() if split == "validation" else ()),
         ]
 
     def predictions(self) -> dict[str, Columns]:
@@ -89,7 +100,8 @@ class Predicting(Kind):
     def _moved(self, train: Windows, task: str, seed: int, step: int, device: torch.device) -> Batch:
         batch, count = self.recipe.batch, len(train)
         drawn = axis_seed(use="shift", task=task, seed=seed, epoch=step * batch // count)
-        return self.batch(train.moved(drawn % self.recipe.length), order(step, batch, count, task, seed), device)
+        taken = train.taken(order(step, batch, count, task, seed)).moved(drawn % self.recipe.length)
+        return self.batch(taken, np.arange(batch), device)
 
     def evaluate(
         self, model: Model, subset: Subset, device: torch.device, beat: Callable[[], None] = lambda: None
@@ -106,11 +118,43 @@ class Predicting(Kind):
                 bits[at] = nats.sum(1, dtype=torch.float64).cpu().numpy() / math.log(2)
                 counts[:, at] = self._counted(subset, at)
                 beat()
-        return Read(recipe=self.recipe, bits=bits, characters=counts[0], words=counts[1], tokens=counts[2])
+        return Read(
+            recipe=self.recipe,
+            bits=bits,
+            characters=counts[0],
+            words=counts[1],
+            tokens=counts[2],
+            compare=partial(self._diversities, model, subset, device),
+        )
 
     def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
         bits, count = predicted.sum(0)
         return [Measurement.of("bits_per_character", float(bits / count), split="test", examples=len(test))]
+
+    @torch.inference_mode()
+    def _diversities(self, model: Model, windows: Windows, device: torch.device) -> list[Measurement]:
+        """How far the heads of a layer look apart: the mean over layers, and each; none without weights."""
+        found: list[list[Diversity]] = [[] for _ in model.variants]
+        handles = [v.register_forward_hook(_comparer(own)) for v, own in zip(model.variants, found, strict=True)]
+        model.eval()
+        try:
+            # one at a time: they may differ in length
+            for place in spaced(len(windows), COMPARED):
+                model(self.batch(windows, np.array([place]), device)[0][:, 0])
+        finally:
+            for handle in handles:
+                handle.remove()
+        by_layer = {}
+        for layer, own in enumerate(found):
+            rows = sum(each.rows for each in own)
+            if rows:
+                share = rows / sum(each.all_rows for each in own)
+                mean = sum(each.total for each in own) / rows
+                by_layer[layer] = Measurement.of("head_diversity", mean, layer=layer, rows=share)
+        if not by_layer:
+            return []
+        overall = float(np.mean([each.value for each in by_layer.values()]))
+        return [Measurement.of("head_diversity", overall), *by_layer.values()]
 
     def _counted(self, windows: Windows, at: Whole) -> Real:
         """Characters, words and tokens that count in these windows, (3, windows)."""
@@ -118,6 +162,19 @@ class Predicting(Kind):
         counted = targets > 0
         spelt = characters(targets, windows.character) & counted
         return np.stack([spelt.sum(1), (words(ids[:, 0], targets) * counted).sum(1), counted.sum(1)]).astype(np.float64)
+
+
+def _comparer(found: list[Diversity]) -> Any:
+    def compare(variant: Variant, arguments: tuple[Tensor, Tensor, Tensor, Mask], _: Tensor) -> None:
+        query, key, _, mask = arguments
+        queries = query.shape[2]
+        for first in spaced(max(queries - ROWS, 0) + 1, STRETCHES).tolist():
+            weights = variant.weights(query, key, mask, slice(first, min(first + ROWS, queries)))
+            if weights is None:
+                return
+            found.extend(head_diversity(each.double().cpu().numpy()) for each in weights)
+
+    return compare
 
 
 def _alike(windows: Windows, batch: int) -> Iterator[Whole]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +15,7 @@ from ...bench.record import Provenance
 from ..contract import Availability, Baseline, DataPlace, Dataset, Ids, Metric, Recipe, Split, Task
 from ..data import Source, first_of
 from ..language import LANGUAGE_PRESETS, Character, Language, LanguageRecipe, Windows
-from ..prepared import Prepared, pack
+from ..prepared import Prepared, pack, writing
 from .ngrams import bigram, unigram
 
 
@@ -83,8 +85,25 @@ def texts(split: Iterable[bytes]) -> Split:
     return pack(parts, [0] * len(parts))
 
 
+def streamed(paths: Iterable[Path], scratch: Path) -> Split:
+    """As `texts`, of files that are read one by one; their tokens lie in a nameless file under `scratch`.
+
+    The space is free again when the split is no longer used. Raises DataError where `scratch` cannot be written.
+    """
+    ends = [0]
+    with writing(scratch), TemporaryFile(dir=scratch) as file:
+        for path in paths:
+            ids = byte_ids(path.read_bytes())
+            file.write(ids.tobytes())
+            ends.append(ends[-1] + len(ids))
+        file.flush()
+        # the map outlives the open file; of nothing there is none
+        tokens = np.memmap(file, dtype=np.uint16, mode="r") if ends[-1] else np.zeros(0, dtype=np.uint16)
+    return Split(tokens=tokens, starts=np.array(ends), labels=np.zeros(len(ends) - 1, dtype=np.int64))
+
+
 def arranged(
-    splits: Mapping[str, Iterable[bytes]],
+    splits: Mapping[str, Iterable[bytes] | Split],
     *,
     source: str,
     fidelity: str,
@@ -93,6 +112,6 @@ def arranged(
 ) -> Prepared:
     """Texts by split as prepared data."""
     return Prepared(
-        splits={name: texts(split) for name, split in splits.items()},
+        splits={name: split if isinstance(split, Split) else texts(split) for name, split in splits.items()},
         provenance=Provenance(source=source, fidelity=fidelity, files=files, notes=tuple(notes)),
     )

@@ -14,8 +14,10 @@ from attnbench.bench.cell import Cell
 from attnbench.bench.cli.app import app
 from attnbench.bench.digest import digest_of_cell
 from attnbench.bench.errors import SelectionError, StoreError
+from attnbench.bench.heads import Diversity
+from attnbench.bench.kinds.kind import spaced
 from attnbench.bench.kinds.known import kind_of
-from attnbench.bench.kinds.language import Predicting, Read
+from attnbench.bench.kinds.language import COMPARED, ROWS, STRETCHES, Predicting, Read, _comparer
 from attnbench.bench.lanes.baseline import baseline_cell
 from attnbench.bench.lanes.desk import Desk
 from attnbench.bench.lanes.train import train_cell
@@ -30,6 +32,7 @@ from attnbench.tasks.contract import DataPlace, Dataset
 from attnbench.tasks.language import Language, LanguageRecipe, Windows
 from attnbench.tasks.lm.modelling import joined, texts
 from attnbench.variants import build
+from attnbench.variants.contract import AttentionShape, Mask
 
 CPU = torch.device("cpu")
 RECIPE = LanguageRecipe(
@@ -100,6 +103,42 @@ def test_measurements_say_how_they_were_read() -> None:
     rows = found.predictions()["statistics"]
     assert rows.shape == (19, 2) and rows.dtype == np.float64
     assert rows[:, 0].sum() / rows[:, 1].sum() == by_name["bits_per_character"].value
+
+
+def test_the_heads_of_a_validation_that_is_kept_are_compared_row_by_row() -> None:
+    run = trainer()
+    windows = run.dataset.validation
+    assert isinstance(windows, Windows)
+    read = run.kind.evaluate(run.model, windows, CPU)
+    [overall, layer] = [m for m in read.measurements("validation") if m.name == "head_diversity"]
+    # by hand, over every row of the same windows
+    seen: list[torch.Tensor] = []
+    [variant] = run.model.variants
+    handle = variant.register_forward_hook(lambda v, given, _: seen.append(v.weights(given[0], given[1], given[3])))
+    for at in spaced(len(windows), COMPARED):
+        run.model(run.kind.batch(windows, np.array([at]), CPU)[0][:, 0])
+    handle.remove()
+    of_rows = []
+    for weights in seen:
+        spread = torch.special.entr(weights[0].detach().double()).sum(-1)
+        mixed = torch.special.entr(weights[0].detach().double().mean(0)).sum(-1)
+        of_rows += (mixed - spread.mean(0)).tolist()
+    assert layer.value == overall.value == pytest.approx(np.mean(of_rows), rel=1e-5) and layer.value > 0
+    assert layer.where == {"layer": 0, "rows": 1.0} and overall.where == {} and overall.unit == "nats"
+
+
+def test_long_windows_are_compared_in_some_of_their_rows() -> None:
+    found: list[Diversity] = []
+    softmax = build("softmax", AttentionShape(heads=2, head_dim=4, max_length=500, causal=True))
+    query, key = torch.randn(2, 1, 2, 500, 4)
+    _comparer(found)(softmax, (query, key, key, Mask(causal=True)), key)
+    assert sum(each.all_rows for each in found) == ROWS * STRETCHES
+
+
+def test_where_there_are_no_weights_no_heads_are_compared() -> None:
+    run = trainer("additive-lm")
+    names = {m.name for m in run.kind.evaluate(run.model, run.dataset.validation, CPU).measurements("validation")}
+    assert names == {"bits_per_character", "perplexity", "loss"}
 
 
 def test_fewer_bits_are_better() -> None:

@@ -66,6 +66,14 @@ def test_moved_windows_count_in_full_and_stay_inside_the_text() -> None:
     assert ids[:, 0, 0].tolist() == [8, 16, 16] and (targets == ids[:, 0].astype(int) + 1).all()
 
 
+def test_windows_taken_alone_are_those_of_the_whole_and_move_like_them() -> None:
+    windows, at = Windows.over(numbered(101), 10, 10).spread(7), np.array([5, 0, 6])
+    alone = windows.taken(at).moved(3).batch(np.arange(3), 10)
+    for one, other in zip(windows.moved(3).batch(at, 10), alone, strict=True):
+        assert np.array_equal(one, other)
+    assert len(windows.taken(at).places) == 3
+
+
 @pytest.mark.parametrize(("length", "stride"), [(7, 3), (5, 5), (200, 100)])
 def test_characters_and_words_are_those_of_the_original_text(length: int, stride: int) -> None:
     windows = Windows.over(texts([POEM.encode()]), length, stride)

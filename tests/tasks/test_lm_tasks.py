@@ -1,6 +1,7 @@
 """Tasks of language modelling: official layouts and splits, what is missing and where, and n-gram baselines."""
 
 import math
+import tracemalloc
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from attnbench.bench.spec import Spec
 from attnbench.tasks.contract import DataPlace, Dataset, Task
 from attnbench.tasks.language import LanguageRecipe, Windows, words
 from attnbench.tasks.lm import enwik8
-from attnbench.tasks.lm.books import PG19, GutenbergCharacters
+from attnbench.tasks.lm.books import PG19, GutenbergCharacters, read_folders
 from attnbench.tasks.lm.enwik8 import Enwik8
 from attnbench.tasks.lm.ngrams import bigram, unigram
 from attnbench.tasks.lm.tinyshakespeare import REMOTE, TinyShakespeare
@@ -134,6 +135,33 @@ def test_pg19_is_a_file_for_each_book(place: DataPlace) -> None:
     data = loaded(PG19(), place)
     assert text_of(data.train) == b"train 10train 2" and len(data.test.split) == 2
     assert PG19().recipe(Spec("base")).length == 8192
+
+
+def test_books_are_read_one_by_one_and_all_of_them_are_never_in_memory(place: DataPlace) -> None:
+    book, count = bytes(range(1, 201)) * 500, 40
+    for split, books in (("train", count), ("validation", 1), ("test", 0)):
+        folder = place.root / "pg19" / split
+        folder.mkdir(parents=True)
+        for number in range(books):
+            (folder / f"{number:02}.txt").write_bytes(book[number:])
+    place.cache.mkdir()
+    tracemalloc.start()
+    try:
+        found = read_folders(place.root / "pg19", "pg19 tree", {}, place.cache)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    train = found.splits["train"]
+    assert peak < len(book) * count / 4, "two bytes a token would be eight times as much"
+    assert isinstance(train.tokens, np.memmap) and len(train) == count
+    assert [train.sequence(at)[0] for at in (0, 1, 39)] == [2, 3, 41] and train.starts[-1] == len(train.tokens)
+    assert len(found.splits["test"]) == 0 and list(place.cache.iterdir()) == [], "what it lay in has no name"
+
+
+def test_a_cache_that_cannot_be_written_is_said(place: DataPlace) -> None:
+    (place.root / "pg19" / "train").mkdir(parents=True)
+    with pytest.raises(DataError, match="ATTNBENCH_CACHE"):
+        read_folders(place.root / "pg19", "pg19 tree", {}, place.cache / "missing")
 
 
 def test_another_text_is_not_taken_for_tinyshakespeare(place: DataPlace) -> None:
