@@ -31,6 +31,9 @@ from .suite import Suite
 DEFAULT_SEEDS = {"smoke": 1}
 """Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
 
+DEFAULT_PRESETS = {"cuda": ("pt-2x64", "quick")}
+"""Presets where none is asked for, by kind of device: the first that all tasks have; `quick` for every other."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -68,10 +71,9 @@ class Campaign:
         torch.set_num_threads(request.threads or len(os.sched_getaffinity(0)))
         self.machine = describe(self.device)
         self.store = Store(request.results, self.notice)
-        default = Spec("pt-2x64" if self.device.type == "cuda" else "quick")
-        self.preset = request.suite.preset or default
-        self.seeds = request.suite.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
         self.tasks = [TASKS.resolve(task) for task in request.suite.tasks]
+        self.preset = request.suite.preset or Spec(default_preset(self.tasks, self.device.type))
+        self.seeds = request.suite.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
 
     def plan(self) -> Plan:
         """The cells, what is done and what is left; data that is there is read, none is fetched."""
@@ -201,6 +203,13 @@ class Campaign:
 
     def _place(self) -> Any:
         return place(self.request.data_dir, self.request.offline, self.notice, self.progress)
+
+
+def default_preset(tasks: Sequence[Spec], device: str) -> str:
+    """The preset of a run that names none; where tasks share none, one that the lookup of the first of them refuses."""
+    presets = [TASKS.build(task).presets() for task in tasks]
+    wanted = DEFAULT_PRESETS.get(device, ("quick",))
+    return next((name for name in wanted if all(name in known for known in presets)), wanted[-1])
 
 
 def _only(made: Plan, lanes: tuple[Lane, ...]) -> Plan:
