@@ -16,11 +16,14 @@ from torch import Tensor
 
 from ..tasks.translation import AlignedIds
 from ..variants.contract import Mask, Variant
-from .alignment import layer_errors
+from .alignment import LayerErrors, layer_errors
 from .heads import head_diversity, offset_weights
 from .record import Measurement
 from .sparsity import BLOCKS, Tally, count_rows
 from .transformer import Transformer
+
+SUMMARISED = ("sparsity", "null_rate", "block_sparsity", "entropy", "head_diversity")
+"""What is also told of a whole model, and of each kind of attention in it, as the mean over layers."""
 
 OFFSETS = (-2, -1, 0, 1, 2)
 LONGEST = 1_024
@@ -119,7 +122,10 @@ class LayerSums:
 def attention_figures(
     model: Transformer, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device
 ) -> list[Measurement]:
-    """What each kind of attention does in each layer on these pairs of ids; samples are the heads."""
+    """What each kind of attention does on these pairs of ids, over its layers and in each; there samples are the heads.
+
+    First of all those where the variant under test is used, together.
+    """
     sums: dict[tuple[str, int], LayerSums] = {}
     for source, target in pairs:
         if max(len(source), len(target)) > LONGEST:
@@ -129,7 +135,26 @@ def attention_figures(
                 place = sums.setdefault((kind, layer), LayerSums(Tally(model.recipe.heads)))
                 place.add(each, causal=kind == "decoder")
     figures = [m for (kind, layer), each in sums.items() for m in each.measurements(attention=kind, layer=layer)]
-    return figures + list(_alphas(model))
+    return [*summaries(figures, model.problem.where), *figures, *_alphas(model)]
+
+
+def summaries(figures: Sequence[Measurement], where: Sequence[str]) -> list[Measurement]:
+    """Means over layers of what `SUMMARISED` names: of the kinds `where` together, then of each kind that there is."""
+    kinds = tuple(dict.fromkeys(m.where["attention"] for m in figures))
+    groups: list[tuple[Sequence[str], dict[str, Any]]] = [
+        (where, {}),
+        *(((kind,), {"attention": kind}) for kind in kinds),
+    ]
+    found = []
+    for chosen, named in groups:
+        layers: dict[tuple[str, int | None], list[float]] = {}
+        for m in figures:
+            if m.name in SUMMARISED and m.where["attention"] in chosen:
+                layers.setdefault((m.name, m.where.get("block")), []).append(m.value)
+        for (name, block), values in layers.items():
+            of_block = {} if block is None else {"block": block}
+            found.append(Measurement.of(name, float(np.mean(values)), **named, **of_block))
+    return found
 
 
 def _alphas(model: Transformer) -> Iterator[Measurement]:
@@ -143,7 +168,10 @@ def _alphas(model: Transformer) -> Iterator[Measurement]:
 
 
 def alignment_figures(model: Transformer, pairs: Sequence[AlignedIds], device: torch.device) -> list[Measurement]:
-    """AER of cross attention in each layer, normal and shifted, with the target forced; samples are the heads."""
+    """AER of cross attention, normal and shifted, with the target forced: the lowest of all layers, then each layer's.
+
+    Samples of a layer's best head are all its heads.
+    """
     weights, sources, targets, gold = [], [], [], []
     for pair in pairs:
         if max(len(pair.source), len(pair.target)) > model.recipe.length:
@@ -157,8 +185,9 @@ def alignment_figures(model: Transformer, pairs: Sequence[AlignedIds], device: t
         gold.append(pair.gold)
     if not gold:
         return []
-    figures = []
-    for each in layer_errors(weights, sources, targets, gold):
+    errors = layer_errors(weights, sources, targets, gold)
+    figures = [m for shift in (False, True) for m in lowest_errors([e for e in errors if e.shift == shift], len(gold))]
+    for each in errors:
         where: dict[str, Any] = {"layer": each.layer, "shift": each.shift, "sentences": len(gold)}
         best = each.heads[each.best]
         figures += [
@@ -167,3 +196,19 @@ def alignment_figures(model: Transformer, pairs: Sequence[AlignedIds], device: t
             Measurement.of("alignment_error_rate", each.mean, **where, how="mean over heads"),
         ]
     return figures
+
+
+def lowest_errors(errors: Sequence[LayerErrors], sentences: int) -> list[Measurement]:
+    """The lowest AER that any head has, and that the averaged heads of any layer have; `of_layer` says of which."""
+    best = min(errors, key=lambda each: each.heads[each.best])
+    averaged = min(errors, key=lambda each: each.averaged)
+    where: dict[str, Any] = {"shift": best.shift, "sentences": sentences}
+    return [
+        Measurement.of(
+            "alignment_error_rate", best.heads[best.best], **where, how="best head", of_layer=best.layer,
+            of_head=best.best,
+        ),
+        Measurement.of(
+            "alignment_error_rate", averaged.averaged, **where, how="averaged weights", of_layer=averaged.layer
+        ),
+    ]  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from .contract import Ids, Problem, Recipe, Subset, Whole
+from ..bench.errors import SelectionError
+from .contract import Dataset, Ids, Problem, Recipe, Subset, Whole
 
 Links = frozenset[tuple[int, int]]
 """(source word, target word), counted from 0."""
@@ -79,6 +81,14 @@ TRANSLATION_PRESETS: dict[str, Recipe] = {
     ),
 }  # fmt: skip
 """What a preset means for a translation task that says nothing else of it."""
+
+
+def untrained(dataset: Dataset, recipe: Recipe) -> npt.NDArray[Any]:
+    """A baseline that is only a mark: the lane that makes baselines judges the reference at its initial parameters.
+
+    Tasks know no models. Raises SelectionError.
+    """
+    raise SelectionError("expected the lane of baselines to judge the untrained model: a task has none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,11 +31,15 @@ OBSERVED = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestSet:
-    """One set that was translated: its place among the sets, how many pairs, and their scores."""
+    """One set that was translated, and its scores. `places`: of its pairs, in the order of the subset."""
 
     name: str
-    examples: int
+    places: tuple[int, ...]
     score: TranslationScore
+
+    @property
+    def examples(self) -> int:
+        return len(self.places)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +72,24 @@ class Judged(Evaluation):
         return [*found, *self.figures]
 
     def predictions(self) -> dict[str, Columns]:
-        """`statistics` (sentences of the ranked set, 10), see `aggregate`; `translations` of all sets as UTF-8."""
+        """`statistics` (sentences of the ranked set, 10), see `aggregate`; `translations` of all sets as UTF-8.
+
+        In the order of these: `sentence_statistics` (sentences, 10), and `sentence_sets`, the place in `set_names` of
+        the set that each is of.
+        """
         if not self.sets:
             return {}
         text = "\n".join(line.replace("\n", " ") for line in self.translations).encode()
+        ranked = self.sets[0].score.statistics
+        statistics = np.zeros((len(self.translations), ranked.shape[1]))
+        numbers = np.zeros(len(self.translations), dtype=np.uint8)
+        for number, each in enumerate(self.sets):
+            statistics[list(each.places)], numbers[list(each.places)] = each.score.statistics, number
         return {
-            "statistics": self.sets[0].score.statistics,
+            "statistics": ranked,
+            "sentence_statistics": statistics,
+            "sentence_sets": numbers,
+            "set_names": np.array([each.name for each in self.sets]),
             "translations": np.frombuffer(text, dtype=np.uint8),
         }
 
@@ -194,10 +211,13 @@ class Translating(Kind):
 
     def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
         """Scores of a baseline's translations, as text."""
+        return [m for each in self.judged(predicted, test).sets for m in set_measurements(each, "test")]
+
+    def judged(self, predicted: Columns, test: Subset) -> Judged:
+        """A baseline's translations as those of a model are judged; it has no loss."""
         assert isinstance(test, JudgedPairs)
-        return [
-            m for each in test_sets([str(line) for line in predicted], test) for m in set_measurements(each, "test")
-        ]
+        lines = tuple(str(line) for line in predicted)
+        return Judged(loss=math.nan, tokens=0, sets=tuple(test_sets(lines, test)), translations=lines)
 
 
 def test_sets(translations: Sequence[str], subset: JudgedPairs) -> list[TestSet]:
@@ -209,5 +229,5 @@ def test_sets(translations: Sequence[str], subset: JudgedPairs) -> list[TestSet]
         if at:
             mine = [translations[place] for place in at]
             its = [subset.references[subset.indices[place]] for place in at]
-            found.append(TestSet(name=name, examples=len(at), score=scored(mine, its, subset.language)))
+            found.append(TestSet(name=name, places=tuple(at), score=scored(mine, its, subset.language)))
     return found

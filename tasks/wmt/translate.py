@@ -23,6 +23,7 @@ from ..translation import (
     SentencePairs,
     Translation,
     TranslationRecipe,
+    untrained,
 )
 from .alignments import aligned_pairs
 from .arrange import Cut, text_bytes, texts
@@ -47,7 +48,7 @@ class ParallelTask(Task):
 
     metric: ClassVar[Metric] = Metric(name="bleu", margin=0.5, chance=0.0)
     shared: ClassVar[Mapping[str, Recipe]] = TRANSLATION_PRESETS
-    baselines: ClassVar[dict[str, Baseline]] = {"copy": copied}
+    baselines: ClassVar[dict[str, Baseline]] = {"copy": copied, "untrained": untrained}
     corpus: Corpus
     name: str
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from attnbench.bench.aggregate import corpus_score
+from attnbench.bench.alignment import LayerErrors
 from attnbench.bench.decoding import translated
 from attnbench.bench.kinds.translation import Translating
-from attnbench.bench.observation import alignment_figures, attention_figures, observed
-from attnbench.bench.record import Provenance
+from attnbench.bench.observation import alignment_figures, attention_figures, lowest_errors, observed, summaries
+from attnbench.bench.record import Measurement, Provenance
 from attnbench.bench.train import Trainer
 from attnbench.tasks.contract import Dataset
 from attnbench.tasks.prepared import pack
@@ -147,6 +149,24 @@ def test_what_is_recorded_is_what_sacrebleu_says_of_the_text_that_was_found():
     assert bytes(kept["translations"]).decode().split("\n") == by_hand
 
 
+def test_statistics_are_kept_of_every_sentence_with_the_set_that_it_is_of():
+    test = data().test
+    found = KIND.evaluate(model(), replace(test, indices=np.array([9, 0, 11, 3, 4])), CPU)
+    kept = found.predictions()
+    assert kept["set_names"].tolist() == ["news", "pictures"] and kept["sentence_sets"].tolist() == [1, 0, 1, 0, 0]
+    lines = bytes(kept["translations"]).decode().split("\n")
+    for at, index in enumerate([9, 0, 11, 3, 4]):
+        by_hand = sacrebleu.corpus_bleu([lines[at]], [[test.references[index]]])
+        assert kept["sentence_statistics"][at].tolist() == [
+            by_hand.sys_len, by_hand.ref_len, *by_hand.counts, *by_hand.totals,
+        ]  # fmt: skip
+    assert np.array_equal(kept["statistics"], kept["sentence_statistics"][[1, 3, 4]])
+    recorded = {m.where["set"]: m.value for m in found.measurements("test") if m.name == "bleu"}
+    for number, name in enumerate(("news", "pictures")):
+        mine = kept["sentence_statistics"][kept["sentence_sets"] == number]
+        assert corpus_score("bleu", mine) == pytest.approx(recorded[name], abs=1e-9)
+
+
 def test_the_loss_is_per_token_whatever_the_batches():
     translator, validation = model().eval(), data().validation
     found = KIND.evaluate(translator, validation, CPU)
@@ -191,7 +211,9 @@ def test_observed_weights_are_those_of_the_variants_by_kind():
 def test_figures_are_counted_over_real_rows_by_kind_and_layer():
     translator, test = model("rela").eval(), data().test
     chosen = [(test.split.sequence(at, 0), test.split.sequence(at, 1)) for at in range(4)]
-    found = {(m.name, m.where["attention"]): m for m in attention_figures(translator, chosen, CPU)}
+    found = {
+        (m.name, m.where["attention"]): m for m in attention_figures(translator, chosen, CPU) if "layer" in m.where
+    }
     zeros = {kind: np.zeros(2) for kind in ("encoder", "decoder", "cross")}
     allowed = dict.fromkeys(zeros, 0)
     nulls, rows = np.zeros(2), 0
@@ -215,9 +237,37 @@ def test_figures_are_counted_over_real_rows_by_kind_and_layer():
 
 
 def test_alignment_errors_are_measured_with_the_target_forced():
-    figures = alignment_figures(model(), data().test.aligned, CPU)
+    every = alignment_figures(model(), data().test.aligned, CPU)
+    figures = [m for m in every if "layer" in m.where]
     assert {(m.where["shift"], m.where["how"]) for m in figures} == {
         (shift, how) for shift in (False, True) for how in ("best head", "averaged weights", "mean over heads")
     }
-    assert all(0 <= m.value <= 1 and m.where["sentences"] == 1 for m in figures)
+    assert all(0 <= m.value <= 1 and m.where["sentences"] == 1 for m in every)
     assert alignment_figures(model(), (), CPU) == []
+
+
+def test_the_lowest_alignment_errors_are_those_of_the_best_layer():
+    errors = [
+        LayerErrors(layer=0, shift=True, heads=(0.9, 0.4), averaged=0.6),
+        LayerErrors(layer=1, shift=True, heads=(0.3, 0.8), averaged=0.7),
+    ]
+    head, averaged = lowest_errors(errors, 5)
+    assert (head.value, head.where["of_layer"], head.where["of_head"], head.where["how"]) == (0.3, 1, 0, "best head")
+    assert (averaged.value, averaged.where["of_layer"], averaged.where["how"]) == (0.6, 0, "averaged weights")
+    assert all(
+        m.where["shift"] is True and m.where["sentences"] == 5 and "layer" not in m.where for m in (head, averaged)
+    )
+
+
+def test_figures_of_the_whole_model_are_those_of_the_attentions_under_test():
+    layers = [
+        Measurement.of("sparsity", value, attention=kind, layer=layer)
+        for kind, values in (("encoder", (0.1, 0.3)), ("decoder", (0.5, 0.5)), ("cross", (0.6, 0.8)))
+        for layer, value in enumerate(values)
+    ]
+    found = {m.where.get("attention"): m.value for m in summaries(layers, ("encoder", "cross"))}
+    assert found == pytest.approx({None: 0.45, "encoder": 0.2, "decoder": 0.5, "cross": 0.7})
+    split = data().test.split
+    figures = attention_figures(model("rela"), [(split.sequence(at, 0), split.sequence(at, 1)) for at in range(3)], CPU)
+    names = [m.name for m in figures if not {"layer", "attention"} & set(m.where)]
+    assert names == ["sparsity", "null_rate", "entropy", "block_sparsity", "head_diversity"]

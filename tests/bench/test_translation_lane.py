@@ -12,10 +12,12 @@ from attnbench.bench.aggregate import corpus_score, sound_statistics
 from attnbench.bench.cell import Cell
 from attnbench.bench.cli.inspect import inspect
 from attnbench.bench.digest import digest_of_cell
+from attnbench.bench.kinds.known import kind_of
 from attnbench.bench.lanes.baseline import baseline_cell
-from attnbench.bench.lanes.desk import Desk
+from attnbench.bench.lanes.desk import Desk, builder
 from attnbench.bench.lanes.train import train_cell
 from attnbench.bench.record import Outcome
+from attnbench.bench.registry import TASKS
 from attnbench.bench.spec import Spec
 from attnbench.bench.store import Store
 from attnbench.tasks.contract import DataPlace
@@ -77,6 +79,42 @@ def test_copying_is_a_baseline_on_the_same_sentences(desk):
     folder = desk.place.root / "mine"
     source, target = ((folder / f"test.{side}").read_text(encoding="utf-8").split("\n")[:-1] for side in ("en", "de"))
     assert record.first("bleu", split="test").value == sacrebleu.corpus_bleu(source, [target]).score
+
+
+def test_what_is_known_of_each_sentence_is_kept_of_baselines_too(desk):
+    copied, untrained, trained = (
+        done(desk, "copy", "baseline"),
+        done(desk, "untrained", "baseline"),
+        done(desk, "softmax"),
+    )
+    for record in (copied, untrained, trained):
+        assert record.outcome is Outcome.OK, record.reason
+        with np.load(desk.store.artifact(record.artifacts["predictions"])) as kept:
+            assert kept["sentence_sets"].tolist() == [0] * 12 and kept["set_names"].tolist() == ["test"]
+            found = corpus_score("bleu", kept["sentence_statistics"])
+        assert found == pytest.approx(record.first("bleu", split="test", set="test").value, abs=1e-9)
+
+
+def test_the_untrained_model_is_that_with_which_the_reference_begins(desk):
+    record = done(desk, "untrained", "baseline")
+    task = TASKS.build(record.cell.task)
+    recipe = task.recipe(record.cell.preset)
+    dataset = task.load(desk.place, recipe, 0, "validation")
+    kind = kind_of(task.problem(), recipe)
+    model = kind.model(builder(Spec("softmax"), desk.device), 0)
+    expected = kind.evaluate(model, dataset.test, desk.device)
+    with np.load(desk.store.artifact(record.artifacts["predictions"])) as kept:
+        assert bytes(kept["translations"]).decode().split("\n") == list(expected.translations)
+    assert record.first("loss", split="test").value == expected.loss
+    assert record.first("alignment_error_rate") is None and record.first("sparsity").value == 0.0
+
+
+def test_an_untrained_translation_ends_at_its_limit(desk):
+    record = done(desk, "untrained", "baseline")
+    with np.load(desk.store.artifact(record.artifacts["predictions"])) as kept:
+        lines = bytes(kept["translations"]).decode().split("\n")
+    # at most 24 subwords, of which no word has fewer than one
+    assert len(lines) == 12 and max(len(line.split()) for line in lines) <= 24
 
 
 def test_a_variant_that_cannot_cross_is_unsupported_there_with_the_reason_and_fine_elsewhere(desk):
