@@ -152,7 +152,7 @@ def summaries(figures: Sequence[Measurement], where: Sequence[str]) -> list[Meas
             if m.name in SUMMARISED and m.where["attention"] in chosen:
                 layers.setdefault((m.name, m.where.get("block")), []).append(m.value)
         for (name, block), values in layers.items():
-            of_block = {} if block is None else {"block": block}
+            of_block: dict[str, Any] = {} if block is None else {"block": block}
             found.append(Measurement.of(name, float(np.mean(values)), **named, **of_block))
     return found
 
