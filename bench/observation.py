@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..tasks.translation import AlignedIds
 from ..variants.contract import Mask, Variant
-from .alignment import LayerErrors, layer_errors
+from .alignment import LayerErrors, alignment_error_rate, diagonal, layer_errors
 from .heads import head_diversity, offset_weights
 from .record import Measurement
 from .sparsity import BLOCKS, Tally, count_rows
@@ -170,7 +170,7 @@ def _alphas(model: Transformer) -> Iterator[Measurement]:
 def alignment_figures(model: Transformer, pairs: Sequence[AlignedIds], device: torch.device) -> list[Measurement]:
     """AER of cross attention, normal and shifted, with the target forced: the lowest of all layers, then each layer's.
 
-    Samples of a layer's best head are all its heads.
+    Between them, for scale, that of links along the diagonal. Samples of a layer's best head are all its heads.
     """
     weights, sources, targets, gold = [], [], [], []
     for pair in pairs:
@@ -187,6 +187,9 @@ def alignment_figures(model: Transformer, pairs: Sequence[AlignedIds], device: t
         return []
     errors = layer_errors(weights, sources, targets, gold)
     figures = [m for shift in (False, True) for m in lowest_errors([e for e in errors if e.shift == shift], len(gold))]
+    straight = [diagonal(max(mine) + 1, max(its) + 1) for mine, its in zip(sources, targets, strict=True)]
+    scale = alignment_error_rate(straight, gold)
+    figures.append(Measurement.of("alignment_error_rate", scale, how="diagonal", sentences=len(gold)))
     for each in errors:
         where: dict[str, Any] = {"layer": each.layer, "shift": each.shift, "sentences": len(gold)}
         best = each.heads[each.best]
