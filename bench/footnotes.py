@@ -13,6 +13,7 @@ from .facts import Facts
 from .intervals import LEVEL
 from .ranks import difference_is_proven
 from .score import BATCHES, CAP, ratio
+from .setting import setting_words
 from .timings import controls
 
 PERCENT = f"{LEVEL:.0%}".replace("%", " %")
@@ -52,19 +53,8 @@ def _data(facts: Facts) -> Iterator[Footnote]:
 
 
 def _setting(facts: Facts) -> Iterator[Footnote]:
-    setting = facts.setting
-    words = [f"preset {facts.question.preset}, protocol {facts.question.protocol}"]
-    try:
-        words += [
-            "{layers} layers, width {width}, {heads} heads, feed-forward {feed_forward}".format_map(setting),
-            "{positions} positions, {pooling} pooling".format_map(setting),
-            "length {length}, batch {batch}, {steps:,} steps".format_map(setting),
-            "learning rate {learning_rate:g}, {warmup} warm-up steps, {schedule} decay".format_map(setting),
-            "{precision}".format_map(setting),
-        ]
-    except (KeyError, ValueError):
-        words.append("no full setting was recorded")
-    yield Footnote(topic="preset", text="; ".join(words))
+    named = f"preset {facts.question.preset}, protocol {facts.question.protocol}"
+    yield Footnote(topic="preset", text="; ".join([named, *setting_words(facts.setting)]))
 
 
 def _quality(facts: Facts) -> Iterator[Footnote]:
