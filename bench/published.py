@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any, Literal
 from .board import Board, Column, Entry, Footnote, Row
 from .errors import StoreError
 from .exhibit import Exhibit
+from .record import QUANTITIES
+from .yardstick import Yardstick
 
 FOLDER = Path(__file__).parent.parent / "tasks" / "published"
 FAILED = "FAIL"
@@ -26,6 +28,8 @@ class Table:
     """One table of a paper: `rows` holds model → a cell for each of `columns`, text where it is no number.
 
     `ours`: the paper's name of a model → our variant of the same mechanism. `read`: where the numbers were read.
+    `quantity`: of `record.QUANTITIES` where boards of ours may have it too, else in words. `tasks`: those beside whose
+    boards it stands in full, where no `suite` names them.
     """
 
     paper: str
@@ -34,6 +38,7 @@ class Table:
     title: str
     source: str
     suite: str
+    tasks: tuple[str, ...]
     quantity: str
     unit: str
     better: Literal["higher", "lower"]
@@ -55,6 +60,7 @@ class Absent:
     paper: str
     source: str
     suite: str
+    tasks: tuple[str, ...]
     reason: str
 
 
@@ -68,9 +74,7 @@ def published() -> tuple[tuple[Table, ...], tuple[Absent, ...]]:
             paper = tomllib.loads(path.read_text(encoding="utf-8"))
             tables += (_table(paper, table) for table in paper.get("tables", ()))
             if "absent" in paper:
-                absent.append(
-                    Absent(paper=paper["title"], source=paper["source"], suite=paper["suite"], reason=paper["absent"])
-                )
+                absent.append(Absent(reason=paper["absent"], **_place(paper)))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{path} does not read as published numbers ({error}); install attnbench again") from error
     return tuple(sorted(tables, key=lambda table: table.year)), tuple(absent)
@@ -90,44 +94,48 @@ def average(table: Table, model: str, tasks: Sequence[str]) -> float | None:
 
 
 def beside(boards: Sequence[Board], suite: str | None) -> list[Board]:
-    """Our boards, each with what papers report on its task after it; for a suite, with all tables of its papers."""
+    """Our boards, each with what papers report on its task after it; for a suite, with all tables of its papers.
+
+    Tasks of no suite have all tables of their papers at the end.
+    """
     if suite is not None:
         return [*boards, *boards_for_suite(suite)]
-    pairs = [(board, board_beside(board, board.name.partition("/")[0])) for board in boards]
-    return [each for pair in pairs for each in pair if each is not None]
+    pairs = [(board, board_beside(board, _task(board))) for board in boards]
+    shown = [each for pair in pairs for each in pair if each is not None]
+    return [*shown, *boards_for_tasks([_task(board) for board in boards])]
 
 
 def exhibits_beside(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
-    """Our exhibits, each with what papers report on its task after it."""
-    found = []
-    for exhibit in exhibits:
-        found.append(exhibit)
-        board = board_beside(exhibit.board, exhibit.board.name.partition("/")[0])
-        if board is not None:
-            found.append(Exhibit(name=board.name, board=board, commands={}, machines={}))
-    return found
+    """Our exhibits, each with what papers report on its task after it, as `beside`."""
+    of = {id(exhibit.board): exhibit for exhibit in exhibits}
+    boards = beside([exhibit.board for exhibit in exhibits], None)
+    return [of.get(id(board)) or Exhibit(name=board.name, board=board, commands={}, machines={}) for board in boards]
 
 
 def boards_for_suite(suite: str) -> list[Board]:
     """Every table of the papers on that suite, in full; averages are computed from the cells beside them."""
-    tables, absent = published()
-    boards = [_board(table) for table in tables if table.suite == suite]
-    left_out = [
-        Footnote(topic=each.paper, text=f"{each.reason}; {each.source}") for each in absent if each.suite == suite
-    ]
-    return [*boards[:-1], _with(boards[-1], left_out)] if boards else []
+    return _in_full(lambda paper: paper.suite == suite)
+
+
+def boards_for_tasks(tasks: Sequence[str]) -> list[Board]:
+    """Every table of the papers that name one of these tasks, which need no suite, in full."""
+    names = {task.partition("[")[0] for task in tasks}
+    return _in_full(lambda paper: not names.isdisjoint(paper.tasks))
 
 
 def board_beside(board: Board, task: str) -> Board | None:
-    """Accuracies that papers give for `task`, by our names, beside those of our `board`; None where no paper has any.
+    """What papers give for `task`, by our names, beside what our `board` measures of the same quantity.
 
-    Nothing on it is ranked.
+    None where no paper has any. Nothing on it is ranked.
     """
     name = task.partition("[")[0]
-    tables = [table for table in published()[0] if table.quantity == "accuracy" and name in table.columns]
-    at = next((at for at, column in enumerate(board.columns) if column.name == "accuracy"), None)
-    if not tables or at is None:
+    tables = [table for table in published()[0] if name in table.columns]
+    quantities = {table.quantity for table in tables}
+    at = next((at for at, column in enumerate(board.columns) if column.name in quantities), None)
+    if at is None:
         return None
+    column = board.columns[at]
+    tables = [table for table in tables if table.quantity == column.name]
     ours = {row.name: row.entries[at] for row in (*board.ranked, *board.unranked)}
     rows = []
     mentioned: dict[str, None] = {}
@@ -137,9 +145,9 @@ def board_beside(board: Board, task: str) -> Board | None:
         same = [variant for variant in ours if variant.partition("[")[0] == known] or [known]
         theirs = tuple(_cell_of(table, known, name) for table in tables)
         rows += [Row(name=each, entries=(ours.get(each, Entry()), *theirs)) for each in same]
-    own = Column(name="ours", title="ours", unit="%", better="higher", importance=0, description=board.title)
+    own = replace(column, name="ours", title="ours", importance=0, description=board.title)
     columns = [
-        Column(name=_slug(table), title=table.short, unit="%", better="higher", importance=1, description=table.source)
+        replace(column, name=_slug(table), title=table.short, unit=table.unit, importance=1, description=table.source)
         for table in tables
     ]
     notes = [
@@ -171,12 +179,10 @@ def _table(paper: dict[str, Any], table: dict[str, Any]) -> Table:
     if uneven or table["better"] not in ("higher", "lower"):
         raise ValueError(f"{paper['title']}, {table['title']}: expected {len(columns)} cells of {', '.join(uneven)}")
     return Table(
-        paper=paper["title"],
+        **_place(paper),
         short=paper["short"],
         year=paper["year"],
         title=f"{paper['title']}, {table['title']}",
-        source=paper["source"],
-        suite=paper["suite"],
         quantity=table["quantity"],
         unit=table["unit"],
         better=table["better"],
@@ -187,6 +193,26 @@ def _table(paper: dict[str, Any], table: dict[str, Any]) -> Table:
         notes=tuple(table.get("notes", ())),
         protocol=tuple(paper["protocol"]),
     )
+
+
+def _place(paper: dict[str, Any]) -> dict[str, Any]:
+    """Which paper it is, and where its numbers are shown; raises ValueError where that is nowhere."""
+    suite, tasks = paper.get("suite", ""), tuple(paper.get("tasks", ()))
+    if not suite and not tasks:
+        raise ValueError(f"{paper['title']}: expected a suite, or tasks")
+    return {"paper": paper["title"], "source": paper["source"], "suite": suite, "tasks": tasks}
+
+
+def _in_full(chosen: Callable[[Table | Absent], bool]) -> list[Board]:
+    """The tables of papers that are `chosen`; what is absent stands under the last."""
+    tables, absent = published()
+    boards = [_board(table) for table in tables if chosen(table)]
+    left_out = [Footnote(topic=each.paper, text=f"{each.reason}; {each.source}") for each in absent if chosen(each)]
+    return [*boards[:-1], _with(boards[-1], left_out)] if boards else []
+
+
+def _task(board: Board) -> str:
+    return board.name.partition("/")[0]
 
 
 def _board(table: Table) -> Board:
@@ -219,10 +245,12 @@ def _board(table: Table) -> Board:
     if averages:
         counted = f", {FAILED} on Path-X counting as {CHANCE:.0f}" if len(averages) > 1 else ""
         notes.append(Footnote(topic="average", text=f"computed from the cells beside it{counted}, not the printed one"))
+    measured = Yardstick.of(table.quantity).title if table.quantity in QUANTITIES else table.quantity
+    unit = f", {table.unit}" if table.unit not in ("", measured) else ""
     return Board(
         name=f"published/{table.title}",
         title=f"published: {table.title}",
-        question=f"{table.quantity[0].upper()}{table.quantity[1:]}, {table.unit}, as printed; never ranked with ours",
+        question=f"{measured[0].upper()}{measured[1:]}{unit}, as printed; never ranked with ours",
         columns=tuple(columns),
         ranked=(),
         unranked=tuple(rows),
