@@ -84,7 +84,8 @@ class Footnote:
 class Board:
     """`name` tells it from all other boards. `ranked` in order of standing; `unranked` with reasons.
 
-    `baselines`: trivial predictors, for scale.
+    `baselines`: trivial predictors, for scale. `parts`: smaller boards of the same question, shown below it without
+    places; their footnotes are its own.
     """
 
     name: str
@@ -95,3 +96,4 @@ class Board:
     unranked: tuple[Row, ...] = ()
     baselines: tuple[Row, ...] = ()
     footnotes: tuple[Footnote, ...] = ()
+    parts: tuple[Board, ...] = ()

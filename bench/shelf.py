@@ -113,14 +113,17 @@ def _load(path: Path, key: str) -> tuple[list[Board], list[str]] | None:
 def _packed(boards: list[Board]) -> dict[str, Any]:
     """Columns once for all boards that share them, and no blank entries: the same in a tenth of the room."""
     columns: dict[tuple[Column, ...], int] = {}
-    packed = []
-    for board in boards:
-        at = columns.setdefault(board.columns, len(columns))
-        kinds = [[_packed_row(row) for row in getattr(board, kind)] for kind in _KINDS]
-        notes = [[f.topic, f.text, f.warning, f.column] for f in board.footnotes]
-        packed.append([board.name, board.title, board.question, at, kinds, notes])
+    packed = [_packed_board(board, columns) for board in boards]
     titles = [[[c.name, c.title, c.unit, c.better, c.description, c.importance] for c in group] for group in columns]
     return {"columns": titles, "boards": packed}
+
+
+def _packed_board(board: Board, columns: dict[tuple[Column, ...], int]) -> list[Any]:
+    at = columns.setdefault(board.columns, len(columns))
+    kinds = [[_packed_row(row) for row in getattr(board, kind)] for kind in _KINDS]
+    notes = [[f.topic, f.text, f.warning, f.column] for f in board.footnotes]
+    parts = [_packed_board(part, columns) for part in board.parts]
+    return [board.name, board.title, board.question, at, kinds, notes, parts]
 
 
 def _packed_row(row: Row) -> list[Any]:
@@ -136,14 +139,20 @@ def _unpacked(values: dict[str, Any]) -> Iterator[Board]:
         )
         for group in values["columns"]
     ]
-    for name, title, question, at, kinds, notes in values["boards"]:
-        columns = groups[at]
-        ranked, unranked, baselines = (tuple(_unpacked_row(row, len(columns)) for row in rows) for rows in kinds)
-        yield Board(
-            name=name, title=title, question=question, columns=columns, ranked=ranked, unranked=unranked,
-            baselines=baselines,
-            footnotes=tuple(Footnote(topic=t, text=text, warning=w, column=c) for t, text, w, c in notes),
-        )  # fmt: skip
+    for board in values["boards"]:
+        yield _unpacked_board(board, groups)
+
+
+def _unpacked_board(values: list[Any], groups: list[tuple[Column, ...]]) -> Board:
+    name, title, question, at, kinds, notes, parts = values
+    columns = groups[at]
+    ranked, unranked, baselines = (tuple(_unpacked_row(row, len(columns)) for row in rows) for rows in kinds)
+    return Board(
+        name=name, title=title, question=question, columns=columns, ranked=ranked, unranked=unranked,
+        baselines=baselines,
+        footnotes=tuple(Footnote(topic=t, text=text, warning=w, column=c) for t, text, w, c in notes),
+        parts=tuple(_unpacked_board(part, groups) for part in parts),
+    )  # fmt: skip
 
 
 def _unpacked_row(values: list[Any], width: int) -> Row:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 
 from . import wording
+from .aggregate import resampled_scores, sound_statistics
+from .attentions import boards_of_attentions, footnotes_of_attentions, lowest_error
 from .board import Board, Entry, Footnote, Row, in_order
 from .cell import REFERENCE
 from .columns import columns
@@ -18,8 +20,9 @@ from .matched import Curves
 from .question import Question
 from .ranks import standings
 from .record import Measurement, Outcome
-from .runs import newest
-from .score import CAP, LEAST_SEEDS, accuracy, ratio, verdict
+from .runs import Run, newest
+from .score import CAP, LEAST_SEEDS, accuracy, corpus_level, ratio, verdict
+from .testsets import SetStatistics, boards_of_sets, footnotes_of_sets, judged_by_set
 from .timings import CAPPED, Timing, timings_of_all
 from .trials import Predictions, Trials, outcome_words, trials_of_all
 from .yardstick import Yardstick, yardstick_of
@@ -34,9 +37,10 @@ def board_for_task(
     *,
     predictions: Predictions = lambda name: None,
     curves: Curves = lambda name: None,
+    sets: SetStatistics = lambda name: {},
     margin: float | None = None,
 ) -> Board:
-    """Ranks by the task's yardstick with cost beside it.
+    """Ranks by the task's yardstick with cost beside it; below, what each test set and each kind of attention says.
 
     `margin`: how many points worse than the reference still count as no worse, None for the yardstick's own.
     """
@@ -47,6 +51,8 @@ def board_for_task(
     rows = {name: _row(name, frame, trials.get(name), timings.get(name), facts) for name in sorted({*trials, *timings})}
     able = {name: t for name, t in trials.items() if not t.lack and facts.setting.get("ranked", True)}
     order = standings(list(able), gaps_of_all(able)) if len(able) > 1 else []
+    by_set = judged_by_set(frame, question, yardstick, sets)
+    attentions = boards_of_attentions(frame, question)
     return Board(
         name=question.name,
         title=f"{question.task}, preset {question.preset}",
@@ -54,8 +60,14 @@ def board_for_task(
         columns=columns(yardstick),
         ranked=in_order(order, rows),
         unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
-        baselines=tuple(_baselines(frame, question, yardstick)),
-        footnotes=footnotes(facts) + _marks(rows),
+        baselines=tuple(_baselines(frame, question, yardstick, predictions)),
+        footnotes=(
+            *footnotes(facts),
+            *_marks(rows),
+            *footnotes_of_sets(by_set),
+            *footnotes_of_attentions(attentions),
+        ),
+        parts=(*boards_of_sets(question, yardstick, by_set), *attentions),
     )
 
 
@@ -106,6 +118,8 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "sparsity": _share(frame, rows, "sparsity"),
         "block_sparsity": _share(frame, rows, "block_sparsity", block=64),
         "null_rate": _share(frame, rows, "null_rate"),
+        "diversity": _diversity(frame, rows),
+        "alignment": _alignment(frame, rows),
         "frontier": _frontier(name, facts),
         "dividend": _dividend(frame, rows, timing),
         "equal_time": _equal_time(name, facts),
@@ -184,6 +198,19 @@ def _share(frame: Frame, rows: Rows, name: str, **where: object) -> Entry:
     return Entry(text=wording.percent(mean), value=mean, low=min(found), high=max(found))
 
 
+def _diversity(frame: Frame, rows: Rows) -> Entry:
+    found = frame.values("head_diversity", rows)
+    if not found:
+        return Entry()
+    mean = math.fsum(found) / len(found)
+    return Entry(text=f"{mean:.3f}", value=mean, low=min(found), high=max(found))
+
+
+def _alignment(frame: Frame, rows: Rows) -> Entry:
+    lowest = lowest_error(frame, rows)
+    return Entry() if lowest is None else Entry(text=f"{lowest:.3f}", value=lowest)
+
+
 def _dividend(frame: Frame, rows: Rows, timing: Timing | None) -> Entry:
     density = frame.values("declared_density", rows)
     if not density or timing is None or timing.cost is None or density[-1] >= 1:
@@ -232,11 +259,13 @@ def _rate(frame: Frame, rows: Rows, name: str) -> Entry:
     return Entry(text=wording.count(found[-1]), value=found[-1]) if found else Entry()
 
 
-def _baselines(frame: Frame, question: Question, yardstick: Yardstick) -> list[Row]:
+def _baselines(frame: Frame, question: Question, yardstick: Yardstick, predictions: Predictions) -> list[Row]:
     found = []
     for run in sorted(newest(question.runs(frame, "baseline"), "variant"), key=lambda run: run.variant):
         tested = frame.number(yardstick.name, run.at, split="test")
-        level = _level_of_one(tested, yardstick) if run.outcome == Outcome.OK and tested is not None else None
+        level = None
+        if run.outcome == Outcome.OK and tested is not None:
+            level = _level_of_one(tested, yardstick, run, predictions)
         if level is None:
             reason = ": ".join(filter(None, [outcome_words(run.outcome), run.reason]))
             found.append(Row(name=run.variant, entries=(Entry(),) * len(columns(yardstick)), reason=reason))
@@ -247,8 +276,12 @@ def _baselines(frame: Frame, question: Question, yardstick: Yardstick) -> list[R
     return found
 
 
-def _level_of_one(tested: Measurement, yardstick: Yardstick) -> Interval | None:
-    if not yardstick.is_share:
+def _level_of_one(tested: Measurement, yardstick: Yardstick, run: Run, predictions: Predictions) -> Interval | None:
+    if yardstick.is_share:
+        examples = tested.where.get("examples")
+        return accuracy([tested.value], int(examples)) if examples else None
+    name = run.artifacts.get("predictions")
+    kept = predictions(name) if name else None
+    if kept is None or not sound_statistics(yardstick.name, kept):
         return wording.point(tested.value)
-    examples = tested.where.get("examples")
-    return accuracy([tested.value], int(examples)) if examples else None
+    return corpus_level([tested.value], resampled_scores(yardstick.name, kept)[:, None])

@@ -33,7 +33,7 @@ def render(exhibits: Sequence[Exhibit]) -> str:
     blocks = []
     for exhibit in exhibits:
         values = {
-            "board": _board(exhibit.board, columns.setdefault(exhibit.board.columns, len(columns))),
+            "board": _board(exhibit.board, columns),
             "figures": [
                 [name, charts.setdefault(sketch, len(charts)), sketch.data]
                 for name, sketch in sketches(exhibit).items()
@@ -77,13 +77,15 @@ def _spec(sketch: Sketch) -> Any:
         return sketch.chart().to_dict(validate=False)
 
 
-def _board(board: Board, columns: int) -> dict[str, Any]:
-    """`columns`: where in the shared block. Entries by column, as text, value and note, where there is anything."""
+def _board(board: Board, columns: dict[tuple[Column, ...], int]) -> dict[str, Any]:
+    """`columns`: those of the shared block, where its own are put. Entries as text, value and note, where any is."""
     names = [column.name for column in board.columns]
     kinds = {"ranked": board.ranked, "unranked": board.unranked, "baselines": board.baselines}
     rows = {kind: [_row(row, names) for row in own] for kind, own in kinds.items()}
     footnotes = [asdict(footnote) for footnote in board.footnotes]
-    return {"title": board.title, "question": board.question, "columns": columns, "footnotes": footnotes, **rows}
+    found = {"title": board.title, "question": board.question, "footnotes": footnotes, **rows}
+    found["columns"] = columns.setdefault(board.columns, len(columns))
+    return found | {"parts": [_board(part, columns) for part in board.parts]}
 
 
 def _row(row: Row, names: list[str]) -> dict[str, Any]:

@@ -20,26 +20,32 @@ def render(boards: Sequence[Board]) -> str:
 
 
 def _board(board: Board) -> str:
-    rows = [*board.ranked, *board.unranked, *board.baselines]
-    filled = [c for i, c in enumerate(board.columns) if any(row.entries[i].text for row in rows)]
-    parts = [f"## {_plain(board.title)}", f"_{_plain(board.question)}_"]
-    if rows:
-        header = ["rank", "variant", *(_heading(column) for column in filled)]
-        lines = [_line(header), _line(["---", ":---", *("---:" for _ in filled)])]
-        for row in rows:
-            kind = row.place or ("baseline" if row in board.baselines else "–")
-            entries = [_entry(row.entries[board.columns.index(column)]) for column in filled]
-            lines.append(_line([kind, f"**{_plain(row.name)}**" if row.place else _plain(row.name), *entries]))
-        parts.append("\n".join(lines))
+    parts = [f"## {_plain(board.title)}", f"_{_plain(board.question)}_", _table(board)]
     reasons = [row for row in [*board.unranked, *board.baselines] if row.reason]
     if reasons:
         parts.append("\n".join(["Unranked:", "", *map(_reason, reasons)]))
+    for part in board.parts:
+        parts += [f"### {_plain(part.title)}", _table(part, placed=False)]
     notes = []
     for footnote in board.footnotes:
         sign = "⚠ " if footnote.warning else ""
         notes.append(f"- {sign}**{_plain(footnote.topic)}**: {_plain(footnote.text)}")
     parts.append("\n".join(notes))
     return "\n\n".join(part for part in parts if part)
+
+
+def _table(board: Board, *, placed: bool = True) -> str:
+    rows = [*board.ranked, *board.unranked, *board.baselines]
+    if not rows:
+        return ""
+    filled = [c for i, c in enumerate(board.columns) if any(row.entries[i].text for row in rows)]
+    header = [*(["rank"] if placed else []), "variant", *(_heading(column) for column in filled)]
+    lines = [_line(header), _line([*(["---"] if placed else []), ":---", *("---:" for _ in filled)])]
+    for row in rows:
+        kind = [row.place or ("baseline" if row in board.baselines else "–")] if placed else []
+        entries = [_entry(row.entries[board.columns.index(column)]) for column in filled]
+        lines.append(_line([*kind, f"**{_plain(row.name)}**" if row.place else _plain(row.name), *entries]))
+    return "\n".join(lines)
 
 
 def _reason(row: Row) -> str:

@@ -24,7 +24,12 @@
 
   function unpacked(block) {
     const found = JSON.parse(block.textContent);
-    const { board } = found;
+    fill(found.board);
+    found.sources = records(found.sources);
+    return found;
+  }
+
+  function fill(board) {
     board.columns = shared.columns[board.columns];
     for (const row of [...board.ranked, ...board.unranked, ...board.baselines]) {
       row.entries = Object.fromEntries(board.columns.map(({ name }) => {
@@ -32,8 +37,7 @@
         return [name, { text, value, note }];
       }));
     }
-    found.sources = records(found.sources);
-    return found;
+    board.parts.forEach(fill);
   }
 
   function exhibit() {
@@ -135,6 +139,40 @@
     top.append(head);
     table.replaceChildren(top, body);
     $("count").textContent = `${rows.length} of ${all.length} variants`;
+  }
+
+  // rows stand in their own order: a part is small enough to be read whole
+  function drawParts() {
+    const wanted = state.show.toLowerCase();
+    $("parts").replaceChildren(...exhibit().board.parts.flatMap((part, at) => {
+      const all = [...part.ranked, ...part.unranked, ...part.baselines];
+      const columns = part.columns.filter((c) => all.some((row) => row.entries[c.name].text));
+      const head = make("tr");
+      head.append(make("th", "", { scope: "col" }), make("th", "variant", { scope: "col" }));
+      for (const c of columns) {
+        const arrow = { higher: " ↑", lower: " ↓" }[c.better] || "";
+        head.append(make("th", c.title + arrow, { scope: "col", title: `${c.description} (${c.unit || "text"})` }));
+      }
+      const body = make("tbody");
+      for (const kind of ["ranked", "unranked", "baselines"]) {
+        for (const row of part[kind]) {
+          if (!row.name.toLowerCase().includes(wanted)) continue;
+          const line = make("tr", null, { className: kind === "baselines" ? "baseline" : "" });
+          line.append(make("td", kind === "baselines" ? "·" : ""), make("td", row.name));
+          for (const c of columns) line.append(make("td", row.entries[c.name].text));
+          body.append(line);
+        }
+      }
+      const top = make("thead");
+      top.append(head);
+      const table = make("table");
+      table.append(top, body);
+      const title = make("h3", part.title, { id: `part-${at}` });
+      const scroll = make("div", null, { className: "scroll", tabIndex: 0, role: "region" });
+      scroll.setAttribute("aria-labelledby", title.id);
+      scroll.append(table);
+      return [title, scroll];
+    }));
   }
 
   function detail(row, width) {
@@ -270,6 +308,7 @@
       return [make("dt", (note.warning ? "⚠ " : "") + note.topic, { className }), make("dd", note.text, { className })];
     }));
     drawTable();
+    drawParts();
     drawMaps();
     // the board can be read before the figures are drawn
     requestAnimationFrame(() => setTimeout(drawFigures, 0));
@@ -284,6 +323,7 @@
   $("filter").addEventListener("input", (event) => {
     state.show = event.target.value;
     drawTable();
+    drawParts();
     writeAddress();
   });
   for (const id of ["layer", "head"]) $(id).addEventListener("change", drawMaps);

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from ..bench.board import Board, Column, Entry, Row
 from .escape import visible
@@ -22,7 +22,11 @@ _LATEX = {
 
 
 def to_csv(boards: Sequence[Board]) -> str:
-    """One line per row of every board: group, places, then value (text where there is none), low and high by column."""
+    """One line per row of every board: group, places, then value (text where there is none), low and high by column.
+
+    The parts of a board follow it, under its title and theirs.
+    """
+    boards = list(_each(boards))
     names = list(dict.fromkeys(column.name for board in boards for column in board.columns))
     header = ["board", "group", "rank_first", "rank_last", "variant", "reason"]
     header += [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
@@ -46,8 +50,16 @@ def to_json(boards: Sequence[Board]) -> str:
 
 
 def to_latex(boards: Sequence[Board]) -> str:
-    r"""A `table` with booktabs rules for each board; needs `\usepackage{booktabs}`."""
-    return "\n\n".join(_latex(board) for board in boards) + "\n"
+    r"""A `table` with booktabs rules for each board and part; needs `\usepackage{booktabs}`."""
+    return "\n\n".join(_latex(board) for board in _each(boards)) + "\n"
+
+
+def _each(boards: Sequence[Board]) -> Iterator[Board]:
+    """The boards, each followed by its parts."""
+    for board in boards:
+        yield board
+        for part in board.parts:
+            yield replace(part, title=f"{board.title}: {part.title}", question=part.question or board.question)
 
 
 def _rows(board: Board) -> Iterator[tuple[str, Row]]:
@@ -75,6 +87,7 @@ def _board(board: Board) -> dict[str, object]:
         "unranked": rows["unranked"],
         "baselines": rows["baseline"],
         "footnotes": [asdict(footnote) for footnote in board.footnotes],
+        "parts": [_board(part) for part in board.parts],
     }
 
 

@@ -18,6 +18,9 @@ from .escape import visible
 GAP = 2
 CHIEF = 3
 LONGEST_NAME = 32
+SENTENCES = "in_words"
+"""The column whose texts stand below a table in which there is no room for them."""
+
 LONGEST_REASON = 300
 
 _STYLES = {"better": "green", "worse": "red"}
@@ -43,8 +46,35 @@ def _show(board: Board, console: Console) -> None:
     console.print(Text(visible(board.title), style="bold"))
     console.print(Text(visible(board.question), style="italic"))
     console.print()
-    rows = [*board.ranked, *board.unranked, *board.baselines]
     chosen = layout(board, console.width)
+    if board.ranked or board.unranked or board.baselines:
+        console.print(_table(board, chosen))
+    for row in (*board.unranked, *board.baselines):
+        if row.reason:
+            _note(console, f"– {_name(row)}", visible(row.reason, LONGEST_REASON), "dim")
+    if board.baselines:
+        _note(console, "· trivial", "predictors without trained attention, for scale", "dim")
+    for part in board.parts:
+        console.print()
+        console.print(Text(visible(part.title), style="bold"))
+        fitting = layout(part, console.width)
+        console.print(_table(part, fitting))
+        for row in (*part.unranked, *part.baselines):
+            _say(console, part, row, fitting)
+    if board.parts:
+        console.print()
+    hidden = {board.columns[i].name for i in chosen.hidden}
+    for footnote in board.footnotes:
+        if footnote.column in hidden:
+            continue
+        _note(console, footnote.topic, visible(footnote.text), "yellow" if footnote.warning else "dim")
+    if chosen.hidden or chosen.brief:
+        titles = ", ".join(board.columns[i].title for i in chosen.hidden)
+        more = " and ".join(filter(None, [titles, "intervals" if chosen.brief else ""]))
+        _note(console, "left out", f"{more}: widen the terminal, or see --format markdown", "dim")
+
+
+def _table(board: Board, chosen: Layout) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("rank", no_wrap=True)
     table.add_column("variant", no_wrap=True, overflow="ellipsis")
@@ -61,22 +91,7 @@ def _show(board: Board, console: Console) -> None:
             table.add_section()
         for row in unplaced:
             _add(table, board, row, kind, chosen, style="dim" if kind == "·" else "")
-    if rows:
-        console.print(table)
-    for row in (*board.unranked, *board.baselines):
-        if row.reason:
-            _note(console, f"– {_name(row)}", visible(row.reason, LONGEST_REASON), "dim")
-    if board.baselines:
-        _note(console, "· trivial", "predictors that know no attention, for scale", "dim")
-    hidden = {board.columns[i].name for i in chosen.hidden}
-    for footnote in board.footnotes:
-        if footnote.column in hidden:
-            continue
-        _note(console, footnote.topic, visible(footnote.text), "yellow" if footnote.warning else "dim")
-    if chosen.hidden or chosen.brief:
-        titles = ", ".join(board.columns[i].title for i in chosen.hidden)
-        more = " and ".join(filter(None, [titles, "intervals" if chosen.brief else ""]))
-        _note(console, "left out", f"{more}: widen the terminal, or see --format markdown", "dim")
+    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +145,13 @@ def _note(console: Console, topic: str, text: str, style: str) -> None:
 def _heading(column: Column) -> str:
     arrow = {"higher": " ↑", "lower": " ↓"}.get(column.better, "")
     return column.title + arrow
+
+
+def _say(console: Console, board: Board, row: Row, chosen: Layout) -> None:
+    """What the columns of sentences that found no room say of the row."""
+    for i in chosen.hidden:
+        if board.columns[i].name == SENTENCES and row.entries[i].text:
+            _note(console, _name(row), visible(row.entries[i].text), "dim")
 
 
 def _name(row: Row) -> str:

@@ -40,6 +40,29 @@ class StoredPredictions:
         return kept if kept.ndim == 1 and kept.dtype == np.uint8 and (kept <= 1).all() else None
 
 
+class StoredSets:
+    """Reads statistics of sentences by test set; none, told nowhere, for those that are not at hand or not sound."""
+
+    def __init__(self, store: Store):
+        self.store = store
+
+    def __call__(self, name: str) -> dict[str, npt.NDArray[Any]]:
+        import numpy as np
+
+        from ..store import UNREADABLE
+
+        try:
+            with self.store.artifact(name).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                statistics, sets, names = (
+                    np.asarray(file[key]) for key in ("sentence_statistics", "sentence_sets", "set_names")
+                )
+        except UNREADABLE:
+            return {}
+        if statistics.ndim != 2 or sets.shape != statistics.shape[:1] or names.ndim != 1 or names.dtype.kind != "U":
+            return {}
+        return {str(each): statistics[sets == number] for number, each in enumerate(names)}
+
+
 class StoredCurves:
     """Reads training curves; None for those that are not at hand."""
 

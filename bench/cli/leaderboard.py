@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .artifacts import StoredCurves, StoredPredictions
+from .artifacts import StoredCurves, StoredPredictions, StoredSets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,9 +122,10 @@ def _boards(
     if lengths:
         return _boards_for_lengths(frame, found, mode, 2)
     trained = [question for question in found if question.runs(frame, "train", "baseline")]
-    curves = StoredCurves(predictions.store)
+    curves, sets = StoredCurves(predictions.store), StoredSets(predictions.store)
     boards = [
-        board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin) for question in trained
+        board_for_task(frame, question, predictions=predictions, curves=curves, sets=sets, margin=margin)
+        for question in trained
     ]
     untrained = sorted(set(found) - set(trained))
     return boards + _boards_for_lengths(frame, untrained, mode, 1)

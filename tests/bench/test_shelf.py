@@ -19,6 +19,8 @@ BOARD = Board(
         Entry(text="1.5", brief="1", value=0.1 + 0.2, low=0.1, high=float("inf"), note="†"), Entry())),),
     unranked=(Row(name="<two>", reason="timeout", entries=(Entry(), Entry(text="–"))),),
     footnotes=(Footnote(topic="t", text="é", warning=True, column="y"),),
+    parts=(Board(name="a/b/c", title="c", question="", columns=(Column(name="z", title="Z"),), ranked=(),
+                 unranked=(Row(name="one", entries=(Entry(text="0.1", value=0.1),)),)),),
 )  # fmt: skip
 
 

@@ -55,3 +55,20 @@ def board() -> Board:
             Footnote(topic="speed", text="95 % intervals; 5_000 rounds & more"),
         ),
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def part() -> Board:
+    """What may stand below it: a set of its own, with a column of sentences."""
+    columns = (
+        Column(name="bleu", title="BLEU", unit="BLEU", better="higher", importance=0),
+        Column(name="vs_copy", title="vs copying", unit="BLEU", better="higher", importance=1),
+        Column(name="in_words", title="in words", importance=2),
+    )
+    ahead = Entry(text="+3.10 (+2.80 to +3.40)", brief="+3.10 ± 0.30", value=3.1, low=2.8, high=3.4)
+    words = "better than copying and an untrained model; undecided against softmax"
+    return Board(
+        name="lra-text/quick/pictures", title="pictures <b>", question="", columns=columns, ranked=(),
+        unranked=(Row(name=HOSTILE, entries=(Entry(text="5.10", value=5.1), ahead, Entry(text=words))),),
+        baselines=(Row(name="copy", entries=(Entry(text="2.00", value=2.0), Entry(), Entry())),),
+    )  # fmt: skip

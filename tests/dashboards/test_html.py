@@ -22,7 +22,7 @@ HOSTILE = "a[p=<script>alert(1)</script>]"
 
 
 @pytest.fixture(scope="module")
-def exhibit(board: Board) -> Exhibit:
+def exhibit(board: Board, part: Board) -> Exhibit:
     spots = tuple(
         Spot(
             variant=n,
@@ -50,7 +50,7 @@ def exhibit(board: Board) -> Exhibit:
         digest="a-b-c", numbers=("accuracy test 0.5",),
     )  # fmt: skip
     return Exhibit(
-        name=f"lra-text/quick/{HOSTILE}", board=board, spots=spots, heads=heads,
+        name=f"lra-text/quick/{HOSTILE}", board=replace(board, parts=(part,)), spots=spots, heads=heads,
         curves=curves, alphas=(Alpha(variant="entmax", layer=0, head=0, seed=0, value=1.4),),
         nulls=(NullControl(block="block 1", ratio=1.001, low=0.99, high=1.012),), sources=(source,),
         commands={HOSTILE: f"attnbench run --variants '{HOSTILE}'"}, machines={"box-1": "Abacus 9"},
@@ -155,7 +155,8 @@ def test_data_cannot_end_its_block(exhibit: Exhibit) -> None:
 def test_questions_share_their_columns_and_charts(exhibit: Exhibit, lengths: Exhibit) -> None:
     text = html.render([exhibit, replace(exhibit, name="again"), lengths])
     shared = json.loads(re.search(r'id="shared">(.*?)</script>', text, re.DOTALL)[1])
-    assert len(shared["columns"]) == 1 and len(shared["charts"]) == len(figures(exhibit)) + len(figures(lengths))
+    # of the board and of its part
+    assert len(shared["columns"]) == 2 and len(shared["charts"]) == len(figures(exhibit)) + len(figures(lengths))
     assert text.count('"Quality against cost; up and left is better"') == 1
 
 
@@ -192,6 +193,17 @@ def test_filter_and_link(page: object, file: Path) -> None:
     open_at(page, file, link)
     assert names(page) == ["entmax15", "softmax"] and page.locator("tr.detail").count() == 1
     assert page.locator("th[aria-sort=ascending]").inner_text().startswith("variant")
+
+
+def test_parts_stand_below_the_table_and_are_filtered_with_it(page: object) -> None:
+    assert page.locator("#parts h3").all_inner_texts() == ["pictures <b>"]
+    rows = page.locator("#parts tbody tr")
+    assert rows.count() == 2 and "undecided against softmax" in rows.first.inner_text()
+    page.fill("#filter", "copy")
+    assert page.locator("#parts tbody tr").all_inner_texts() == ["·\tcopy\t2.00\t\t"]
+    page.select_option("#exhibit", label="sweep")
+    page.wait_for_selector("#figure-lengths[data-ready]")
+    assert page.locator("#parts h3").count() == 0
 
 
 def test_choosing_a_question_changes_board_figures_and_address(page: object, file: Path) -> None:

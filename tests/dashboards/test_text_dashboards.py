@@ -116,3 +116,29 @@ def test_a_footnote_goes_with_its_column(board: Board) -> None:
     note = Footnote(topic="on size", text="explains the parameters", column="parameters")
     explained = replace(board, footnotes=(*board.footnotes, note))
     assert "on size" in terminal.render([explained], width=200) and "on size" not in terminal.render([explained], 80)
+
+
+def test_parts_stand_below_their_board_without_places(board: Board, part: Board) -> None:
+    whole = replace(board, parts=(part,))
+    shown = markdown.render([whole])
+    below = shown.partition("### pictures &lt;b&gt;")[2]
+    assert shown.index("majority") < shown.index("### pictures") < shown.index("surrogate")
+    assert "| variant | BLEU ↑ | vs copying ↑ | in words |" in below and "rank" not in below
+    assert "+3.10 (+2.80 to +3.40)" in below and "undecided against softmax" in below
+    wide, narrow = (terminal.render([whole], width) for width in (200, 60))
+    assert "pictures <b>" in wide and "+3.10 (+2.80 to +3.40)" in wide
+    # where there is no room for a column of sentences, they stand below the table
+    assert "+3.10 ± 0.30" in narrow and "undecided against softmax" in " ".join(narrow.split())
+    assert max(cell_len(line) for line in narrow.split("\n")) <= 60
+
+
+def test_machines_and_papers_get_the_parts_too(board: Board, part: Board) -> None:
+    whole = replace(board, parts=(part,))
+    rows = list(csv.DictReader(io.StringIO(tables.to_csv([whole]))))
+    assert [(row["board"], row["group"], row["bleu"], row["vs_copy_low"]) for row in rows[5:]] == [
+        ("lra-text, preset quick: pictures <b>", "unranked", "5.1", "2.8"),
+        ("lra-text, preset quick: pictures <b>", "baseline", "2.0", ""),
+    ]
+    (kept,) = json.loads(tables.to_json([whole]))["boards"][0]["parts"]
+    assert kept["unranked"][0]["entries"]["vs_copy"]["value"] == 3.1
+    assert tables.to_latex([whole]).count(r"\begin{table}") == 2
