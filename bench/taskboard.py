@@ -52,7 +52,7 @@ def board_for_task(
     able = {name: t for name, t in trials.items() if not t.lack and facts.setting.get("ranked", True)}
     order = standings(list(able), gaps_of_all(able)) if len(able) > 1 else []
     by_set = judged_by_set(frame, question, yardstick, sets)
-    attentions = boards_of_attentions(frame, question)
+    attentions = boards_of_attentions(frame, question) if by_set else []
     return Board(
         name=question.name,
         title=f"{question.task}, preset {question.preset}",

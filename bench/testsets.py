@@ -48,6 +48,8 @@ def judged_by_set(
     frame: Frame, question: Question, yardstick: Yardstick, read: SetStatistics
 ) -> dict[str, dict[str, OnSet]]:
     """By set, the ranked one first, and by name, variants before baselines; empty where Records name no sets."""
+    if yardstick.is_share:
+        return {}
     runs = [run for run in newest(question.runs(frame, "train"), "key") if run.outcome == Outcome.OK]
     fixed = [run for run in newest(question.runs(frame, "baseline"), "variant") if run.outcome == Outcome.OK]
     grouped: dict[str, list[Run]] = {}

@@ -83,9 +83,14 @@ def _board(board: Board, columns: dict[tuple[Column, ...], int]) -> dict[str, An
     kinds = {"ranked": board.ranked, "unranked": board.unranked, "baselines": board.baselines}
     rows = {kind: [_row(row, names) for row in own] for kind, own in kinds.items()}
     footnotes = [asdict(footnote) for footnote in board.footnotes]
-    found = {"title": board.title, "question": board.question, "footnotes": footnotes, **rows}
-    found["columns"] = columns.setdefault(board.columns, len(columns))
-    return found | {"parts": [_board(part, columns) for part in board.parts]}
+    return {
+        "title": board.title,
+        "question": board.question,
+        "columns": columns.setdefault(board.columns, len(columns)),
+        "footnotes": footnotes,
+        "parts": [_board(part, columns) for part in board.parts],
+        **rows,
+    }
 
 
 def _row(row: Row, names: list[str]) -> dict[str, Any]:
