@@ -12,18 +12,24 @@ import torch
 from torch import Tensor
 
 from ..tasks.contract import Dataset
+from ..tasks.language import Windows
 from ..tasks.translation import JudgedPairs
 from ..variants.contract import Mask, Variant
 from .backbone import Model
+from .decoder import Decoder
 from .decoding import translated
 from .errors import SelectionError
 from .kinds.known import kind_of
 from .observation import observed
+from .sampling import caches, sample
 from .trained import Trained
 from .transformer import Transformer
 
 MOST_TOKENS = 48
 """Tokens of a side that are shown: more cannot be read."""
+
+GOES_ON = 40
+"""Bytes that a model of language adds to a text of one's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +45,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """One example and its views. `text`: what went in and, for a translation, what came out."""
+    """One example and its views. `text`: what went in, where it was text, and what came out, where that is text too."""
 
     name: str
     text: tuple[str, ...]
@@ -60,14 +66,25 @@ def inspected_example(trained: Trained, dataset: Dataset, example: int, device: 
     kind = kind_of(trained.task.problem(), trained.recipe)
     batch = kind.batch(test, np.array([example]), device)
     ids = batch[0][0, 0][: int(batch[1][0, 0])].tolist()
+    if isinstance(test, Windows):
+        return Inspected(name=name, text=(_spelt(ids),), views=_sequence(trained.model, batch[0], _letters(ids)))
     return Inspected(name=name, text=(), views=_sequence(trained.model, batch, _labels(ids)))
 
 
 def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device: torch.device) -> Inspected:
-    """A sentence of one's own and what the model makes of it; raises SelectionError where it does not translate."""
+    """A sentence of one's own and what the model makes of it: a translation, or the likeliest text after it.
+
+    Raises SelectionError for a model that classifies, and for no text at all.
+    """
     test, model = dataset.test, trained.model
+    if not sentence:
+        raise SelectionError("expected a text of at least one byte, got none")
+    if isinstance(model, Decoder):
+        return _continued(model, sentence, device)
     if not isinstance(test, JudgedPairs) or not isinstance(model, Transformer):
-        raise SelectionError("only translation takes a sentence of your own; choose test examples by --example")
+        raise SelectionError(
+            "only translation and language modelling take a text of your own; choose test examples by --example"
+        )
     source = test.encode([sentence])[0][: trained.recipe.length].tolist()
     ids = torch.tensor([source], device=device)
     model.eval()
@@ -90,14 +107,26 @@ def _translation(
     )
 
 
+def _continued(model: Decoder, text: str, device: torch.device) -> Inspected:
+    """A text, as far as a context goes, and what the model of language finds likeliest after it."""
+    # a byte is token id minus one
+    ids = [byte + 1 for byte in text.encode()][: model.recipe.length]
+    after = list(sample(model, ids, GOES_ON, temperature=0.0, cached=caches(model)))
+    views = _sequence(model, torch.tensor([[ids]], device=device), _letters(ids))
+    return Inspected(name=text, text=(_spelt(ids), _spelt(after)), views=views)
+
+
 @torch.inference_mode()
-def _sequence(model: Model, batch: tuple[Tensor, ...], labels: tuple[str, ...]) -> tuple[View, ...]:
-    """The attentions of a model over one sequence; none for a variant without weights."""
+def _sequence(model: Model, batch: tuple[Tensor, ...] | Tensor, labels: tuple[str, ...]) -> tuple[View, ...]:
+    """The attentions of a model over one sequence, or over ids (1, 1, length); none for a variant without weights."""
     found: list[Tensor] = []
     handles = [variant.register_forward_hook(_recorder(found)) for variant in model.variants]
     model.eval()
     try:
-        model.loss(batch)
+        if isinstance(batch, Tensor):
+            model(batch[:, 0])
+        else:
+            model.loss(batch)
     finally:
         for handle in handles:
             handle.remove()
@@ -131,6 +160,22 @@ def numbered(tokens: Sequence[str]) -> tuple[str, ...]:
     ('1 a', '2 b')
     """
     return tuple(f"{place} {token}" for place, token in enumerate(tokens, start=1))
+
+
+def _letters(ids: Sequence[int]) -> tuple[str, ...]:
+    """Bytes of a text as they print; blanks and line ends by their signs, all others by their hexadecimal number.
+
+    >>> _letters([ord("a") + 1, ord(" ") + 1, ord("\\n") + 1, 0xC3 + 1])
+    ('1 a', '2 ␣', '3 ↵', '4 C3')
+    """
+    signs = {" ": "␣", "\n": "↵"}
+    return numbered(
+        [signs.get(chr(each - 1)) or (chr(each - 1) if 33 < each < 128 else f"{each - 1:02X}") for each in ids]
+    )
+
+
+def _spelt(ids: Sequence[int]) -> str:
+    return bytes(each - 1 for each in ids).decode(errors="replace")
 
 
 def _labels(ids: Sequence[int]) -> tuple[str, ...]:

@@ -32,7 +32,9 @@ def sample(
         with torch.inference_mode():
             logits = reader.logits(tokens).double().cpu()
         if temperature:
-            token = int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=random)) + 1
+            # so that no temperature is too low to divide by
+            scaled = (logits - logits.max()) / temperature
+            token = int(torch.multinomial(scaled.softmax(-1), 1, generator=random)) + 1
         else:
             token = int(logits.argmax()) + 1
         tokens.append(token)

@@ -13,7 +13,7 @@ from .pages import Picture, needs_extra
 def inspect(
     cell: Annotated[str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists them.")],
     sentence: Annotated[
-        list[str] | None, typer.Option("--sentence", help="Text to translate; may be repeated.")
+        list[str] | None, typer.Option("--sentence", help="Text to translate, or to go on with; repeatable.")
     ] = None,
     example: Annotated[
         list[int] | None, typer.Option("--example", help="Number of a test example; repeatable.")

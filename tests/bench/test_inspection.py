@@ -9,12 +9,15 @@ import torch
 from attnbench.bench.cell import Cell
 from attnbench.bench.errors import SelectionError
 from attnbench.bench.inspection import MOST_TOKENS, inspected_example, inspected_sentence, numbered, view
+from attnbench.bench.kinds.language import Predicting
 from attnbench.bench.kinds.translation import Translating
 from attnbench.bench.observation import observed
 from attnbench.bench.record import Machine, Outcome, Provenance, Record
 from attnbench.bench.spec import Spec
 from attnbench.bench.trained import Trained
 from attnbench.tasks.contract import Dataset
+from attnbench.tasks.language import Language, LanguageRecipe, Windows
+from attnbench.tasks.lm.modelling import texts
 from attnbench.tasks.prepared import pack
 from attnbench.tasks.translation import JudgedPairs, SentencePairs, Translation, TranslationRecipe
 from attnbench.variants import build
@@ -96,8 +99,44 @@ def test_no_more_tokens_are_shown_than_can_be_read():
 def test_a_classifier_takes_no_sentence_of_ones_own():
     plain = dataset()
     plain = replace(plain, test=plain.validation)
-    with pytest.raises(SelectionError, match="only translation"):
+    with pytest.raises(SelectionError, match="only translation and language modelling"):
         inspected_sentence(trained(), plain, "w5", CPU)
+    with pytest.raises(SelectionError, match="at least one byte"):
+        inspected_sentence(trained(), dataset(), "", CPU)
+
+
+class Text:
+    """A task, as far as its problem goes."""
+
+    def problem(self):
+        return Language()
+
+
+def reader(variant="softmax"):
+    recipe = LanguageRecipe(layers=2, width=16, heads=2, feed_forward=32, length=12, stride=6)
+    windows = Windows.over(texts(["Ruh,\nü bald".encode() * 3]), 12, 6)
+    model = Predicting(Language(), recipe).model(lambda shape: build(variant, shape), 0)
+    provenance = Provenance(source="toy", fidelity="synthetic")
+    data = Dataset(train=windows, validation=windows, test=windows, provenance=provenance)
+    return replace(trained(), task=Text(), recipe=recipe, model=model), data
+
+
+def test_a_text_is_shown_by_its_letters_and_looks_at_none_that_come_later():
+    shown = inspected_example(*reader(), 0, CPU)
+    assert shown.text == ("Ruh,\nü bald",)
+    assert shown.views[0].keys[4:9] == ("5 ↵", "6 C3", "7 BC", "8 ␣", "9 b") and len(shown.views) == 2
+    assert shown.views[1].queries == shown.views[1].keys and (np.triu(shown.views[1].weights, 1) == 0).all()
+
+
+def test_a_text_of_ones_own_is_gone_on_with():
+    model, data = reader()
+    shown = inspected_sentence(model, data, "Ruh", CPU)
+    ids = [ord(letter) + 1 for letter in "Ruh"]
+    assert len(shown.views[0].keys) == 3 and shown.text[0] == "Ruh"
+    with torch.no_grad():
+        first = int(model.model(torch.tensor([ids]))[0, -1].argmax())
+    assert shown.text[1].encode(errors="replace")[:1] in (bytes([first]), "\ufffd".encode()[:1])
+    assert len(inspected_sentence(model, data, "Ruh" * 10, CPU).views[0].keys) == 12, "as far as the context goes"
 
 
 def test_the_picture_has_every_weight_that_is_not_zero_at_its_tokens():
