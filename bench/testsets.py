@@ -146,12 +146,12 @@ def _board(question: Question, name: str, rows: Mapping[str, OnSet], yardstick: 
                description=f"{yardstick.title} on this set alone, with its {PERCENT} interval"),
         Column(name="chrf", title="chrF", unit="chrF", better="higher", importance=3, description="chrF on this set"),
         *(
-            Column(name=f"vs_{other}", title=f"vs {_SPOKEN.get(other, other)}", unit=yardstick.of_difference,
-                   better=yardstick.better, importance=1,
+            Column(name=f"vs_{other}", title=f"vs {'copying' if other == 'copy' else other}", importance=1,
+                   unit=yardstick.of_difference, better=yardstick.better,
                    description=f"difference on the same sentences, with the {PERCENT} interval of a paired bootstrap")
             for other in against
         ),
-        Column(name="in_words", title="in words", importance=2, description="what these intervals say"),
+        Column(name="in_words", title="in words", importance=4, description="what these intervals say"),
     )  # fmt: skip
     count = max((each.trials.examples for each in rows.values()), default=0)
     return Board(

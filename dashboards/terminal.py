@@ -58,7 +58,7 @@ def _show(board: Board, console: Console) -> None:
         console.print()
         console.print(Text(visible(part.title), style="bold"))
         fitting = layout(part, console.width)
-        console.print(_table(part, fitting))
+        console.print(_table(part, fitting, placed=False))
         for row in (*part.unranked, *part.baselines):
             _say(console, part, row, fitting)
     if board.parts:
@@ -74,9 +74,10 @@ def _show(board: Board, console: Console) -> None:
         _note(console, "left out", f"{more}: widen the terminal, or see --format markdown", "dim")
 
 
-def _table(board: Board, chosen: Layout) -> Table:
+def _table(board: Board, chosen: Layout, *, placed: bool = True) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("rank", no_wrap=True)
+    if placed:
+        table.add_column("rank", no_wrap=True)
     table.add_column("variant", no_wrap=True, overflow="ellipsis")
     for i in chosen.shown:
         table.add_column(_heading(board.columns[i]), justify="right", no_wrap=True, overflow="ellipsis")
@@ -85,12 +86,12 @@ def _table(board: Board, chosen: Layout) -> Table:
         if group not in (None, row.group):
             table.add_section()
         group = row.group
-        _add(table, board, row, row.place, chosen)
+        _add(table, board, row, row.place if placed else None, chosen)
     for kind, unplaced in (("–", board.unranked), ("·", board.baselines)):
         if unplaced:
             table.add_section()
         for row in unplaced:
-            _add(table, board, row, kind, chosen, style="dim" if kind == "·" else "")
+            _add(table, board, row, kind if placed else None, chosen, style="dim" if kind == "·" else "")
     return table
 
 
@@ -126,8 +127,9 @@ def layout(board: Board, width: int) -> Layout:
     return Layout(tuple(i for i in filled if i in kept), tuple(i for i in filled if i not in kept), brief)
 
 
-def _add(table: Table, board: Board, row: Row, place: str, chosen: Layout, style: str = "") -> None:
-    cells = [Text(place), Text(_name(row), style=style or "bold")]
+def _add(table: Table, board: Board, row: Row, place: str | None, chosen: Layout, style: str = "") -> None:
+    """`place`: None in a table without places."""
+    cells = [*([] if place is None else [Text(place)]), Text(_name(row), style=style or "bold")]
     for i in chosen.shown:
         text = _entry(row.entries[i], chosen.brief)
         colour = _STYLES.get(text.partition(" ")[0], "") if board.columns[i].name == "verdict" else ""

@@ -1,16 +1,20 @@
 """What each test set says of every variant: the paired bootstrap against sacreBLEU's own, and what it says in words."""
 
+import io
 import math
 
 import numpy as np
 import pytest
 
+from attnbench.bench.aggregate import resampled_scores
 from attnbench.bench.bleu import scored
 from attnbench.bench.board import Board, Entry
+from attnbench.bench.cli.artifacts import StoredSets
 from attnbench.bench.frame import frame_of
 from attnbench.bench.intervals import Interval
 from attnbench.bench.question import questions
 from attnbench.bench.record import Measurement
+from attnbench.bench.store import Store
 from attnbench.bench.taskboard import board_for_task
 from attnbench.bench.testsets import advantage, in_words, judged_by_set
 from attnbench.bench.yardstick import Yardstick
@@ -130,7 +134,7 @@ def test_every_set_has_its_table_the_ranked_one_first_with_baselines_below(bench
         ["entmax15", "rela", "softmax", "copy", "untrained"]
     ] * 2
     assert [c.title for c in parts[0].columns] == [
-        "BLEU", "chrF", "vs copying", "vs an untrained model", "vs softmax", "in words",
+        "BLEU", "chrF", "vs copying", "vs untrained", "vs softmax", "in words",
     ]  # fmt: skip
     assert entry(parts[0], "softmax", "vs_softmax").text == "reference"
     assert entry(parts[0], "softmax", "in_words").text == "better than copying and an untrained model"
@@ -185,3 +189,28 @@ def test_a_task_without_named_sets_has_no_such_tables(bench) -> None:
     b.score("softmax", "bits_per_character", [1.0])
     frame = frame_of(b.records)
     assert board_for_task(frame, questions(frame)[0]).parts == ()
+
+
+def test_statistics_are_read_by_set_and_what_is_no_such_file_is_absent(tmp_path) -> None:
+    store = Store(tmp_path, notice=lambda text: None)
+    rows, numbers = np.arange(40.0).reshape(4, 10), np.array([1, 0, 1, 0], dtype=np.uint8)
+
+    def kept(**arrays: np.ndarray) -> dict[str, np.ndarray]:
+        file = io.BytesIO()
+        np.savez(file, **arrays)
+        return StoredSets(store)(store.put_artifact(file.getvalue(), ".npz"))
+
+    names = np.array(["news", "pictures"])
+    found = kept(sentence_statistics=rows, sentence_sets=numbers, set_names=names)
+    assert list(found) == ["news", "pictures"] and np.array_equal(found["pictures"], rows[[0, 2]])
+    assert kept(sentence_statistics=rows, sentence_sets=numbers[:3], set_names=names) == {}
+    assert kept(sentence_statistics=rows, sentence_sets=numbers, set_names=np.array([1, 2])) == {}
+    assert kept(statistics=rows) == StoredSets(store)("0" * 24 + ".npz") == StoredSets(store)("../../x") == {}
+
+
+def test_a_baseline_has_the_interval_of_its_sentences(bench) -> None:
+    world = Translated(bench)
+    found = board_for_task(world.frame, world.question, predictions=lambda name: world.kept[name]["news"])
+    drawn = resampled_scores("bleu", world.kept["copy0"]["news"])
+    shown = entry(found, "copy", "bleu")
+    assert (shown.high - shown.low) / 2 == pytest.approx(1.96 * drawn.std(ddof=1), rel=1e-3)
