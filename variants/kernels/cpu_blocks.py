@@ -1,12 +1,15 @@
 """Blocks: attention over a block of queries and heads at a time on CPU, in plain torch or compiled.
 
 Nothing of queries × keys outlives its block: the backward computes the scores again, and the weights from what the
-forward kept of each row, two numbers. Shapes inside a block: query (heads, rows, head_dim), already scaled; key and
-value (heads, keys, head_dim); keep (heads, 1, keys), Boolean; at (rows, 1), the last key that each row may see.
+forward kept of each row, two numbers. Products are batched ones of torch, into memory that all blocks share; between
+them a map takes the scores of a block as rows, in place, and is what gets compiled. Masks never reach it: masked keys
+lie behind the real ones, and where a row ends its scores are -inf.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,27 +20,43 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..contract import Mask, accumulator
+from .cpu_packing import Packing, flat, unflat
 
+# a row of scores is as many groups, each of whole vectors of eight
+GROUPS = 16
+_MULTIPLE = 8 * GROUPS
 ROWS = 256
 # scores of a block: of four heads and 256 queries at 1024 keys, 4 MiB in float32, which stay in the outer cache
 _BLOCK_SCORES = 2**20
 
-Attend = Callable[..., tuple[Tensor, Tensor]]
-Differentiate = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]]
+Start = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+GoOn = Callable[[Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor]]
+Attend = Callable[[Tensor, Tensor | None, Tensor], None]
+Differentiate = Callable[[Tensor, Tensor, Tensor | None, Tensor, bool], Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """One map from scores to weights, as functions of a block, to be run as they are or compiled.
+    """One map from scores to weights, as functions of rows, to be run as they are or compiled.
 
-    attend(query, key, value, keep, at, alpha) -> (output, level): what the backward needs, (heads, rows, 2).
-    differentiate(query, key, value, keep, at, alpha, level, upstream, learns) -> gradients of query as scaled, key,
-    value and, where `learns`, alpha (heads, 1, 1). `alpha`: (heads, 1, 1), or None where the map has none.
+    scores: (rows, width), times `factor`, -inf where masked; alpha: (rows, 1), or None where the map has none.
+    start(scores, alpha) -> (level, moved): what is known of each row, (rows, 2), and by how much it still moved.
+    order: of the error that a step leaves, in that step; None where it is alpha - 1.
+    go_on(scores, alpha, level) -> the same after more steps; start and go_on are None where there is nothing to find.
+    attend(scores, alpha, level): scores become weights.
+    differentiate(scores, coming, alpha, level, learns): `coming`, the gradients of the weights, becomes those of the
+    scores; returns those of alpha, (rows, 1), where `learns`.
+    leaves_weights: whether differentiate makes weights of the scores as well; where it sums, the compiler of torch 2.13
+    fails at two tensors in place.
     """
 
-    name: str
+    factor: float = 1.0
+    order: float | None = 1.0
+    start: Start | None = None
+    go_on: GoOn | None = None
     attend: Attend
     differentiate: Differentiate
+    leaves_weights: bool = False
 
 
 def attention(
@@ -46,6 +65,38 @@ def attention(
     """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least; `alpha`: (heads,), or None."""
     output: Tensor = _Blocked.apply(query, key, value, alpha, mask, form, compiled)  # type: ignore[no-untyped-call]
     return output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Some queries of some heads with the same keys: they see the keys before `free`, and none from `seen` on.
+
+    limits: (rows, 1), how many keys each sees.
+    """
+
+    heads: slice
+    rows: slice
+    free: int
+    seen: int
+    limits: Tensor
+
+    def products(self, left: Tensor, right: Tensor, room: Tensor, beyond: float) -> Tensor:
+        """Products of their rows in `room`, (heads, rows, width), filled up to whole groups with `beyond`."""
+        left, right = left[self.heads, self.rows], right[self.heads, : self.seen]
+        shape = *left.shape[:2], _width(self.seen)
+        found = room[: math.prod(shape)].view(shape)
+        torch.bmm(left, right.transpose(1, 2), out=found[..., : self.seen])
+        found[..., self.seen :] = beyond
+        return found
+
+    def hide(self, scores: Tensor) -> None:
+        if self.free < self.seen:
+            hidden = torch.arange(self.free, self.seen) >= self.limits
+            scores[..., self.free : self.seen].masked_fill_(hidden, -math.inf)
+
+    def each(self, of_rows: Tensor) -> Tensor:
+        """What (heads, queries, n) has for the rows of this block, (rows, n)."""
+        return of_rows[self.heads, self.rows].flatten(0, 1)
 
 
 class _Blocked(torch.autograd.Function):
@@ -60,84 +111,135 @@ class _Blocked(torch.autograd.Function):
         form: Form,
         compiled: bool,
     ) -> Tensor:
-        ctx.mask, ctx.form, ctx.compiled = mask, form, compiled
-        q, k, v = _flat(query) * query.shape[-1] ** -0.5, _flat(key), _flat(value)
-        output = q.new_empty(*q.shape[:2], v.shape[-1])
-        level = q.new_empty(*q.shape[:2], 2)
-        for heads, rows, keys, rest in _blocks(query, key, alpha, mask):
-            block = q[heads, rows], k[heads, keys], v[heads, keys], *rest
-            output[heads, rows], level[heads, rows] = _run(form.attend, compiled, block)
+        ctx.packing = packing = Packing.of(mask, query.shape[0], query.shape[2], key.shape[2])
+        ctx.form, ctx.compiled = form, compiled
+        q, k, v = _operands(query, key, value, packing, form)
+        alphas, level, room = _alphas(alpha, q), q.new_zeros(*q.shape[:2], 2), q.new_empty(_room(q, k))
+        output = v.new_zeros(v.shape[0], q.shape[1], v.shape[2])
+        with compilations(compiled):
+            for block in _blocks(packing, q, k):
+                scores = block.products(q, k, room, -math.inf)
+                block.hide(scores)
+                among, found = None if alphas is None else block.each(alphas), block.each(level)
+                if form.start is not None:
+                    found = _solve(form, scores.flatten(0, 1), among, compiled)
+                    level[block.heads, block.rows] = found.view(*scores.shape[:2], 2)
+                _run(form.attend, compiled, scores.flatten(0, 1), among, found)
+                target = output[block.heads, block.rows]
+                torch.bmm(scores[..., : block.seen], v[block.heads, : block.seen], out=target)
         ctx.save_for_backward(query, key, value, alpha, level)
-        shaped: Tensor = output.view(*query.shape[:2], *output.shape[1:])
+        shaped: Tensor = output.view(*query.shape[:2], *output.shape[1:])[..., : value.shape[-1]]
         return shaped
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, alpha, level = ctx.saved_tensors
-        scale: float = query.shape[-1] ** -0.5
-        q, k, v, toward = _flat(query) * scale, _flat(key), _flat(value), _flat(upstream)
-        to_query, to_key, to_value = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        learns = ctx.needs_input_grad[3]
-        to_alpha = q.new_zeros(q.shape[0], 1, 1) if learns else None
-        for heads, rows, keys, rest in _blocks(query, key, alpha, ctx.mask):
-            block = q[heads, rows], k[heads, keys], v[heads, keys], *rest, level[heads, rows], toward[heads, rows]
-            found = _run(ctx.form.differentiate, ctx.compiled, block, learns)
-            to_query[heads, rows] = found[0]
-            to_key[heads, keys] += found[1]
-            to_value[heads, keys] += found[2]
-            if to_alpha is not None:
-                to_alpha[heads] += found[3]
-        gradients = (to_query.mul_(scale), to_key, to_value)
-        shaped = [g.view(*x.shape).to(x.dtype) for g, x in zip(gradients, (query, key, value), strict=True)]
-        for_alpha = None if to_alpha is None else to_alpha.view(query.shape[:2]).sum(0).to(alpha.dtype)
-        return *shaped, for_alpha, None, None, None
+        form, packing, learns = ctx.form, ctx.packing, ctx.needs_input_grad[3]
+        q, k, v = _operands(query, key, value, packing, form)
+        toward, alphas = flat(upstream, q.dtype), _alphas(alpha, q)
+        room, other = q.new_empty(2, _room(q, k))
+        to_query, to_alpha = torch.zeros_like(q), torch.zeros_like(level[..., :1])
+        # a product of transposed rows reads its left factor by columns; its transpose does not
+        to_key, to_value = (x.new_zeros(x.shape[0], x.shape[2], x.shape[1]) for x in (k, v))
+        with compilations(ctx.compiled):
+            for block in _blocks(packing, q, k):
+                scores, coming = block.products(q, k, room, -math.inf), block.products(toward, v, other, 0.0)
+                block.hide(scores)
+                among = None if alphas is None else block.each(alphas)
+                rows, found = scores.flatten(0, 1), block.each(level)
+                by_row = _run(form.differentiate, ctx.compiled, rows, coming.flatten(0, 1), among, found, learns)
+                if not form.leaves_weights:
+                    _run(form.attend, ctx.compiled, rows, among, found)
+                if learns:
+                    to_alpha[block.heads, block.rows] = by_row.view(*scores.shape[:2], 1)
+                heads, own, seen = block.heads, (block.heads, block.rows), slice(block.seen)
+                torch.bmm(coming[..., seen], k[heads, seen], out=to_query[own])
+                to_key[heads, :, seen].baddbmm_(q[own].transpose(1, 2), coming[..., seen])
+                to_value[heads, :, seen].baddbmm_(toward[own].transpose(1, 2), scores[..., seen])
+        to_query *= form.factor * query.shape[-1] ** -0.5
+        kept = (packing.unpack(x.transpose(1, 2), like) for x, like in ((to_key, key), (to_value, value)))
+        for_alpha = to_alpha.view(*query.shape[:2], -1).sum((0, 2)).to(alpha.dtype) if learns else None
+        return unflat(to_query, query), *(x.contiguous() for x in kept), for_alpha, None, None, None
 
 
-def _flat(x: Tensor) -> Tensor:
-    return x.flatten(0, 1).to(accumulator(x.dtype))
+def _operands(query: Tensor, key: Tensor, value: Tensor, packing: Packing, form: Form) -> tuple[Tensor, Tensor, Tensor]:
+    """The query times all that scores are multiplied with, and the real keys and values first."""
+    dtype = accumulator(query.dtype)
+    scaled = flat(query, dtype) * (form.factor * query.shape[-1] ** -0.5)
+    return scaled, packing.pack(key, dtype), packing.pack(value, dtype)
 
 
-def _blocks(
-    query: Tensor, key: Tensor, alpha: Tensor | None, mask: Mask
-) -> Iterator[tuple[slice, slice, slice, tuple[Tensor, Tensor, Tensor | None]]]:
-    """Heads, rows, keys, and (keep, at, alpha) of each block; causal blocks leave out the keys after their last row."""
-    batch, count, queries = query.shape[:3]
-    total, keys, device = batch * count, key.shape[2], query.device
-    rows = max(1, min(ROWS, queries, _BLOCK_SCORES // max(keys, 1)))
-    group = max(1, min(total, _BLOCK_SCORES // max(rows * keys, 1)))
-    keep = torch.ones(1, keys, dtype=torch.bool, device=device) if mask.keep is None else mask.keep
-    keep = keep.expand(batch, -1).repeat_interleave(count, 0)[:, None]
-    last = torch.full((queries, 1), keys - 1, device=device)
-    if mask.causal:
-        last = (torch.arange(queries, device=device) + mask.offset(queries, keys))[:, None]
-    each = None if alpha is None else alpha.to(accumulator(query.dtype)).repeat(batch)[:, None, None]
-    for first in range(0, total, group):
-        heads = slice(first, first + group)
-        for start in range(0, queries, rows):
-            block = slice(start, min(start + rows, queries))
-            seen = slice(max(1, int(last[block.stop - 1]) + 1))
-            yield heads, block, seen, (keep[heads, :, seen], last[block], None if each is None else each[heads])
+def _alphas(alpha: Tensor | None, query: Tensor) -> Tensor | None:
+    """(heads in all, queries, 1)."""
+    if alpha is None:
+        return None
+    return alpha.to(query.dtype).repeat(query.shape[0] // len(alpha))[:, None, None].expand(-1, query.shape[1], 1)
 
 
-def allowed(scores: Tensor, keep: Tensor, at: Tensor) -> Tensor:
-    """Boolean, broadcastable to the scores of a block."""
-    return keep & (torch.arange(scores.shape[-1], device=scores.device) <= at)
+def _room(query: Tensor, key: Tensor) -> int:
+    """Scores of the largest block."""
+    rows, group = _sizes(query, key)
+    return rows * group * _width(key.shape[1])
 
 
-def _run(function: Callable[..., Any], compiled: bool, block: tuple[Tensor | None, ...], *more: bool) -> Any:
-    query, key = block[:2]
-    assert query is not None and key is not None
-    # a dimension of one would be compiled for by itself
-    if not compiled or 1 in (*query.shape, key.shape[1]):
-        return function(*block, *more)
-    # sizes that happen to be equal are compiled for again: some ways to be so, and none may end in plain torch unseen
-    import torch._dynamo.config
+def _width(keys: int) -> int:
+    return -(-keys // _MULTIPLE) * _MULTIPLE
 
-    with torch._dynamo.config.patch(recompile_limit=64):
-        return _compiled(function)(*(None if x is None else x.contiguous() for x in block), *more)
+
+def _sizes(query: Tensor, key: Tensor) -> tuple[int, int]:
+    """Rows and heads of a block."""
+    width = _width(key.shape[1])
+    rows = max(1, min(ROWS, query.shape[1], _BLOCK_SCORES // width))
+    return rows, max(1, min(query.shape[0], _BLOCK_SCORES // (rows * width)))
+
+
+def _blocks(packing: Packing, query: Tensor, key: Tensor) -> Iterator[_Block]:
+    """Blocks with a key to see; where examples differ in their keys, no block has heads of two."""
+    rows, group = _sizes(query, key)
+    total, examples = query.shape[0], len(packing.limits)
+    shared = bool((packing.limits == packing.limits[:1]).all())
+    span = total if shared else total // examples
+    for start in range(0, total, span):
+        limits = packing.limits[start * examples // total]
+        for first in range(start, start + span, group):
+            heads = slice(first, min(first + group, start + span))
+            for at in range(0, len(limits), rows):
+                own = limits[at : at + rows]
+                # limits never fall
+                free, seen = int(own[0]), int(own[-1])
+                if seen:
+                    yield _Block(heads=heads, rows=slice(at, at + len(own)), free=free, seen=seen, limits=own[:, None])
+
+
+def _solve(form: Form, scores: Tensor, alpha: Tensor | None, compiled: bool) -> Tensor:
+    """The level of each row, (rows, 2)."""
+    assert form.start is not None and form.go_on is not None
+    order = form.order if alpha is None else float(alpha.max()) - 1.0
+    eps = torch.finfo(scores.dtype).eps
+    # as in thresholds.py; NaN ends it as well
+    enough = max((1e-4 * eps) ** max(order, 0.5), 4 * eps)
+    level, moved = _run(form.start, compiled, scores, alpha)
+    while bool((moved > enough).any()):
+        level, moved = _run(form.go_on, compiled, scores, alpha, level)
+    return level
+
+
+def _run(function: Callable[..., Any], compiled: bool, scores: Tensor, *more: Any) -> Any:
+    # a single row would be compiled for by itself
+    return (compiled_form(function) if compiled and len(scores) > 1 else function)(scores, *more)
 
 
 @cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled_form(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=True, fullgraph=True)
+
+
+def compilations(wanted: bool = True) -> contextlib.AbstractContextManager[None]:
+    """Where compiled functions are called."""
+    if not wanted:
+        return contextlib.nullcontext()
+    # sizes that happen to be equal are compiled for again: some ways to be so, and none may end in plain torch unseen
+    import torch._dynamo.config
+
+    return torch._dynamo.config.patch(recompile_limit=64)

@@ -1,4 +1,4 @@
-"""Packing: tensors as the C++ kernels take them, the real keys first, so that masked ones cost nothing."""
+"""Packing: tensors as the CPU kernels take them, the real keys first, so that masked ones cost nothing."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Packing:
             return cls(limits=limits.contiguous(), order=None)
         return cls(limits=limits.contiguous(), order=keep.to(torch.int8).argsort(dim=1, descending=True, stable=True))
 
-    def pack(self, x: Tensor) -> Tensor:
+    def pack(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """(batch, heads, keys, head_dim) to (batch · heads, keys, columns), as `flat` does."""
-        return flat(x if self.order is None else x.take_along_dim(self.order[:, None, :, None], 2))
+        return flat(x if self.order is None else x.take_along_dim(self.order[:, None, :, None], 2), dtype)
 
     def unpack(self, x: Tensor, like: Tensor) -> Tensor:
         """The other way, in the shape and dtype of `like`."""
@@ -46,9 +46,9 @@ class Packing:
         return x if self.order is None else x.take_along_dim(self.order.argsort(dim=1)[:, None, :, None], 2)
 
 
-def flat(x: Tensor) -> Tensor:
-    """(batch, heads, positions, head_dim) to (batch · heads, positions, columns): float32, contiguous, 16 | columns."""
-    return F.pad(x.float(), (0, -x.shape[-1] % _VECTOR)).flatten(0, 1).contiguous()
+def flat(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(batch, heads, positions, head_dim) to (batch · heads, positions, columns): contiguous, 16 | columns."""
+    return F.pad(x.to(dtype), (0, -x.shape[-1] % _VECTOR)).flatten(0, 1).contiguous()
 
 
 def unflat(x: Tensor, like: Tensor) -> Tensor:
