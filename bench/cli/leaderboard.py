@@ -169,8 +169,9 @@ def _board_for_suite(frame: Frame, name: str, found: list[Question], predictions
     from ..suiteboard import board_for_suite
 
     tasks = tuple(str(task) for task in load_suite(name).tasks)
+    judged = [question for question in found if question.task in tasks and question.runs(frame, "train", "baseline")]
     # accuracy may come from any machine
-    of_suite = {replace(question, machine="") for question in found if question.task in tasks}
+    of_suite = {replace(question, machine="") for question in judged}
     return board_for_suite(frame, name, sorted(of_suite), predictions=predictions, wanted=tasks)
 
 
