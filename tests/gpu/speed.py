@@ -1,0 +1,229 @@
+"""Speed of the kernels beside FlashAttention, interleaved; `check_kernels.py` runs it.
+
+ReLA and the entmax family on inputs whose tiles are all full (`iid`) and mostly empty (`clustered`, `local`), each
+beside the share of tiles that it skipped; then every other variant with a kernel, as users get it. The reference is the
+flash form of `scaled_dot_product_attention`, by name, since what PyTorch chooses by itself may be cuDNN's.
+"""
+
+import functools
+import json
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attnbench.bench.clock import interleave
+from attnbench.bench.errors import AttnbenchError
+from attnbench.tasks.score_inputs import draw_heads
+from attnbench.variants import AttentionShape, Mask, build
+from attnbench.variants.kernels import triton_entmax, triton_rela
+from attnbench.variants.kernels.triton_tiles import Tiles
+
+MODULES = (
+    "rela", "local[query_block=256]", "local[query_block=256,impl=flex]", "linear", "additive-lm", "relative",
+    "routing[form=strict]", "additive",
+)  # fmt: skip
+# pairs of queries and keys beyond which additive, whose work is a reciprocal a pair and hidden unit, is left out
+MOST_PAIRS = 2**26
+REFERENCE = "flash"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`width`: heads times head_dim; `tokens`: sequences times length, where one sequence is not longer; `end`: of the
+    monotonic clock; `path`: of the file for results, or None."""
+
+    device: str
+    dtype: str
+    lengths: tuple[int, ...]
+    head_dims: tuple[int, ...]
+    inputs: tuple[str, ...]
+    tiles: tuple[str, ...]
+    width: int
+    tokens: int
+    end: float
+    jobs: int
+    path: str | None
+
+    @property
+    def left(self):
+        return self.end - time.monotonic()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    kind: str
+    length: int
+    head_dim: int
+    causal: bool
+
+
+def run(plan):
+    """Prints every measurement as it comes, and what there was no time for."""
+    print(f"\nspeed of {REFERENCE} = 1.00, more is faster; {plan.dtype}, {plan.tokens} tokens or one sequence")
+    if plan.device == "cuda":
+        _compile(plan)
+    # the plan's first length first, in both head_dims and all inputs; inputs are drawn once for causal and not
+    cases = [
+        Case(kind=kind, length=length, head_dim=head_dim, causal=causal)
+        for length, head_dim, kind, causal in product(plan.lengths, plan.head_dims, plan.inputs, (True, False))
+    ]
+    modules = [(length, name) for length in plan.lengths[:2] for name in MODULES]
+    for at, case in enumerate(cases):
+        # a tenth of the time is for the other variants
+        seconds = (plan.left * 0.9) / (len(cases) - at)
+        if seconds < 1.0 and plan.device == "cuda":
+            print(f"no time for {len(cases) - at} cases, from {case} on", flush=True)
+            break
+        _measure(plan, case, seconds)
+    for at, (length, name) in enumerate(modules):
+        seconds = plan.left / (len(modules) - at)
+        if seconds < 1.0 and plan.device == "cuda":
+            print(f"no time for {len(modules) - at} variants, from {name} at {length} on", flush=True)
+            break
+        _measure_module(plan, name, length, seconds)
+
+
+def _functions(plan, causal):
+    """Work by name, with the tiles that it goes by: flash, cuDNN's where it is, and ours with each size of tiles."""
+    functions = {REFERENCE: (functools.partial(_sdpa, SDPBackend.FLASH_ATTENTION, causal=causal), None)}
+    if plan.device == "cuda":
+        functions["cudnn"] = (functools.partial(_sdpa, SDPBackend.CUDNN_ATTENTION, causal=causal), None)
+    for text in plan.tiles or ("",):
+        sizes = map(int, text.split("x")) if text else ()
+        tiles = Tiles(**dict(zip(("rows", "columns", "warps"), sizes, strict=True))) if text else None
+        entmax = functools.partial(triton_entmax.entmax_attention, causal=causal, tiles=tiles)
+        rela = functools.partial(triton_rela.rela_attention, causal=causal, tiles=tiles)
+        functions[f"rela {text}".strip()] = (rela, tiles)
+        functions[f"sparsemax {text}".strip()] = (functools.partial(entmax, alpha=2.0), tiles)
+        functions[f"entmax15 {text}".strip()] = (functools.partial(entmax, alpha=1.5), tiles)
+    return functions
+
+
+def _sdpa(backend, query, key, value, *, causal):
+    with sdpa_kernel(backend):
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+
+
+def _compile(plan):
+    """Compiles all that will be timed, in several processes; compiled kernels are found on disk afterwards."""
+    started = time.monotonic()
+    with ProcessPoolExecutor(plan.jobs, mp_context=get_context("spawn")) as pool:
+        list(pool.map(_compile_one, *zip(*product([plan], plan.head_dims, (True, False), (0, 1, 2)), strict=True)))
+    print(f"compiled in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _compile_one(plan, head_dim, causal, at):
+    ours = [function for name, (function, _) in _functions(plan, causal).items() if name not in (REFERENCE, "cudnn")]
+    leaves = [
+        torch.randn(2, 2, 512, head_dim, device=plan.device, dtype=getattr(torch, plan.dtype), requires_grad=True)
+        for _ in range(3)
+    ]
+    for function in ours[at::3]:
+        output = function(*leaves)
+        torch.autograd.grad(output, leaves, torch.ones_like(output))
+        with torch.no_grad():
+            function(*leaves)
+
+
+@functools.lru_cache(maxsize=1)
+def _leaves(plan, kind, length, head_dim):
+    heads, batch = plan.width // head_dim, max(1, plan.tokens // length)
+    drawn = draw_heads(kind, batch, heads, length, head_dim, seed=0)
+    dtype = getattr(torch, plan.dtype)
+    return [torch.from_numpy(x).to(plan.device, dtype).requires_grad_() for x in (drawn.query, drawn.key, drawn.value)]
+
+
+def _measure(plan, case, seconds):
+    leaves = _leaves(plan, case.kind, case.length, case.head_dim)
+    functions, skipped = {}, {}
+    for name, (function, tiles) in _functions(plan, case.causal).items():
+        try:
+            output = function(*leaves)
+        except RuntimeError as error:
+            print(f"{name} is left out: {' '.join(str(error).split())[:200]}", flush=True)
+            continue
+        functions[name] = function
+        if name not in (REFERENCE, "cudnn"):
+            module = triton_rela if name.startswith("rela") else triton_entmax
+            used = output.grad_fn.saved_tensors[4 if name.startswith("rela") else 9]
+            sizes = tiles or module.tiles_for(leaves[0].dtype, case.head_dim)
+            skipped[name] = _skipped(used, sizes, case.causal)
+    _time(plan, case, functions, leaves, skipped, seconds)
+
+
+def _measure_module(plan, name, length, seconds):
+    """A variant as users get it, causal, on one kind of inputs."""
+    if name == "additive" and length * length > MOST_PAIRS:
+        return
+    case = Case(kind=plan.inputs[0], length=length, head_dim=plan.head_dims[0], causal=True)
+    leaves = _leaves(plan, case.kind, length, case.head_dim)
+    forced = name if "impl=" in name else f"{name[:-1]},impl=triton]" if name.endswith("]") else f"{name}[impl=triton]"
+    shape = AttentionShape(
+        heads=plan.width // case.head_dim, head_dim=case.head_dim, max_length=length, causal=True, padding=False,
+        dtype=plan.dtype, device=plan.device,
+    )  # fmt: skip
+    try:
+        module = build(forced, shape).to(plan.device).eval()
+    except AttnbenchError as refusal:
+        print(f"{forced}: not done: {refusal}", flush=True)
+        return
+    flash = functools.partial(_sdpa, SDPBackend.FLASH_ATTENTION, causal=True)
+    ours = functools.partial(module, mask=Mask(causal=True))
+    _time(plan, case, {REFERENCE: flash, f"{forced}, density {module.density(shape):.2g}": ours}, leaves, {}, seconds)
+
+
+def _time(plan, case, functions, leaves, skipped, seconds):
+    upstreams = {name: torch.randn_like(function(*leaves)) for name, function in functions.items()}
+
+    def forward(name):
+        with torch.no_grad():
+            return functions[name](*leaves)
+
+    def both(name):
+        return torch.autograd.grad(functions[name](*leaves), leaves, upstreams[name], allow_unused=True)
+
+    found, rounds = {name: [] for name in functions}, []
+    for work in (forward, both):
+        timing = interleave(
+            {name: functools.partial(work, name) for name in functions},
+            reference=REFERENCE, device=torch.device(plan.device), budget_seconds=min(4.0, 0.35 * seconds),
+            half_width=0.01,
+        )  # fmt: skip
+        reference = timing.samples[REFERENCE].seconds
+        for name in functions:
+            ours = timing.samples[name].seconds
+            found[name].append(statistics.median(r / o for o, r in zip(ours, reference, strict=True)))
+            found[name].append(statistics.median(ours) * 1e3)
+        rounds.append(timing.rounds)
+    place = f"{case.kind:9} {case.length:6} {case.head_dim:4} {'causal' if case.causal else 'full':6}"
+    for name, (fast, fast_ms, whole, whole_ms) in found.items():
+        skip = f"{skipped[name]:6.1%}" if name in skipped else "     –"
+        print(
+            f"{place} {name:24} skipped {skip}   forward {fast:5.2f} x ({fast_ms:8.3f} ms)   "
+            f"with backward {whole:5.2f} x ({whole_ms:8.3f} ms)   {rounds[0]} and {rounds[1]} rounds",
+            flush=True,
+        )
+        if plan.path:
+            row = {
+                "name": name, "kind": case.kind, "length": case.length, "head_dim": case.head_dim,
+                "causal": case.causal, "skipped_tiles": skipped.get(name), "forward_ratio": fast,
+                "forward_ms": fast_ms, "training_ratio": whole, "training_ms": whole_ms, "rounds": rounds,
+            }  # fmt: skip
+            with Path(plan.path).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def _skipped(used, tiles, causal):
+    """Share of the tiles inside the mask that the map leaves out."""
+    rows = torch.arange(used.shape[1], device=used.device)
+    columns = torch.arange(used.shape[2], device=used.device)
+    inside = columns[None] * tiles.columns < (rows[:, None] + 1) * tiles.rows if causal else columns[None] >= 0
+    return 1.0 - float(used[:, inside.expand(used.shape[1:])].double().mean())
