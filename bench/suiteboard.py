@@ -10,11 +10,12 @@ from .cell import REFERENCE
 from .errors import SelectionError
 from .footnotes import PERCENT
 from .frame import Frame
-from .intervals import Estimate
+from .intervals import Estimate, Interval
 from .lengthboard import mean_of
 from .question import Question
 from .ranks import standings
 from .trials import Predictions, Trials, trials_of_all
+from .trivial import trivial_levels
 from .yardstick import Yardstick, yardstick_of
 
 
@@ -77,6 +78,8 @@ def board_for_suite(
         for variant in variants
     }
     order = standings(able, gap) if len(able) > 1 else []
+    trivial = {task: _best_trivial(frame, question, yardstick, predictions) for task, question in by_task.items()}
+    best = {task: found for task, found in trivial.items() if found is not None}
     return Board(
         name=f"suite {name}/{questions[0].preset}/{questions[0].selection}",
         title=f"suite {name}, preset {questions[0].preset}",
@@ -84,8 +87,44 @@ def board_for_suite(
         columns=columns,
         ranked=in_order(order, rows),
         unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
-        footnotes=tuple(_footnotes(questions)),
+        baselines=_baselines(tasks, best, yardstick) if best else (),
+        footnotes=(*_footnotes(questions), *_named(best)),
     )  # fmt: skip
+
+
+def _best_trivial(
+    frame: Frame, question: Question, yardstick: Yardstick, predictions: Predictions
+) -> tuple[str, Interval] | None:
+    """The best baseline of a task and its level."""
+    levels = trivial_levels(frame, question, yardstick, predictions)
+    known = [(run.variant, level) for run, level in levels if level is not None]
+    return max(known, key=lambda pair: yardstick.sign * pair[1].value, default=None)
+
+
+def _baselines(tasks: list[str], best: Mapping[str, tuple[str, Interval]], yardstick: Yardstick) -> tuple[Row, ...]:
+    """One row: what the best of the trivial predictors reaches on each task."""
+    cells = []
+    for task in tasks:
+        if task not in best:
+            cells.append(Entry())
+            continue
+        level = best[task][1]
+        value, low, high = (yardstick.points * end for end in (level.value, level.low, level.high))
+        brief = yardstick.value(level.value)
+        cells.append(Entry(text=yardstick.level(level), brief=brief, value=value, low=low, high=high))
+    average = Entry()
+    if len(best) == len(tasks):
+        mean = sum(level.value for _, level in best.values()) / len(tasks)
+        average = Entry(text=yardstick.value(mean), value=yardstick.points * mean)
+    coverage = Entry(text=f"{len(best)} of {len(tasks)}", value=len(best))
+    return (Row(name="best trivial", entries=(*cells, average, Entry(), coverage)),)
+
+
+def _named(best: Mapping[str, tuple[str, Interval]]) -> list[Footnote]:
+    if not best:
+        return []
+    named = ", ".join(f"{task} {name}" for task, (name, _) in sorted(best.items()))
+    return [Footnote(topic="best trivial", text=f"the best predictor that knows no attention, on each task: {named}")]
 
 
 def _lack(variant: str, tasks: list[str], found: Mapping[str, Mapping[str, Trials]]) -> str:

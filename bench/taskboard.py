@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from . import wording
-from .aggregate import resampled_scores, sound_statistics
 from .attentions import boards_of_attentions, footnotes_of_attentions, lowest_error
 from .board import Board, Entry, Footnote, Row, in_order
 from .cell import REFERENCE
@@ -19,12 +18,12 @@ from .intervals import Interval
 from .matched import Curves
 from .question import Question
 from .ranks import standings
-from .record import Measurement, Outcome
-from .runs import Run, newest
-from .score import CAP, LEAST_SEEDS, accuracy, corpus_level, ratio, verdict
+from .record import Outcome
+from .score import CAP, LEAST_SEEDS, ratio, verdict
 from .testsets import SetStatistics, boards_of_sets, footnotes_of_sets, judged_by_set
 from .timings import CAPPED, Timing, timings_of_all
 from .trials import Predictions, Trials, outcome_words, trials_of_all
+from .trivial import trivial_levels
 from .yardstick import Yardstick, yardstick_of
 
 Rows = Sequence[int]
@@ -261,11 +260,7 @@ def _rate(frame: Frame, rows: Rows, name: str) -> Entry:
 
 def _baselines(frame: Frame, question: Question, yardstick: Yardstick, predictions: Predictions) -> list[Row]:
     found = []
-    for run in sorted(newest(question.runs(frame, "baseline"), "variant"), key=lambda run: run.variant):
-        tested = frame.number(yardstick.name, run.at, split="test")
-        level = None
-        if run.outcome == Outcome.OK and tested is not None:
-            level = _level_of_one(tested, yardstick, run, predictions)
+    for run, level in trivial_levels(frame, question, yardstick, predictions):
         if level is None:
             reason = ": ".join(filter(None, [outcome_words(run.outcome), run.reason]))
             found.append(Row(name=run.variant, entries=(Entry(),) * len(columns(yardstick)), reason=reason))
@@ -274,14 +269,3 @@ def _baselines(frame: Frame, question: Question, yardstick: Yardstick, predictio
         entries = tuple(shown if c.name == yardstick.name else Entry() for c in columns(yardstick))
         found.append(Row(name=run.variant, entries=entries, records=(run.key,)))
     return found
-
-
-def _level_of_one(tested: Measurement, yardstick: Yardstick, run: Run, predictions: Predictions) -> Interval | None:
-    if yardstick.is_share:
-        examples = tested.where.get("examples")
-        return accuracy([tested.value], int(examples)) if examples else None
-    name = run.artifacts.get("predictions")
-    kept = predictions(name) if name else None
-    if kept is None or not sound_statistics(yardstick.name, kept):
-        return wording.point(tested.value)
-    return corpus_level([tested.value], resampled_scores(yardstick.name, kept)[:, None])

@@ -6,6 +6,7 @@ import pytest
 from attnbench.bench.errors import SelectionError
 from attnbench.bench.frame import frame_of
 from attnbench.bench.question import Filter, questions
+from attnbench.bench.record import Measurement
 from attnbench.bench.suiteboard import board_for_suite
 
 
@@ -65,3 +66,17 @@ def test_presets_are_not_averaged(bench) -> None:
         board(b)
     frame = frame_of(b.records)
     assert board_for_suite(frame, "lra", questions(frame, Filter(preset="base"))).columns[0].name == "b"
+
+
+def test_the_best_trivial_predictor_of_each_task_stands_below(bench) -> None:
+    b = filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "c": {"softmax": 0.4, "rela": 0.36}})
+    for task, name, share in (("a", "majority", 0.5), ("a", "bag-of-bytes", 0.65), ("c", "majority", 0.1)):
+        b.task = task
+        tested = Measurement.of("accuracy", share, split="test", examples=2000)
+        b.add(b.cell(name, lane="baseline"), [tested])
+    found = board(b)
+    (row,) = found.baselines
+    assert [e.value for e in row.entries[:3]] == pytest.approx([65, 10, 37.5])
+    assert row.entries[-1].text == "2 of 2"
+    assert any("a bag-of-bytes, c majority" in note.text for note in found.footnotes)
+    assert [r.name for r in found.ranked] == ["rela", "softmax"]
