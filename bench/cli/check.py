@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import AttnbenchError, DeviceError, SelectionError
+from ..errors import AttnbenchError, DeviceError, SelectionError, Unsupported
 from ..registry import VARIANTS
 from ..spec import Spec, parse_selection
 
 if TYPE_CHECKING:
-    from ..gate import Finding
+    from ...variants.contract import AttentionShape
+    from ..gate import Finding, Path
 
 HEADS, LENGTH = 2, 384
 STYLES = {"holds": "green", "fails": "bold red", "n.a.": "dim"}
@@ -24,7 +25,7 @@ STYLES = {"holds": "green", "fails": "bold red", "n.a.": "dim"}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to use attention; all six of them are examined."""
+    """One way to use attention; all six of them are examined, four where Triton's interpreter takes its time."""
 
     causal: bool
     cross: bool
@@ -47,14 +48,25 @@ SETTINGS = tuple(
 )
 
 
+INTERPRETED = tuple(setting for setting in SETTINGS if setting.padding or setting.causal)
+
+
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """One variant: its findings by setting, or why it could not be examined at all."""
+    """One variant: its findings by setting and its paths, or why it could not be examined at all."""
 
     name: str
     findings: tuple[tuple[Setting, Finding], ...]
     seconds: float
     problem: str = ""
+    paths: tuple[Path, ...] = ()
+
+    @property
+    def unsupported(self) -> str:
+        """Why nothing at all applies here, such as a path that this machine cannot run; empty where something does."""
+        if not self.findings or any(finding.held is not None for _, finding in self.findings):
+            return ""
+        return self.findings[0][1].detail
 
     @property
     def red(self) -> bool:
@@ -72,11 +84,23 @@ class Examined:
     def summary(self) -> str:
         if self.problem:
             return f"{self.name}: {self.problem}"
+        if self.unsupported:
+            return f"{self.name}: unsupported here, nothing was checked: {self.unsupported}"
         rows = self.rows()
         count = {verdict: sum(f.verdict == verdict for _, f in rows) for verdict in STYLES}
         failed = ", ".join(f.property for _, f in rows if f.held is False)
         text = f"{self.name}: {count['holds']} hold, {count['fails']} fail, {count['n.a.']} not applicable"
         return f"{text}; {self.seconds:.1f} s" + (f"; red: {failed}" if failed else "")
+
+    def path_lines(self) -> Iterator[str]:
+        """Which paths were compared with the eager definition, and why others were not."""
+        if self.unsupported or not self.paths:
+            return
+        compared = ", ".join(path.name for path in self.paths if not path.refusal)
+        yield f"{self.name}: paths checked against the eager definition: {compared or 'none'}"
+        for path in self.paths:
+            if path.refusal:
+                yield f"{self.name}: path {path.name} was not checked: {path.refusal}"
 
 
 def check(
@@ -88,7 +112,10 @@ def check(
     dtype: Annotated[str, typer.Option(help="Precision to examine in: float32, bfloat16, float16.")] = "float32",
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one object for each finding.")] = False,
 ) -> None:
-    """Test what variants promise: causality, padding, gradients, precision, decoding. Exit code 1 where one fails."""
+    """Test what variants promise: causality, padding, gradients, precision, decoding.
+
+    Exit code 1 where one fails, 6 where one that is named cannot run here, such as `rela\\[impl=triton]` without a GPU.
+    """
     specs = _specs(names or [], every)
     _require(device, dtype)
     # one table for one or a few; for all of them a line each, and the table of those that fail
@@ -103,8 +130,13 @@ def check(
     elif len(examined) > 1:
         red = sum(one.red for one in examined)
         typer.echo(f"{len(examined) - red} of {len(examined)} variants hold all that applies to them")
+        if brief:
+            for line in _unchecked(examined):
+                typer.echo(line)
     if any(one.red for one in examined):
         raise typer.Exit(1)
+    if not every and any(one.unsupported for one in examined):
+        raise typer.Exit(Unsupported.exit_code)
 
 
 def _specs(names: list[str], every: bool) -> list[Spec]:
@@ -137,9 +169,10 @@ def _examine(spec: Spec, device: str, dtype: str) -> Examined:
 
     start = perf_counter()
     findings: list[tuple[Setting, Finding]] = []
+    found: list[Path] = []
     problem = ""
     try:
-        for setting in SETTINGS:
+        for setting in INTERPRETED if spec.get("impl") == "triton" and device == "cpu" else SETTINGS:
             shape = AttentionShape(
                 heads=HEADS,
                 head_dim=setting.head_dim,
@@ -149,11 +182,35 @@ def _examine(spec: Spec, device: str, dtype: str) -> Examined:
                 device=device,
             )
             findings += [(setting, finding) for finding in examine(spec, shape)]
+            found += _paths(spec, shape)
     except AttnbenchError as error:
         problem = str(error)
     except Exception as error:
         problem = f"does not build: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    return Examined(str(spec), tuple(findings), perf_counter() - start, problem)
+    # one that runs in some setting has been checked
+    by_name = {path.name: path for path in sorted(found, key=lambda path: not path.refusal)}
+    ordered = tuple(by_name[name] for name in dict.fromkeys(path.name for path in found))
+    return Examined(str(spec), tuple(findings), perf_counter() - start, problem, ordered)
+
+
+def _paths(spec: Spec, shape: AttentionShape) -> list[Path]:
+    from ..gate import paths
+
+    try:
+        return paths(spec, shape)
+    except Unsupported:
+        return []
+
+
+def _unchecked(examined: list[Examined]) -> Iterator[str]:
+    """One line for each reason not to check a path, with the variants that have such a path."""
+    names: dict[str, list[str]] = {}
+    for one in examined:
+        for path in one.paths:
+            if path.refusal:
+                names.setdefault(path.refusal, []).append(one.name)
+    for refusal, refused in names.items():
+        yield f"not checked of {', '.join(refused)}: {refusal}"
 
 
 def _print(examined: Examined, brief: bool) -> None:
@@ -162,7 +219,7 @@ def _print(examined: Examined, brief: bool) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    if examined.findings and not (brief and not examined.red):
+    if examined.findings and not examined.unsupported and not (brief and not examined.red):
         table = Table("property", "verdict", "measured", "allowed", "detail", title=escape(examined.name), box=None)
         for setting, finding in examined.rows():
             if brief and finding.held is not False:
@@ -177,7 +234,10 @@ def _print(examined: Examined, brief: bool) -> None:
                 escape(finding.detail if finding.held is None else where),
             )
         console.print(table)
-    console.print(escape(examined.summary()), style="bold red" if examined.red else "")
+    console.print(escape(examined.summary()), style="bold red" if examined.red else "", soft_wrap=True)
+    if not brief:
+        for line in examined.path_lines():
+            console.print(escape(line), soft_wrap=True)
 
 
 def _objects(examined: Examined) -> Iterator[dict[str, Any]]:
@@ -193,6 +253,8 @@ def _objects(examined: Examined) -> Iterator[dict[str, Any]]:
             "allowed": _json_number(finding.allowed),
             "detail": finding.detail,
         }
+    for path in examined.paths:
+        yield {"variant": examined.name, "path": path.name, "checked": not path.refusal, "reason": path.refusal}
 
 
 def _severity(finding: Finding) -> tuple[int, float]:

@@ -37,7 +37,7 @@ def state_as_declared(subject: Subject) -> Answer:
     if refusal:
         return refusal
     view = subject.native
-    length = view.lengths[-1]
+    length = view.steps
     declared = subject.module.state_bytes(replace(subject.shape, max_length=length))
     if declared is None:
         return Measured(1.0, 0.0, "it decodes, but `state_bytes` is None")
@@ -82,7 +82,7 @@ def _refusal(subject: Subject) -> NotApplicable | None:
 
 
 def _steps(view: View) -> Answer:
-    length = view.lengths[-1]
+    length = view.steps
     outputs, _ = _decode(view, length, batch=2)
     expected = view.run(view.inputs(length, batch=2))
     error = gap(outputs, expected)

@@ -18,17 +18,22 @@ from .distance import own_error
 
 BASE_LENGTH = 96
 LONG_LENGTH = 384
+INTERPRETED_LENGTH = 70
+"""Two or three tiles of the kernels; Triton's interpreter takes a thousand times as long as the CPU."""
+INTERPRETED_SHORT = 8
 
 VariantSource = Spec | str | type[Variant] | Callable[[AttentionShape], Variant]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """How instances come to be: `make(shape, **parameters)`. `implementations` are the values of a parameter `impl`."""
+    """How instances come to be: `make(shape, **parameters)`. `implementations` are the values of a parameter `impl`;
+    `forced`, which of them a selection asks for."""
 
     name: str
     make: Callable[..., Variant]
     implementations: tuple[str, ...] = ()
+    forced: str = ""
 
     @classmethod
     def of(cls, given: VariantSource) -> Source:
@@ -42,7 +47,8 @@ class Source:
                 variant: Variant = VARIANTS.build(Spec.of(spec.name, **(dict(spec.parameters) | more)), shape)
                 return variant
 
-            return cls(str(spec), make, _implementations(VARIANTS.load(spec.name)))
+            forced = str(spec.get("impl", ""))
+            return cls(str(spec), make, _implementations(VARIANTS.load(spec.name)), forced)
         if isinstance(given, type):
             return cls(given.__name__, given, _implementations(given))
         return cls(getattr(given, "__name__", "variant"), given)
@@ -89,8 +95,22 @@ class View:
         return dtype
 
     @property
+    def interpreted(self) -> bool:
+        """Whether Triton's interpreter runs it: kernels that were asked for, without a GPU."""
+        return torch.device(self.shape.device).type == "cpu" and any(
+            getattr(module, "impl", "") == "triton" for module in self.module.modules()
+        )
+
+    @property
+    def steps(self) -> int:
+        """How many tokens to decode one by one."""
+        return min(self.lengths[-1], INTERPRETED_SHORT) if self.interpreted else self.lengths[-1]
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """One length that is no multiple of a block, and a longer one where the shape has room for more blocks."""
+        if self.interpreted:
+            return (min(self.shape.max_length, INTERPRETED_LENGTH),)
         base = min(self.shape.max_length, BASE_LENGTH - 1)
         long = min(self.shape.max_length, LONG_LENGTH)
         return (base, long) if long > 2 * base else (base,)

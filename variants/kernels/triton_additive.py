@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import triton_launch
 from .triton_launch import CompileCase, launch
-from .triton_tiles import load_rows, narrow, padded, seen_columns, store_rows, visible
+from .triton_tiles import load_rows, narrow, own_tile, padded, seen_columns, store_rows, visible
 
 reason = triton_launch.reason
 
@@ -104,7 +104,7 @@ class _Additive(torch.autograd.Function):
         mass = query.new_empty(batch, heads, queries)
         constants = plan.forward
         launch(
-            _forward, (triton.cdiv(queries, constants["ROWS"]), batch * heads),
+            _forward, (triton.cdiv(queries, constants["ROWS"]) * batch * heads,),
             e, f, direction, value, kept, output, mass, *plan.sizes, **constants,
         )  # fmt: skip
         ctx.plan = plan
@@ -126,10 +126,11 @@ class _Additive(torch.autograd.Function):
         of_value = torch.empty_like(value)
         given = (e, f, direction, value, kept, gradient, mass, delta)
         launch(
-            _backward_queries, (row_tiles, batch * plan.heads), *given, of_query, of_direction, *plan.sizes, **constants
-        )
+            _backward_queries, (row_tiles * batch * plan.heads,), *given,
+            of_query, of_direction, *plan.sizes, **constants,
+        )  # fmt: skip
         launch(
-            _backward_keys, (triton.cdiv(plan.keys, constants["COLUMNS"]), batch * plan.heads), *given,
+            _backward_keys, (triton.cdiv(plan.keys, constants["COLUMNS"]) * batch * plan.heads,), *given,
             of_key, of_value, *plan.sizes, **constants,
         )  # fmt: skip
         return of_query, of_key, of_direction.sum((0, 2)), of_value, None, None
@@ -162,7 +163,7 @@ def _forward(
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    tile, row = own_tile(tl.cdiv(queries, ROWS))
     e_ptr, f_ptr = e_ptr + row * hidden * queries, f_ptr + row * hidden * keys
     w_ptr, v_ptr = w_ptr + row % heads * hidden, v_ptr + row * keys * HEAD_DIM
     if HAS_KEEP:
@@ -200,7 +201,8 @@ def _backward_queries(
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    row_tiles = tl.cdiv(queries, ROWS)
+    tile, row = own_tile(row_tiles)
     e_ptr, f_ptr = e_ptr + row * hidden * queries, f_ptr + row * hidden * keys
     w_ptr, v_ptr = w_ptr + row % heads * hidden, v_ptr + row * keys * HEAD_DIM
     gradients += row * queries * HEAD_DIM
@@ -231,7 +233,7 @@ def _backward_queries(
     of_query += row * queries * hidden
     tl.store(of_query + at[:, None] * hidden + units[None, :], slopes * (4.0 * w)[None, :], mask=inside)
     # what all keys share of tanh has no part in this sum, since the gradients of a row's scores sum to zero
-    place = of_direction + (row * tl.num_programs(0) + tile) * hidden + units
+    place = of_direction + (row * row_tiles + tile) * hidden + units
     tl.store(place, -2.0 * tl.sum(shares, 0), mask=units < hidden)
 
 
@@ -242,7 +244,7 @@ def _backward_keys(
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    tile, row = own_tile(tl.cdiv(keys, COLUMNS))
     e_ptr, f_ptr = e_ptr + row * hidden * queries, f_ptr + row * hidden * keys
     w_ptr, v_ptr = w_ptr + row % heads * hidden, v_ptr + row * keys * HEAD_DIM
     gradients += row * queries * HEAD_DIM

@@ -20,7 +20,7 @@ from . import triton_launch
 from .triton_entmax_backward import backward
 from .triton_launch import CompileCase, launch
 from .triton_support import SparseMap, excess_of, find_support, weigh
-from .triton_tiles import Tiles, constants, empty_map, load_rows, padded, store_rows, strides, visible
+from .triton_tiles import Tiles, constants, empty_map, load_rows, own_tile, padded, store_rows, strides, visible
 
 _LOWEST_ALPHA = 1.01
 
@@ -113,16 +113,16 @@ def _forward(
     MODE: tl.constexpr, TRAIN: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tile = tl.program_id(0)
+    row_tiles = tl.cdiv(queries, ROWS)
+    row_tile, both = own_tile(row_tiles)
     if CAUSAL:
-        row_tile = tl.num_programs(0) - 1 - row_tile
-    both = tl.program_id(1).to(tl.int64)
+        row_tile = row_tiles - 1 - row_tile
     batch, head = both // heads, both % heads
     k_ptr += batch * k_batch + head * k_head
     v_ptr += batch * v_batch + head * v_head
     if HAS_KEEP:
         keep_ptr += batch * keys
-    list_at = both * tl.num_programs(0) + row_tile
+    list_at = both * row_tiles + row_tile
     index_ptr += list_at * tl.cdiv(keys, COLUMNS)
     if TRAIN:
         map_ptr += list_at * tl.cdiv(keys, COLUMNS)
@@ -183,7 +183,7 @@ class _Entmax(torch.autograd.Function):
         means = torch.empty_like(output) if train else None
         used = empty_map(query, key, tiles) if train else None
         launch(
-            _forward, (triton.cdiv(queries, tiles.rows), batch * heads), query, key, value, keep, excess,
+            _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,), query, key, value, keep, excess,
             support.thresholds, support.lists.indices, support.lists.counts, output, means, used,
             *strides(query, key, value, output), queries, key.shape[2], heads, head_dim**-0.5,
             warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, TRAIN=train,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .triton_launch import launch
 from .triton_support import SparseMap, excess_of, weigh
-from .triton_tiles import Tiles, constants, list_tiles, load_rows, narrow, store_rows, strides, visible
+from .triton_tiles import Tiles, constants, list_tiles, load_rows, narrow, own_tile, store_rows, strides, visible
 
 
 def backward(
@@ -47,7 +47,7 @@ def backward(
     sizes = (queries, keys, heads, head_dim**-0.5)
     fixed = {"MODE": sparse_map.mode, **constants(query, keep, causal, tiles)}
     launch(
-        _backward_queries, (triton.cdiv(queries, tiles.rows), batch * heads),
+        _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
         query, key, value, keep, sparse_map.excess, thresholds, indices, counts, upstream, means, to_query, delta,
         to_alpha,
         *strides(query, key, value, upstream, to_query), *sizes,
@@ -55,7 +55,7 @@ def backward(
     )  # fmt: skip
     columns = list_tiles(used, queries, keys, tiles, causal, by_rows=False)
     launch(
-        _backward_keys, (triton.cdiv(keys, tiles.columns), batch * heads),
+        _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * heads,),
         query, key, value, keep, sparse_map.excess, thresholds, columns.indices, columns.counts, upstream, delta,
         to_key, to_value,
         *strides(query, key, value, upstream, to_key, to_value), *sizes,
@@ -127,16 +127,16 @@ def _backward_queries(
     MODE: tl.constexpr, OF_ALPHA: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tile = tl.program_id(0)
+    row_tiles = tl.cdiv(queries, ROWS)
+    row_tile, both = own_tile(row_tiles)
     if CAUSAL:
-        row_tile = tl.num_programs(0) - 1 - row_tile
-    both = tl.program_id(1).to(tl.int64)
+        row_tile = row_tiles - 1 - row_tile
     batch, head = both // heads, both % heads
     k_ptr += batch * k_batch + head * k_head
     v_ptr += batch * v_batch + head * v_head
     if HAS_KEEP:
         keep_ptr += batch * keys
-    list_at = both * tl.num_programs(0) + row_tile
+    list_at = both * row_tiles + row_tile
     index_ptr += list_at * tl.cdiv(keys, COLUMNS)
     full = tl.load(count_ptr + list_at * 2)
     total = tl.load(count_ptr + list_at * 2 + 1)
@@ -207,10 +207,10 @@ def _backward_keys(
     MODE: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    column_tile = tl.program_id(0)
-    both = tl.program_id(1).to(tl.int64)
+    column_tiles = tl.cdiv(keys, COLUMNS)
+    column_tile, both = own_tile(column_tiles)
     batch, head = both // heads, both % heads
-    list_at = both * tl.num_programs(0) + column_tile
+    list_at = both * column_tiles + column_tile
     index_ptr += list_at * tl.cdiv(queries, ROWS)
     masked = tl.load(count_ptr + list_at * 2)
     total = tl.load(count_ptr + list_at * 2 + 1)

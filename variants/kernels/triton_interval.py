@@ -20,7 +20,7 @@ from . import triton_launch
 from .triton_interval_backward import backward_keys, backward_queries
 from .triton_launch import CompileCase, launch
 from .triton_pairs import LOG2E, bounds_of, by_distance, hide, put_rows, rows_of
-from .triton_tiles import Tiles, narrow, padded
+from .triton_tiles import Tiles, narrow, own_tile, padded
 
 reason = triton_launch.reason
 
@@ -165,7 +165,7 @@ class _IntervalAttention(torch.autograd.Function):
         output = torch.empty_like(query)
         mass = query.new_empty(batch, heads, queries, dtype=torch.float32)
         collected = torch.zeros_like(bias) if collect and bias is not None else None
-        grid = (triton.cdiv(queries, plan.tiles.rows), batch * heads)
+        grid = (triton.cdiv(queries, plan.tiles.rows) * batch * heads,)
         launch(
             _forward, grid, query, key, value, lower, upper, kept, bias, output, mass, collected, *plan.sizes,
             **plan.constants,
@@ -189,7 +189,7 @@ class _IntervalAttention(torch.autograd.Function):
         of_bias = None if bias is None else torch.zeros_like(bias)
         rows, tiles = query.shape[0] * plan.heads, plan.tiles
         launch(
-            backward_queries, (triton.cdiv(plan.queries, tiles.rows), rows),
+            backward_queries, (triton.cdiv(plan.queries, tiles.rows) * rows,),
             query, key, value, lower, upper, kept, bias, gradient, mass, delta, of_collected, of_query, of_bias,
             *plan.sizes, plan.scale, **plan.constants,
         )  # fmt: skip
@@ -199,7 +199,7 @@ class _IntervalAttention(torch.autograd.Function):
         begin = torch.searchsorted(upper, edges[:, :-1].contiguous(), right=True, out_int32=True)
         end = torch.searchsorted(lower, edges[:, 1:].contiguous(), out_int32=True)
         launch(
-            backward_keys, (count, rows),
+            backward_keys, (count * rows,),
             query, key, value, lower, upper, begin, end, kept, bias, gradient, mass, delta, of_collected,
             of_key, of_value, *plan.sizes, plan.scale, 0 if plan.bounds_stride == 0 else count, **plan.constants,
         )  # fmt: skip
@@ -213,7 +213,8 @@ def _forward(
     HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row, top_row = tl.program_id(1).to(tl.int64), tl.program_id(0) * ROWS
+    tile, row = own_tile(tl.cdiv(queries, ROWS))
+    top_row = tile * ROWS
     at = top_row + tl.arange(0, ROWS)
     lower, upper = bounds_of(lower_ptr, upper_ptr, row, bounds_stride, at, queries)
     q = rows_of(q_ptr, row, at, queries, HEAD_DIM, DIM)

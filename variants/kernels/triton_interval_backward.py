@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from .triton_pairs import LOG2E, bounds_of, by_distance, hide, put_rows, rows_of
-from .triton_tiles import narrow
+from .triton_tiles import narrow, own_tile
 
 
 @triton.jit
@@ -17,8 +17,8 @@ def backward_queries(
     HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    tile, row = own_tile(tl.cdiv(queries, ROWS))
+    at = tile * ROWS + tl.arange(0, ROWS)
     lower, upper = bounds_of(lower_ptr, upper_ptr, row, bounds_stride, at, queries)
     q = rows_of(q_ptr, row, at, queries, HEAD_DIM, DIM)
     gradient = rows_of(gradients, row, at, queries, HEAD_DIM, DIM)
@@ -65,7 +65,7 @@ def backward_keys(
     HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    tile, row = own_tile(tl.cdiv(keys, COLUMNS))
     key_at = tile * COLUMNS + tl.arange(0, COLUMNS)
     k = rows_of(k_ptr, row, key_at, keys, HEAD_DIM, DIM)
     v = rows_of(v_ptr, row, key_at, keys, HEAD_DIM, DIM)

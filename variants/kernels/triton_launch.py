@@ -12,18 +12,19 @@ the interpreter multiplies it wrongly without a word.
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .triton_interpreter import ENABLE, interpreted, prepared_once
 
 _POINTERS = {
     torch.float32: "*fp32",
@@ -61,11 +62,6 @@ class Compiled:
     tensor_core_instructions: int
 
 
-def interpreted() -> bool:
-    """Whether kernels imported from now on run in Triton's interpreter."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def reason(device: str, dtype: torch.dtype, head_dim: int, *, largest_head_dim: int = 256) -> str | None:
     """None, or why Triton kernels cannot work on such tensors here. `device` is a type: "cuda", "cpu"."""
     if importlib.util.find_spec("triton") is None:
@@ -76,12 +72,12 @@ def reason(device: str, dtype: torch.dtype, head_dim: int, *, largest_head_dim: 
         return f"Triton kernels take head_dim 1 to {largest_head_dim}, not {head_dim}"
     if interpreted():
         if dtype == torch.bfloat16:
-            return "Triton's interpreter multiplies bfloat16 wrongly"
+            return "Triton's interpreter multiplies bfloat16 wrongly; use float32 or float16, or a GPU"
         return None
     if device == "meta" and _compiled is not None:
         return None
     if device != "cuda":
-        return "Triton kernels need a CUDA device"
+        return f"Triton kernels need a CUDA device, or {ENABLE} in the environment: slow, to prove them on a CPU"
     if torch.cuda.get_device_capability() < (8, 0):
         return "Triton kernels need compute capability 8.0 or more"
     return None
@@ -98,7 +94,8 @@ def launch(
         _compile(kernel, arguments, constants, warps, stages)
         return
     device = next(argument.device for argument in arguments if isinstance(argument, Tensor))
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+    # the interpreter runs on tensors of a CPU; whatever else gets there has a GPU
+    with torch.cuda.device(device) if device.type == "cuda" else prepared_once():
         kernel[grid](*arguments, num_warps=warps, num_stages=stages, **constants)
 
 

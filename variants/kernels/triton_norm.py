@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .triton_launch import CompileCase, launch
+from .triton_tiles import own_tile
 
 # queries whose part of the parameters' gradients is added up by one program, always in the same order
 _ROWS_PER_PROGRAM = 32
@@ -36,9 +37,8 @@ def gated_rms_norm(
 
 
 @triton.jit
-def _locate(heads, head_dim, GROUP, COLUMNS: tl.constexpr):
-    # the heads of this program lie side by side: which head and which dimension each column is
-    group = tl.program_id(1)
+def _locate(group, heads, head_dim, GROUP, COLUMNS: tl.constexpr):
+    # the heads of a group lie side by side: which head and which dimension each column is
     groups = heads // GROUP
     batch, first_head = group // groups, (group % groups) * GROUP
     columns = tl.arange(0, COLUMNS)
@@ -52,7 +52,9 @@ def _norm_forward(
     x_batch, x_head, x_query, y_batch, y_head, y_query, epsilon,
     GATED: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    batch, first_head, head, dim, columns = _locate(heads, head_dim, GROUP, COLUMNS)
+    parts = tl.cdiv(queries, ROWS)
+    part, group = own_tile(parts)
+    batch, first_head, head, dim, columns = _locate(group, heads, head_dim, GROUP, COLUMNS)
     width = GROUP * head_dim
     inside = columns < width
     parameter = first_head * head_dim + columns
@@ -61,7 +63,7 @@ def _norm_forward(
         gate = tl.load(gate_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
     x_at = x_ptr + batch * x_batch + head.to(tl.int64) * x_head + dim
     y_at = y_ptr + batch * y_batch + head.to(tl.int64) * y_head + dim
-    first = tl.program_id(0) * ROWS
+    first = part * ROWS
     x_at += first.to(tl.int64) * x_query
     y_at += first.to(tl.int64) * y_query
     for _ in range(first, tl.minimum(first + ROWS, queries)):
@@ -81,7 +83,9 @@ def _norm_backward(
     x_batch, x_head, x_query, dy_batch, dy_head, dy_query, dx_batch, dx_head, dx_query, epsilon,
     GATED: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    batch, first_head, head, dim, columns = _locate(heads, head_dim, GROUP, COLUMNS)
+    parts = tl.cdiv(queries, ROWS)
+    part, group = own_tile(parts)
+    batch, first_head, head, dim, columns = _locate(group, heads, head_dim, GROUP, COLUMNS)
     width = GROUP * head_dim
     inside = columns < width
     parameter = first_head * head_dim + columns
@@ -94,7 +98,7 @@ def _norm_backward(
     dx_at = dx_ptr + batch * dx_batch + head * dx_head + dim
     dscale = tl.zeros([COLUMNS], tl.float32)
     dgate = tl.zeros([COLUMNS], tl.float32)
-    first = tl.program_id(0) * ROWS
+    first = part * ROWS
     x_at += first.to(tl.int64) * x_query
     dy_at += first.to(tl.int64) * dy_query
     dx_at += first.to(tl.int64) * dx_query
@@ -119,10 +123,10 @@ def _norm_backward(
         x_at += x_query
         dy_at += dy_query
         dx_at += dx_query
-    part = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64)
-    tl.store(dscale_ptr + part * width + columns, dscale, mask=inside)
+    own = group * parts + part
+    tl.store(dscale_ptr + own * width + columns, dscale, mask=inside)
     if GATED:
-        tl.store(dgate_ptr + part * width + columns, dgate, mask=inside)
+        tl.store(dgate_ptr + own * width + columns, dgate, mask=inside)
 
 
 class _GatedRMSNorm(torch.autograd.Function):
@@ -135,10 +139,10 @@ class _GatedRMSNorm(torch.autograd.Function):
         output = torch.empty_like(sums, dtype=dtype)
         ctx.save_for_backward(sums, scale, gate)
         ctx.epsilon, ctx.group = epsilon, sums.shape[1] if concat else 1
-        grid, columns, warps = _plan(sums, ctx.group)
+        parts, groups, columns, warps = _plan(sums, ctx.group)
         if output.numel():
             launch(
-                _norm_forward, grid, sums, scale, gate, output, *_sizes(sums, ctx.group),
+                _norm_forward, (parts * groups,), sums, scale, gate, output, *_sizes(sums, ctx.group),
                 *sums.stride()[:3], *output.stride()[:3], epsilon,
                 warps=warps, GATED=gate is not None, COLUMNS=columns, ROWS=_ROWS_PER_PROGRAM,
             )  # fmt: skip
@@ -150,14 +154,13 @@ class _GatedRMSNorm(torch.autograd.Function):
         sums, scale, gate = ctx.saved_tensors
         upstream = upstream if upstream.stride(-1) == 1 else upstream.contiguous()
         downstream = torch.empty_like(sums)
-        grid, columns, warps = _plan(sums, ctx.group)
-        batch, heads, _, head_dim = sums.shape
-        shape = (batch, heads // ctx.group, grid[0], ctx.group * head_dim)
+        parts, groups, columns, warps = _plan(sums, ctx.group)
+        shape = (sums.shape[0], sums.shape[1] // ctx.group, parts, ctx.group * sums.shape[3])
         to_scale = sums.new_zeros(shape, dtype=torch.float32)
         to_gate = None if gate is None else torch.zeros_like(to_scale)
         if downstream.numel():
             launch(
-                _norm_backward, grid, sums, scale, gate, upstream, downstream, to_scale, to_gate,
+                _norm_backward, (parts * groups,), sums, scale, gate, upstream, downstream, to_scale, to_gate,
                 *_sizes(sums, ctx.group),
                 *sums.stride()[:3], *upstream.stride()[:3], *downstream.stride()[:3], ctx.epsilon,
                 warps=warps, GATED=gate is not None, COLUMNS=columns, ROWS=_ROWS_PER_PROGRAM,
@@ -171,12 +174,11 @@ def _sizes(sums: Tensor, group: int) -> tuple[int, int, int, int]:
     return queries, heads, head_dim, group
 
 
-def _plan(sums: Tensor, group: int) -> tuple[tuple[int, int], int, int]:
-    """Grid, columns of a program (a power of two) and its warps."""
+def _plan(sums: Tensor, group: int) -> tuple[int, int, int, int]:
+    """Parts of the queries, groups of heads, columns of a program (a power of two) and its warps."""
     batch, heads, queries, head_dim = sums.shape
     columns = triton.next_power_of_2(group * head_dim)
-    grid = (triton.cdiv(queries, _ROWS_PER_PROGRAM), batch * heads // group)
-    return grid, columns, min(max(columns // 256, 1), 8)
+    return triton.cdiv(queries, _ROWS_PER_PROGRAM), batch * heads // group, columns, min(max(columns // 256, 1), 8)
 
 
 def _pass(norm: Literal["concat", "head"], gated: bool) -> None:

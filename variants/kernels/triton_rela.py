@@ -25,6 +25,7 @@ from .triton_tiles import (
     full_columns,
     load_rows,
     narrow,
+    own_tile,
     padded,
     seen_columns,
     store_rows,
@@ -103,18 +104,18 @@ def _forward(
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, RECORD: tl.constexpr, SKIP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tile = tl.program_id(0)
+    row_tiles = tl.cdiv(queries, ROWS)
+    row_tile, both = own_tile(row_tiles)
     if CAUSAL:
         # the longest rows first
-        row_tile = tl.num_programs(0) - 1 - row_tile
-    both = tl.program_id(1).to(tl.int64)
+        row_tile = row_tiles - 1 - row_tile
     batch, head = both // heads, both % heads
     k_ptr += batch * k_batch + head * k_head
     v_ptr += batch * v_batch + head * v_head
     if HAS_KEEP:
         keep_ptr += batch * keys
     if RECORD:
-        map_ptr += (both * tl.num_programs(0) + row_tile) * tl.cdiv(keys, COLUMNS)
+        map_ptr += (both * row_tiles + row_tile) * tl.cdiv(keys, COLUMNS)
     first_row = row_tile * ROWS
     q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
@@ -147,7 +148,7 @@ class _ReLA(torch.autograd.Function):
         ctx.causal, ctx.tiles = causal, tiles
         if sums.numel():
             launch(
-                _forward, (triton.cdiv(queries, tiles.rows), batch * heads), query, key, value, keep, sums, used,
+                _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,), query, key, value, keep, sums, used,
                 *strides(query, key, value, sums), queries, key.shape[2], heads, head_dim**-0.5,
                 warps=tiles.warps, stages=tiles.stages, RECORD=record, SKIP=True,
                 **constants(query, keep, causal, tiles),

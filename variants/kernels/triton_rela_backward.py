@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .triton_launch import launch
-from .triton_tiles import Tiles, constants, list_tiles, load_rows, narrow, store_rows, strides, visible
+from .triton_tiles import Tiles, constants, list_tiles, load_rows, narrow, own_tile, store_rows, strides, visible
 
 
 def backward(
@@ -35,13 +35,13 @@ def backward(
     fixed = constants(query, keep, causal, tiles)
     rows = list_tiles(used, queries, keys, tiles, causal, by_rows=True)
     launch(
-        _backward_queries, (triton.cdiv(queries, tiles.rows), batch * heads),
+        _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
         query, key, value, keep, upstream, to_query, rows.indices, rows.counts,
         *strides(query, key, value, upstream, to_query), *sizes, warps=tiles.warps, stages=tiles.stages, **fixed,
     )  # fmt: skip
     columns = list_tiles(used, queries, keys, tiles, causal, by_rows=False)
     launch(
-        _backward_keys, (triton.cdiv(keys, tiles.columns), batch * heads),
+        _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * heads,),
         query, key, value, keep, upstream, to_key, to_value, columns.indices, columns.counts,
         *strides(query, key, value, upstream, to_key, to_value), *sizes,
         warps=tiles.warps, stages=tiles.stages, **fixed,
@@ -76,16 +76,16 @@ def _backward_queries(
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tile = tl.program_id(0)
+    row_tiles = tl.cdiv(queries, ROWS)
+    row_tile, both = own_tile(row_tiles)
     if CAUSAL:
-        row_tile = tl.num_programs(0) - 1 - row_tile
-    both = tl.program_id(1).to(tl.int64)
+        row_tile = row_tiles - 1 - row_tile
     batch, head = both // heads, both % heads
     k_ptr += batch * k_batch + head * k_head
     v_ptr += batch * v_batch + head * v_head
     if HAS_KEEP:
         keep_ptr += batch * keys
-    list_at = both * tl.num_programs(0) + row_tile
+    list_at = both * row_tiles + row_tile
     index_ptr += list_at * tl.cdiv(keys, COLUMNS)
     full = tl.load(count_ptr + list_at * 2)
     total = tl.load(count_ptr + list_at * 2 + 1)
@@ -135,10 +135,10 @@ def _backward_keys(
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    column_tile = tl.program_id(0)
-    both = tl.program_id(1).to(tl.int64)
+    column_tiles = tl.cdiv(keys, COLUMNS)
+    column_tile, both = own_tile(column_tiles)
     batch, head = both // heads, both % heads
-    list_at = both * tl.num_programs(0) + column_tile
+    list_at = both * column_tiles + column_tile
     index_ptr += list_at * tl.cdiv(queries, ROWS)
     masked = tl.load(count_ptr + list_at * 2)
     total = tl.load(count_ptr + list_at * 2 + 1)

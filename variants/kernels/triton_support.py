@@ -23,6 +23,7 @@ from .triton_tiles import (
     constants,
     full_columns,
     load_rows,
+    own_tile,
     seen_columns,
     strides,
     visible,
@@ -62,12 +63,12 @@ def find_support(
     """Thresholds of all rows and the list of tiles that may hold a weight; arguments as in `entmax_attention`."""
     batch, heads, queries, head_dim = query.shape
     keys = key.shape[2]
-    grid = (triton.cdiv(queries, tiles.rows), batch * heads)
+    rows = triton.cdiv(queries, tiles.rows)
     thresholds = query.new_empty((batch * heads, queries), dtype=torch.float32)
-    indices = query.new_empty((grid[1], grid[0], triton.cdiv(keys, tiles.columns)), dtype=torch.int16)
-    counts = query.new_empty((grid[1], grid[0], 2), dtype=torch.int32)
+    indices = query.new_empty((batch * heads, rows, triton.cdiv(keys, tiles.columns)), dtype=torch.int16)
+    counts = query.new_empty((batch * heads, rows, 2), dtype=torch.int32)
     launch(
-        _find_support, grid, query, key, keep, sparse_map.excess, thresholds, indices, counts,
+        _find_support, (rows * batch * heads,), query, key, keep, sparse_map.excess, thresholds, indices, counts,
         *strides(query, key), queries, keys, heads, head_dim**-0.5,
         _TOLERANCE if query.dtype == torch.float32 else _SHORT_TOLERANCE,
         warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, STEPS=_STEPS,
@@ -157,16 +158,16 @@ def _find_support(
     MODE: tl.constexpr, STEPS: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tile = tl.program_id(0)
+    row_tiles = tl.cdiv(queries, ROWS)
+    row_tile, both = own_tile(row_tiles)
     if CAUSAL:
         # the longest rows first
-        row_tile = tl.num_programs(0) - 1 - row_tile
-    both = tl.program_id(1).to(tl.int64)
+        row_tile = row_tiles - 1 - row_tile
     batch, head = both // heads, both % heads
     k_ptr += batch * k_batch + head * k_head
     if HAS_KEEP:
         keep_ptr += batch * keys
-    list_at = both * tl.num_programs(0) + row_tile
+    list_at = both * row_tiles + row_tile
     index_ptr += list_at * tl.cdiv(keys, COLUMNS)
     excess = excess_of(excess_ptr, head, MODE)
     slope = excess * scale

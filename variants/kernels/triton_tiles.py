@@ -82,10 +82,19 @@ def list_tiles(used: Tensor, queries: int, keys: int, tiles: Tiles, causal: bool
     counts = used.new_empty((heads, major, 2), dtype=torch.int32)
     of_major, of_minor = used.stride(1 if by_rows else 2), used.stride(2 if by_rows else 1)
     launch(
-        _list_tiles, (major, heads), used, indices, counts, used.stride(0), of_major, of_minor, minor, queries, keys,
+        _list_tiles, (major * heads,), used, indices, counts, used.stride(0), of_major, of_minor, minor, queries, keys,
         warps=4, CAUSAL=causal, BY_ROWS=by_rows, ROWS=tiles.rows, COLUMNS=tiles.columns, CHUNK=512,
     )  # fmt: skip
     return TileLists(indices=indices, counts=counts)
+
+
+@triton.jit
+def own_tile(tiles):
+    """Which of the `tiles` of a head this program has, and which (batch, head), int64: tiles of a head side by side.
+
+    Both are in the first dimension of the grid, since the second ends at 65,535.
+    """
+    return tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
 
 
 @triton.jit
@@ -93,9 +102,10 @@ def _list_tiles(
     map_ptr, index_ptr, count_ptr, of_head, of_major, of_minor, minor, queries, keys,
     CAUSAL: tl.constexpr, BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    major = tl.program_id(0)
-    at = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + major
-    map_ptr += tl.program_id(1).to(tl.int64) * of_head + major * of_major
+    majors = tl.cdiv(queries, ROWS) if BY_ROWS else tl.cdiv(keys, COLUMNS)
+    major, both = own_tile(majors)
+    at = both * majors + major
+    map_ptr += both * of_head + major * of_major
     index_ptr += at * minor
     if BY_ROWS:
         split = full_columns(major, queries, keys, CAUSAL, ROWS, COLUMNS)

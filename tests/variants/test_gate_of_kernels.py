@@ -1,0 +1,148 @@
+"""The gate on every path of every variant with kernels: on this CPU, Triton's kernels in its interpreter.
+
+In its quick form, at a few positions; `TRITON_INTERPRET=1 attnbench check "rela[impl=triton]"` takes a minute or two.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner, Result
+
+from attnbench.bench.cli.check import check
+from attnbench.bench.errors import Unsupported
+from attnbench.bench.gate import paths, quick_gate
+from attnbench.bench.gate.property import Measured
+from attnbench.bench.gate.subject import Source, Subject
+from attnbench.bench.gate.twins import implementations_agree
+from attnbench.bench.registry import VARIANTS
+from attnbench.variants import build
+from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.kernels import cpu_build, triton_launch
+
+SELECTIONS = (
+    "rela", "sparsemax", "entmax15", "entmax[alpha=1.25]", "entmax[alpha=learned]", "linear", "additive-lm", "additive",
+    "local[query_block=5,flange=3]", "relative[clip=3]", "relative[clip=3,values=false]",
+    "routing[clusters=2,form=strict,window=6]", "local-routing[clusters=2,flange=3,form=strict,query_block=5,window=6]",
+)  # fmt: skip
+CASES = [(name, impl) for name in SELECTIONS for impl in Source.of(name).implementations if impl != "auto"]
+# few positions: the interpreter takes about as long for one tile, however much of it is used
+SHAPE = AttentionShape(heads=2, head_dim=16, max_length=12, causal=True)
+
+
+def forced(selection: str, impl: str) -> str:
+    return f"{selection[:-1]},impl={impl}]" if selection.endswith("]") else f"{selection}[impl={impl}]"
+
+
+def missing(impl: str) -> str:
+    """Why this machine cannot run such a path, by another way than the gate's."""
+    if impl == "triton" and importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if impl == "triton" and not triton_launch.interpreted():
+        return "needs TRITON_INTERPRET=1"
+    if impl in ("compiled", "cpp") and cpu_build.compiler() is None:
+        return "needs a C++ compiler"
+    return ""
+
+
+def ready(selection: str, impl: str, **changes: object) -> tuple[str, AttentionShape]:
+    if missing(impl):
+        pytest.skip(missing(impl))
+    return forced(selection, impl), replace(SHAPE, **changes)
+
+
+def test_every_variant_with_kernels_is_here() -> None:
+    found = {entry.name for entry in VARIANTS.entries() if "triton" in Source.of(entry.name).implementations}
+    assert {name.partition("[")[0] for name in SELECTIONS} == found
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("selection", "impl"), [case for case in CASES if case[1] != "flex"])
+def test_the_gate_is_green_for_a_path(selection: str, impl: str) -> None:
+    name, shape = ready(selection, impl)
+    assert [(path.name, path.refusal) for path in paths(name, shape)] == [(impl, "")]
+    # what is refused would pass the gate without a look
+    variant = build(name, shape).eval()
+    x = torch.randn(1, 2, 12, 16)
+    variant(x, x, x, Mask(causal=True))
+    assert variant.implementation == impl
+    assert quick_gate(name, shape) is None
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_the_kernels_agree_with_eager_in_float16_and_leave_bfloat16_to_a_gpu(selection: str) -> None:
+    name, shape = ready(selection, "triton", dtype="float16")
+    answer = implementations_agree(Subject(name, shape))
+    assert isinstance(answer, Measured)
+    assert answer.held, answer
+    half = replace(shape, dtype="bfloat16")
+    # the scans of additive-lm keep what they sum in float32 whatever the dtype
+    if selection == "additive-lm":
+        assert implementations_agree(Subject(name, half)).held
+        return
+    with pytest.raises(Unsupported, match=r"Triton's interpreter multiplies bfloat16 wrongly"):
+        build(name, half)
+    assert [path.refusal for path in paths(name, half)] == [
+        "impl=triton: Triton's interpreter multiplies bfloat16 wrongly; use float32 or float16, or a GPU"
+    ]
+
+
+@pytest.mark.parametrize("selection", [name for name, impl in CASES if impl == "flex"])
+def test_flex_is_unsupported_on_a_cpu_and_says_why(selection: str) -> None:
+    (path,) = paths(forced(selection, "flex"), SHAPE)
+    assert "no backward pass on a CPU" in path.refusal or "flex cannot add vectors" in path.refusal
+    with pytest.raises(Unsupported):
+        build(forced(selection, "flex"), SHAPE)
+
+
+def test_without_the_interpreter_the_reason_says_how_to_turn_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
+    ready("rela", "eager")
+    refusals = {path.name: path.refusal for path in paths("rela", SHAPE)}
+    assert set(refusals) == {"eager", "blocked", "compiled", "cpp", "triton"}
+    assert not refusals["eager"]
+    assert not refusals["blocked"]
+    if importlib.util.find_spec("triton") is not None:
+        assert "need a CUDA device, or TRITON_INTERPRET=1 in the environment" in refusals["triton"]
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
+    monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
+    monkeypatch.setattr(sys.modules[check.__module__], "LENGTH", 24)
+    app = typer.Typer()
+    app.command()(check)
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+
+
+def test_check_says_which_paths_it_compared_and_how_to_have_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    result = invoke(monkeypatch, "linear")
+    assert result.exit_code == 0, result.output
+    first, second = result.output.strip().split("\n")[-2:]
+    assert first == "linear: paths checked against the eager definition: eager"
+    assert second.startswith("linear: path triton was not checked: impl=triton: Triton kernels need a CUDA device, or ")
+    assert "TRITON_INTERPRET=1" in second
+
+
+def test_check_of_a_path_that_cannot_run_here_checks_nothing_and_exits_with_six(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    for name, reason in (("linear[impl=triton]", "need a CUDA device"), ("local[impl=flex]", "no backward pass")):
+        result = invoke(monkeypatch, name)
+        assert result.exit_code == 6
+        (line,) = result.output.strip().split("\n")
+        assert line.startswith(f"{name}: unsupported here, nothing was checked: ")
+        assert reason in line
+
+
+def test_check_as_json_has_an_object_for_each_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    rows = [row for row in json.loads(invoke(monkeypatch, "linear[impl=eager]", "--json").output) if "path" in row]
+    assert rows == [{"variant": "linear[impl=eager]", "path": "eager", "checked": True, "reason": ""}]

@@ -1,0 +1,59 @@
+"""Triton's interpreter, which runs kernels on a CPU: whether it is on, and launches that prepare it once.
+
+Left to itself it puts its own functions in the place of Triton's language at every call of a function inside a kernel,
+which is half of its time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+ENABLE = "TRITON_INTERPRET=1"
+"""What to set in the environment, before Triton is imported."""
+
+
+def interpreted() -> bool:
+    """Whether kernels imported from now on run in Triton's interpreter."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@contextmanager
+def prepared_once() -> Iterator[None]:
+    """Inside, what the interpreter replaces is replaced once and put back at the end; nothing where Triton is another.
+
+    The replaced functions are those of the modules that a kernel's file imports, so each set of modules has its turn.
+    """
+    from triton.runtime import interpreter
+
+    prepare: Callable[[Any], Any] | None = getattr(interpreter, "_patch_lang", None)
+    if prepare is None:
+        yield
+        return
+    done: dict[frozenset[str], Any] = {}
+
+    def once(function: Any) -> _Kept:
+        modules = frozenset(one.__name__ for one in function.__globals__.values() if isinstance(one, ModuleType))
+        if modules not in done:
+            done[modules] = prepare(function)
+        return _Kept()
+
+    interpreter._patch_lang = once
+    try:
+        yield
+    finally:
+        interpreter._patch_lang = prepare
+        for scope in reversed(done.values()):
+            # Triton before 3.7 returns none, and puts back by itself
+            if scope is not None:
+                scope.restore()
+
+
+class _Kept:
+    """Stands for a preparation that outlives the call that asked for it."""
+
+    def restore(self) -> None:
+        """Nothing yet: `prepared_once` puts everything back."""
