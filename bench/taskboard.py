@@ -19,11 +19,12 @@ from .matched import Curves
 from .question import Question
 from .ranks import standings
 from .record import Outcome
+from .runs import Run
 from .score import CAP, LEAST_SEEDS, ratio, verdict
 from .testsets import SetStatistics, boards_of_sets, footnotes_of_sets, judged_by_set
 from .timings import CAPPED, Timing, timings_of_all
 from .trials import Predictions, Trials, outcome_words, trials_of_all
-from .trivial import trivial_levels
+from .trivial import footnotes_of_trivial, trivial_levels
 from .yardstick import Yardstick, yardstick_of
 
 Rows = Sequence[int]
@@ -52,6 +53,7 @@ def board_for_task(
     order = standings(list(able), gaps_of_all(able)) if len(able) > 1 else []
     by_set = judged_by_set(frame, question, yardstick, sets)
     attentions = boards_of_attentions(frame, question) if by_set else []
+    trivial = list(trivial_levels(frame, question, yardstick, predictions))
     return Board(
         name=question.name,
         title=f"{question.task}, preset {question.preset}",
@@ -59,9 +61,10 @@ def board_for_task(
         columns=columns(yardstick),
         ranked=in_order(order, rows),
         unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
-        baselines=tuple(_baselines(frame, question, yardstick, predictions)),
+        baselines=tuple(_baselines(trivial, yardstick)),
         footnotes=(
             *footnotes(facts),
+            *footnotes_of_trivial(trivial, trials, yardstick),
             *_marks(rows),
             *footnotes_of_sets(by_set),
             *footnotes_of_attentions(attentions),
@@ -258,9 +261,9 @@ def _rate(frame: Frame, rows: Rows, name: str) -> Entry:
     return Entry(text=wording.count(found[-1]), value=found[-1]) if found else Entry()
 
 
-def _baselines(frame: Frame, question: Question, yardstick: Yardstick, predictions: Predictions) -> list[Row]:
+def _baselines(levels: list[tuple[Run, Interval | None]], yardstick: Yardstick) -> list[Row]:
     found = []
-    for run, level in trivial_levels(frame, question, yardstick, predictions):
+    for run, level in levels:
         if level is None:
             reason = ": ".join(filter(None, [outcome_words(run.outcome), run.reason]))
             found.append(Row(name=run.variant, entries=(Entry(),) * len(columns(yardstick)), reason=reason))

@@ -278,3 +278,18 @@ def test_a_decode_state_that_no_json_can_hold_is_none(bench) -> None:
     b = three(bench)
     b.time("rela", REFERENCE_TIMES, REFERENCE_TIMES, more=[Measurement.of("state_bytes", float("inf"), length=512)])
     assert entry(board(b), "rela", "state").value is None
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.55, ""), (0.6, "rela is not better than bag"), (0.8, "no variant is better than bag")],
+)
+def test_who_is_no_better_than_the_best_trivial_predictor_is_named(bench, share: float, expected: str) -> None:
+    b = bench()
+    for name, right in (("softmax", 0.7), ("rela", 0.6)):
+        b.train(name, [], correct=[flips(right)] * 3)
+    for name, value in (("majority", 0.5), ("bag", share)):
+        measured = Measurement.of("accuracy", value, split="test", examples=2000)
+        b.add(b.cell(name, lane="baseline"), [measured])
+    found = notes(board(b), "baseline")
+    assert found.startswith(expected) and bool(found) == bool(expected)
