@@ -12,7 +12,7 @@ from attnbench.bench.errors import Unsupported
 from attnbench.bench.memory import peak_bytes
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
-from attnbench.variants.kernels import cpu_build, cpu_choice
+from attnbench.variants.kernels import cpu_block_maps, cpu_build, cpu_choice
 
 NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=1.0]", "entmax[alpha=learned]")
 # queries of these sizes lead through short supports, supports too long to be kept, and dense products
@@ -95,6 +95,18 @@ def test_masks_lengths_and_widths(name: str, queries: int, keys: int, head_dim: 
     keep[0], keep[1], keep[1, -1] = True, False, True
     for mask in (Mask(keep=keep, causal=causal), Mask(causal=causal), Mask(keep=keep.cummin(1).values, causal=causal)):
         assert_equals_eager(name, impl, inputs, upstream, mask)
+
+
+def test_a_row_that_moves_on_is_looked_at_again() -> None:
+    """Sixteen large scores in one group, of which the start sees the largest alone."""
+    scores = torch.full((2, 256), -50.0)
+    scores[:, ::16] = 0.7 ** torch.arange(16.0) - 1.0
+    form = cpu_block_maps.SPARSEMAX
+    assert (form.start(scores, None)[1] > 1e-3).all(), "four steps are not enough"
+    query, key = torch.eye(1, 16).expand(1, 1, 2, 16) * 4.0, torch.zeros(1, 1, 256, 16)
+    key[0, 0, :, 0] = scores[0]
+    inputs = (query, key, draw(1, 1, 256, 16))
+    assert_equals_eager("sparsemax", "blocked", inputs, draw(1, 1, 2, 16, seed=1), Mask())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -53,7 +53,6 @@ def _rela(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
 
 def _rela_gradients(scores: Tensor, coming: Tensor, alpha: Tensor | None, level: Tensor, learns: bool) -> None:
     coming.copy_(torch.where(scores > 0, coming, 0.0))
-    scores.relu_()
 
 
 def _sparsemax_step(z: Tensor, threshold: Tensor, alpha: Tensor | None) -> Tensor:
@@ -167,7 +166,7 @@ def _tiny(x: Tensor) -> float:
     return torch.finfo(x.dtype).tiny
 
 
-RELA = Form(attend=_rela, differentiate=_rela_gradients, leaves_weights=True)
+RELA = Form(attend=_rela, differentiate=_rela_gradients)
 SPARSEMAX = Form(
     start=_sparsemax_start, go_on=_sparsemax_continue, attend=_sparsemax, differentiate=_sparsemax_gradients
 )

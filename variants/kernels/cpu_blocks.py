@@ -46,8 +46,7 @@ class Form:
     attend(scores, alpha, level): scores become weights.
     differentiate(scores, coming, alpha, level, learns): `coming`, the gradients of the weights, becomes those of the
     scores; returns those of alpha, (rows, 1), where `learns`.
-    leaves_weights: whether differentiate makes weights of the scores as well; where it sums, the compiler of torch 2.13
-    fails at two tensors in place.
+    Each writes one tensor in place: where a map sums, the compiler of torch 2.13 fails at two.
     """
 
     factor: float = 1.0
@@ -56,7 +55,6 @@ class Form:
     go_on: GoOn | None = None
     attend: Attend
     differentiate: Differentiate
-    leaves_weights: bool = False
 
 
 def attention(
@@ -149,8 +147,7 @@ class _Blocked(torch.autograd.Function):
                 among = None if alphas is None else block.each(alphas)
                 rows, found = scores.flatten(0, 1), block.each(level)
                 by_row = _run(form.differentiate, ctx.compiled, rows, coming.flatten(0, 1), among, found, learns)
-                if not form.leaves_weights:
-                    _run(form.attend, ctx.compiled, rows, among, found)
+                _run(form.attend, ctx.compiled, rows, among, found)
                 if learns:
                     to_alpha[block.heads, block.rows] = by_row.view(*scores.shape[:2], 1)
                 heads, own, seen = block.heads, (block.heads, block.rows), slice(block.seen)
