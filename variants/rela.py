@@ -62,7 +62,24 @@ class ReLA(ScoredVariant):
         return super().supports(shape) or refusal(self.impl, shape)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        return self.normalise(self.sums(query, key, value, mask)).to(value.dtype)
+        sums = self.sums(query, key, value, mask)
+        parameters = (self.scale, self.gate, self.epsilon)
+        if self.implementation == "triton":
+            from .kernels import triton_norm
+
+            return triton_norm.gated_rms_norm(sums, *parameters, self.norm, value.dtype)
+        if self.implementation == "cpp":
+            from .kernels import cpu_norm
+
+            return cpu_norm.gated_rms_norm(sums, *parameters, self.norm).to(value.dtype)
+        if self.implementation == "compiled":
+            from .kernels import cpu_blocks
+
+            with cpu_blocks.compilations():
+                norm = cpu_blocks.compiled_form(gated_rms_norm)
+                output: Tensor = norm(sums, *parameters, self.norm == "concat")
+            return output.to(value.dtype)
+        return self.normalise(sums).to(value.dtype)
 
     def sums(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least."""
@@ -88,10 +105,16 @@ class ReLA(ScoredVariant):
 
     def normalise(self, sums: Tensor) -> Tensor:
         """The gated norm of the weighted sums of values, both (batch, heads, queries, head_dim), float32 at least."""
-        across = (1, 3) if self.norm == "concat" else (3,)
-        inverse = torch.rsqrt(sums.square().mean(across, keepdim=True) + self.epsilon)
-        output = sums * inverse * self._per_head(self.scale)
-        return output if self.gate is None else output * torch.sigmoid(self._per_head(self.gate) * sums)
+        return gated_rms_norm(sums, self.scale, self.gate, self.epsilon, self.norm == "concat")
 
-    def _per_head(self, parameter: Tensor) -> Tensor:
-        return parameter.view(self.shape.heads, 1, self.shape.head_dim)
+
+def gated_rms_norm(sums: Tensor, scale: Tensor, gate: Tensor | None, epsilon: float, concat: bool) -> Tensor:
+    """scale * x / sqrt(mean(x^2) + epsilon) * sigmoid(gate * x), x = `sums`, (batch, heads, queries, head_dim).
+
+    scale and gate are (heads * head_dim,), gate None = no gate. The mean is over all heads of a query with `concat`,
+    else over each head. Zhang, Titov & Sennrich 2021, eq. 7-8.
+    """
+    per_head = (sums.shape[1], 1, sums.shape[3])
+    inverse = torch.rsqrt(sums.square().mean((1, 3) if concat else (3,), keepdim=True) + epsilon)
+    output = sums * inverse * scale.view(per_head)
+    return output if gate is None else output * torch.sigmoid(gate.view(per_head) * sums)

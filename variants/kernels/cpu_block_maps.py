@@ -29,7 +29,7 @@ _Step = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 def _start(scores: Tensor, alpha: Tensor | None, step: _Step, lowest: float) -> tuple[Tensor, Tensor]:
     # a row that is -inf throughout has no finite maximum to take away
-    groups = scores.unflatten(-1, (GROUPS, -1)).amax(-2)
+    groups = scores.view(*scores.shape[:-1], GROUPS, -1).amax(-2)
     top = groups.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
     groups = groups - top
     threshold = torch.full_like(top, lowest)

@@ -28,6 +28,8 @@ _MULTIPLE = 8 * GROUPS
 ROWS = 256
 # scores of a block: of four heads and 256 queries at 1024 keys, 4 MiB in float32, which stay in the outer cache
 _BLOCK_SCORES = 2**20
+# of four steps each; rounding ends long before
+_MOST_LOOKS = 16
 
 Start = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 GoOn = Callable[[Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor]]
@@ -212,14 +214,17 @@ def _blocks(packing: Packing, query: Tensor, key: Tensor) -> Iterator[_Block]:
 def _solve(form: Form, scores: Tensor, alpha: Tensor | None, compiled: bool) -> Tensor:
     """The level of each row, (rows, 2)."""
     assert form.start is not None and form.go_on is not None
-    order = form.order if alpha is None else float(alpha.max()) - 1.0
+    order = float(alpha.max()) - 1.0 if alpha is not None else form.order or 0.0
     eps = torch.finfo(scores.dtype).eps
     # as in thresholds.py; NaN ends it as well
     enough = max((1e-4 * eps) ** max(order, 0.5), 4 * eps)
     level, moved = _run(form.start, compiled, scores, alpha)
-    while bool((moved > enough).any()):
+    for _ in range(_MOST_LOOKS):
+        if not bool((moved > enough).any()):
+            break
         level, moved = _run(form.go_on, compiled, scores, alpha, level)
-    return level
+    found: Tensor = level
+    return found
 
 
 def _run(function: Callable[..., Any], compiled: bool, scores: Tensor, *more: Any) -> Any:
@@ -232,11 +237,12 @@ def compiled_form(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=True, fullgraph=True)
 
 
-def compilations(wanted: bool = True) -> contextlib.AbstractContextManager[None]:
+def compilations(wanted: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Where compiled functions are called."""
     if not wanted:
         return contextlib.nullcontext()
     # sizes that happen to be equal are compiled for again: some ways to be so, and none may end in plain torch unseen
     import torch._dynamo.config
 
-    return torch._dynamo.config.patch(recompile_limit=64)
+    patched: contextlib.AbstractContextManager[Any] = torch._dynamo.config.patch(recompile_limit=64)
+    return patched

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 
-SOURCES = ("cpu_rela.cpp", "cpu_entmax.cpp")
+SOURCES = ("cpu_rela.cpp", "cpu_entmax.cpp", "cpu_norm.cpp")
 HEADERS = ("cpu_gemm.h", "cpu_rows.h", "cpu_solver.h")
 NAME = "attnbench_cpu"
 LIBRARY = f"{NAME}.so"

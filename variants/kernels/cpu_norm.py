@@ -1,0 +1,48 @@
+"""Gated RMS norm over concatenated heads in C++, each way in one pass, for the sums that rectified attention leaves."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def gated_rms_norm(
+    sums: Tensor,
+    scale: Tensor,
+    gate: Tensor | None,
+    epsilon: float,
+    norm: Literal["concat", "head"] = "concat",
+) -> Tensor:
+    """scale * x / sqrt(mean(x^2) + epsilon) * sigmoid(gate * x), x = `sums`, (batch, heads, queries, head_dim).
+
+    scale and gate are (heads * head_dim,), gate None = no gate. The mean is over all heads of a query, or over each
+    head where norm is "head". In float32. Differentiable once; the same bits at every run. Needs the kernels loaded:
+    `cpu_build.failure()` is None.
+    Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 7-8.
+    """
+    group = sums.shape[1] if norm == "concat" else 1
+    output: Tensor = _GatedRMSNorm.apply(sums, scale, gate, epsilon, group)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _GatedRMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sums: Tensor, scale: Tensor, gate: Tensor | None, epsilon: float, group: int) -> Tensor:
+        x, s = sums.contiguous(), scale.float().contiguous()
+        g = s.new_empty(0) if gate is None else gate.float().contiguous()
+        output: Tensor
+        output, inverse = torch.ops.attnbench_cpu.gated_norm_forward(x, s, g, group, epsilon)
+        ctx.group, ctx.dtype = group, scale.dtype
+        ctx.save_for_backward(x, inverse, s, g)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        to_sums, to_scale, to_gate = torch.ops.attnbench_cpu.gated_norm_backward(
+            upstream.contiguous(), *ctx.saved_tensors, ctx.group
+        )
+        return to_sums, to_scale.to(ctx.dtype), to_gate.to(ctx.dtype) if ctx.needs_input_grad[2] else None, None, None
