@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from attnbench.bench.errors import Unsupported
 from attnbench.bench.memory import peak_bytes
@@ -270,3 +271,18 @@ except Unsupported as refusal:
 def test_small_problems_and_single_queries_stay_eager_and_build_nothing(queries: int, keys: int) -> None:
     query, key = torch.empty(1, 1, queries, 8), torch.empty(1, 1, keys, 8)
     assert cpu_choice.chosen("auto", query, key, dropout=False) == "eager"
+
+
+@pytest.mark.parametrize("name", ["rela", "entmax15"])
+def test_operations_of_the_compiled_path_can_be_counted(name: str) -> None:
+    """torch.compile refuses under the counter, where the same functions run as they are."""
+    if cpu_build.compiler() is None:
+        pytest.skip("no C++ compiler")
+    counts = []
+    for impl in ("compiled", "blocked"):
+        variant = build(f"{name}[impl={impl}]", AttentionShape(heads=2, head_dim=16, max_length=256))
+        q = torch.randn(1, 2, 256, 16, requires_grad=True)
+        with FlopCounterMode(display=False) as counter:
+            variant(q, q, q, Mask()).sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 2 * 2 * 256 * 256 * 16 * 6

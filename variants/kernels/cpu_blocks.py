@@ -232,8 +232,13 @@ def _run(function: Callable[..., Any], compiled: bool, scores: Tensor, *more: An
     return (compiled_form(function) if compiled and len(scores) > 1 else function)(scores, *more)
 
 
-@cache
 def compiled_form(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` compiled; as it is where operations are being counted, since torch.compile refuses there."""
+    return function if torch._C._len_torch_dispatch_stack() else _compiled(function)
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=True, fullgraph=True)
 
 
