@@ -154,8 +154,10 @@ class _Blocked(torch.autograd.Function):
                     to_alpha[block.heads, block.rows] = by_row.view(*scores.shape[:2], 1)
                 heads, own, seen = block.heads, (block.heads, block.rows), slice(block.seen)
                 torch.bmm(coming[..., seen], k[heads, seen], out=to_query[own])
-                to_key[heads, :, seen].baddbmm_(q[own].transpose(1, 2), coming[..., seen])
-                to_value[heads, :, seen].baddbmm_(toward[own].transpose(1, 2), scores[..., seen])
+                for total, left, right in ((to_key, q, coming), (to_value, toward, scores)):
+                    # in this form, unlike baddbmm_, its operations are counted by torch
+                    target = total[heads, :, seen]
+                    torch.baddbmm(target, left[own].transpose(1, 2), right[..., seen], out=target)
         to_query *= form.factor * query.shape[-1] ** -0.5
         kept = (packing.unpack(x.transpose(1, 2), like) for x, like in ((to_key, key), (to_value, value)))
         for_alpha = to_alpha.view(*query.shape[:2], -1).sum((0, 2)).to(alpha.dtype) if learns else None

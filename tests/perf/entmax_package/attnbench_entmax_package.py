@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import entmax
-from attnbench.variants.contract import ScoredVariant
 from torch import Tensor
+
+from attnbench.variants.contract import ScoredVariant
 
 
 class _Package(ScoredVariant):
