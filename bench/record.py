@@ -126,7 +126,7 @@ QUANTITIES: dict[str, Quantity] = {
     "positional_attention": Quantity(
         "fraction",
         "",
-        "mean weight that a head puts at its favourite offset, of `where.offsets`; the highest of the heads",
+        "mean weight, as it is, that a head puts at its favourite offset of `where.offsets`; the highest of the heads",
     ),
     "alpha": Quantity("", "", "learned alpha of an entmax head"),
 }

@@ -167,3 +167,14 @@ def test_statistics_must_bear_out_their_score(bench: Callable[..., object], tmp_
             artifacts={"predictions": store.put_artifact(file.getvalue(), ".npz")})  # fmt: skip
     store.append(b.records[-1])
     assert any("holds no statistics of bits_per_character" in f.text for f in audit(tmp_path).findings)
+
+
+def test_weights_that_are_not_normalised_may_be_above_one(folder: Path) -> None:
+    def give(value: float) -> None:
+        added = {"name": "positional_attention", "value": value, "unit": "fraction", "samples": [], "where": {}}
+        edit(folder, 0, lambda v: v["measurements"].append(added))
+
+    give(4.1)
+    assert audit(folder).findings == ()
+    give(-0.1)
+    assert any("positional_attention lies outside" in str(finding) for finding in audit(folder).findings)
