@@ -162,7 +162,7 @@ def board_for_lengths(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Board:
         name=f"{sweep.name}/{sweep.machine}/{mode}",
         title=f"{sweep.name}: {MODES[mode]} {where}",
         question=f"What does {MODES[mode]} cost against {REFERENCE}{pays}?",
-        columns=(*_columns(lengths, mode), *(work_columns(sweep.longest) if len(lengths) > 1 else ())),
+        columns=(*_columns(lengths, mode), *work_columns(lengths, sweep.longest)),
         ranked=in_order(order, rows),
         unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
         footnotes=(*_footnotes(sweep, timings, floor), *surroundings(frame, timings)),
@@ -230,9 +230,8 @@ def _entries(name: str, timings: ByLength, able: bool, floor: float) -> tuple[En
 
 
 def _beside(frame: Frame, name: str, timings: ByLength, longest: Question | None) -> Iterator[Entry]:
-    if len(timings) > 1:
-        pays = crossover(memory_ratios(frame, name, timings))
-        yield from work_entries(frame, name, timings, pays.text, longest)
+    pays = crossover(memory_ratios(frame, name, timings)).text if len(timings) > 1 else ""
+    yield from work_entries(frame, name, timings, pays, longest)
 
 
 def _entry(timing: Timing | None) -> Entry:

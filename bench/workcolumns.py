@@ -21,19 +21,27 @@ FITTED = "exponent of length, fitted over the upper half of the lengths, of"
 ByLength = Mapping[int, Mapping[str, Timing]]
 
 
-def work_columns(longest: Question | None) -> Iterator[Column]:
-    """In the order of `work_entries`."""
-    yield Column(name="exponent", title="time ~ N^", better="lower", importance=3, description=f"{FITTED} time")
+def work_columns(lengths: Sequence[int], longest: Question | None) -> Iterator[Column]:
+    """In the order of `work_entries`; growth only over two lengths or more."""
+    grows = len(lengths) > 1
+    if grows:
+        yield Column(name="exponent", title="time ~ N^", better="lower", importance=3, description=f"{FITTED} time")
     yield Column(
         name="peak_ratio", title="memory", unit="× reference", better="lower", importance=4,
         description="peak memory over the reference's, at the longest length that both were measured at",
     )  # fmt: skip
+    if grows:
+        yield Column(
+            name="memory_exponent", title="memory ~ N^", better="lower", importance=6,
+            description=f"{FITTED} peak memory",
+        )  # fmt: skip
+        yield Column(
+            name="memory_crossover", title="saves memory", unit="tokens", better="lower", importance=6,
+            description="smallest length from which it takes less memory than the reference at every larger one",
+        )  # fmt: skip
     yield Column(
-        name="memory_exponent", title="memory ~ N^", better="lower", importance=6, description=f"{FITTED} peak memory"
-    )
-    yield Column(
-        name="memory_crossover", title="saves memory", unit="tokens", better="lower", importance=6,
-        description="smallest length from which it takes less memory than the reference at every larger one",
+        name="density", title="density", unit="fraction", importance=4,
+        description="share of allowed weights that are not zero on these inputs, at its longest length",
     )  # fmt: skip
     yield Column(
         name="block_sparsity", title=f"empty {TILE} × {TILE}", unit="fraction", importance=5,
@@ -56,9 +64,11 @@ def work_columns(longest: Question | None) -> Iterator[Column]:
 
 def work_entries(frame: Frame, name: str, timings: ByLength, pays: str, longest: Question | None) -> Iterator[Entry]:
     """`pays`: the memory crossover in words."""
+    grows = len(timings) > 1
     mine = {length: found[name] for length, found in timings.items() if name in found}
     measured = {length: t for length, t in mine.items() if t.outcome == Outcome.OK and t.seconds}
-    yield _slope(exponent({length: log_cost(t.seconds) for length, t in measured.items()}))
+    if grows:
+        yield _slope(exponent({length: log_cost(t.seconds) for length, t in measured.items()}))
     peaks = peaks_of(frame, name, timings)
     theirs = peaks_of(frame, REFERENCE, timings)
     shared = [length for length in peaks if length in theirs]
@@ -67,9 +77,12 @@ def work_entries(frame: Frame, name: str, timings: ByLength, pays: str, longest:
         yield Entry(text="reference" if name == REFERENCE else wording.memory(times), value=times)
     else:
         yield Entry()
-    yield _slope(exponent({length: Estimate(math.log(peak)) for length, peak in peaks.items()}))
-    yield Entry(text="" if name == REFERENCE else pays)
+    if grows:
+        yield _slope(exponent({length: Estimate(math.log(peak)) for length, peak in peaks.items()}))
+        yield Entry(text="" if name == REFERENCE else pays)
     row = measured[max(measured)].row if measured else None
+    zeros = None if row is None else frame.number("sparsity", row)
+    yield Entry() if zeros is None else Entry(text=wording.percent(1 - zeros.value), value=1 - zeros.value)
     empty = None if row is None else frame.number("block_sparsity", row, block=TILE)
     yield Entry() if empty is None else Entry(text=wording.percent(empty.value), value=empty.value)
     yield _dividend(frame, measured)

@@ -110,6 +110,8 @@ def test_one_length_makes_a_board_of_cost_alone(bench) -> None:
     frame = frame_of(b.records)
     (found,) = sweeps(frame, questions(frame), least=1)
     one = board_for_lengths(frame, found)
-    assert [c.name for c in one.columns] == ["at_256"] and one.title.endswith("a training step at length 256")
+    work = ["peak_ratio", "density", "block_sparsity", "dividend", "peak_share"]
+    assert [c.name for c in one.columns] == ["at_256", *work]
+    assert one.title.endswith("a training step at length 256")
     assert [(r.name, r.place) for r in one.ranked] == [("fast", "1"), ("softmax", "2"), ("linear", "3")]
     assert modes_of(frame, found) == ["step"]
