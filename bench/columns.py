@@ -53,6 +53,8 @@ def columns(yardstick: Yardstick) -> tuple[Column, ...]:
                description="real tokens per second of training, padding not counted"),
         Column(name="padded_tokens_rate", title="with padding", unit="1/second", better="higher", importance=11,
                description="tokens per second of training, padding counted"),
+        Column(name="decoded_rate", title="decoded/s", unit="1/second", better="higher", importance=8,
+               description="tokens that the search put out per second when the test set was translated, and the ratio"),
         Column(name="seeds", title="seeds", unit="count", importance=3, description="seeds trained"),
         Column(name="implementation", title="ran as", importance=7,
                description="which code was timed, and which trained where that differs; shown where variants differ"),

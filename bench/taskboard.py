@@ -66,6 +66,7 @@ def board_for_task(
             *footnotes(facts),
             *footnotes_of_trivial(trivial, trials, yardstick),
             *_marks(rows),
+            *_of_decoding(rows, [column.name for column in columns(yardstick)].index("decoded_rate")),
             *footnotes_of_sets(by_set),
             *footnotes_of_attentions(attentions),
         ),
@@ -78,6 +79,13 @@ def _marks(rows: dict[str, Row]) -> tuple[Footnote, ...]:
         text = f"over 10 % more parameters than {REFERENCE}: not a model of the same size"
         return (Footnote(topic="†", text=text, column="parameters"),)
     return ()
+
+
+def _of_decoding(rows: dict[str, Row], at: int) -> tuple[Footnote, ...]:
+    if not any(row.entries[at].text for row in rows.values()):
+        return ()
+    text = "each test set was translated once, by itself: no interleaved rounds, so the load of the moment is in it"
+    return (Footnote(topic="decoded/s", text=text, warning=True, column="decoded_rate"),)
 
 
 def _reason(trials: Trials | None, timing: Timing | None, facts: Facts) -> str:
@@ -131,6 +139,7 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "examples_rate": _rate(frame, rows, "examples_per_second"),
         "tokens_rate": _rate(frame, rows, "tokens_per_second"),
         "padded_tokens_rate": _rate(frame, rows, "padded_tokens_per_second"),
+        "decoded_rate": _decoded(frame, rows, reference.rows if reference else ()),
         "seeds": Entry(text=str(len(trials.seeds)), value=len(trials.seeds)) if trials else Entry(),
         "implementation": Entry(text=facts.implementations.get(name, "") if facts.implementations_differ else ""),
     }
@@ -254,6 +263,16 @@ def _parameters(frame: Frame, rows: Rows, facts: Facts) -> Entry:
         return Entry()
     heavy = facts.reference_parameters and found[-1] > 1.1 * facts.reference_parameters
     return Entry(text=wording.count(found[-1]), value=found[-1], note="†" if heavy else "")
+
+
+def _decoded(frame: Frame, rows: Rows, of_reference: Rows) -> Entry:
+    """Mean over seeds, and as a multiple of the reference's."""
+    own, theirs = (frame.values("decode_tokens_per_second", some) for some in (rows, of_reference))
+    if not own:
+        return Entry()
+    rate = sum(own) / len(own)
+    times = f" ({rate / (sum(theirs) / len(theirs)):.2f}×)" if theirs and tuple(rows) != tuple(of_reference) else ""
+    return Entry(text=wording.count(rate) + times, value=rate)
 
 
 def _rate(frame: Frame, rows: Rows, name: str) -> Entry:
