@@ -37,6 +37,13 @@ def gated_rms_norm(
 
 
 @triton.jit
+def _sigmoid(x):
+    # of a negative number only, the exponential stays in its range
+    e = tl.exp(-tl.abs(x))
+    return tl.where(x >= 0, 1.0, e) / (1.0 + e)
+
+
+@triton.jit
 def _locate(group, heads, head_dim, GROUP, COLUMNS: tl.constexpr):
     # the heads of a group lie side by side: which head and which dimension each column is
     groups = heads // GROUP
@@ -70,7 +77,7 @@ def _norm_forward(
         x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
         y = x * scale * (1.0 / tl.sqrt(tl.sum(x * x) / width + epsilon))
         if GATED:
-            y *= tl.sigmoid(gate * x)
+            y *= _sigmoid(gate * x)
         tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=inside)
         x_at += x_query
         y_at += y_query
@@ -109,7 +116,7 @@ def _norm_backward(
         factor = scale
         slope = scale
         if GATED:
-            open_ = tl.sigmoid(gate * x)
+            open_ = _sigmoid(gate * x)
             closing = open_ * (1.0 - open_)
             factor = scale * open_
             slope = scale * (open_ + x * gate * closing)
