@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 ENABLE = "TRITON_INTERPRET=1"
 """What to set in the environment, before Triton is imported."""
 
@@ -26,12 +28,14 @@ def prepared_once() -> Iterator[None]:
     """Inside, what the interpreter replaces is replaced once and put back at the end; nothing where Triton is another.
 
     The replaced functions are those of the modules that a kernel's file imports, so each set of modules has its turn.
+    Numbers that leave their range become infinite without a warning of NumPy's, as on a GPU.
     """
     from triton.runtime import interpreter
 
     prepare: Callable[[Any], Any] | None = getattr(interpreter, "_patch_lang", None)
     if prepare is None:
-        yield
+        with np.errstate(over="ignore"):
+            yield
         return
     done: dict[frozenset[str], Any] = {}
 
@@ -43,7 +47,8 @@ def prepared_once() -> Iterator[None]:
 
     interpreter._patch_lang = once
     try:
-        yield
+        with np.errstate(over="ignore"):
+            yield
     finally:
         interpreter._patch_lang = prepare
         for scope in reversed(done.values()):
