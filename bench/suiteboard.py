@@ -108,14 +108,10 @@ def _baselines(tasks: list[str], best: Mapping[str, tuple[str, Interval]], yards
         if task not in best:
             cells.append(Entry())
             continue
-        level = best[task][1]
-        value, low, high = (yardstick.points * end for end in (level.value, level.low, level.high))
-        brief = yardstick.value(level.value)
-        cells.append(Entry(text=yardstick.level(level), brief=brief, value=value, low=low, high=high))
+        cells.append(_cell(best[task][1], yardstick))
     average = Entry()
     if len(best) == len(tasks):
-        mean = sum(level.value for _, level in best.values()) / len(tasks)
-        average = Entry(text=yardstick.value(mean), value=yardstick.points * mean)
+        average = _average([level.value for _, level in best.values()], yardstick)
     coverage = Entry(text=f"{len(best)} of {len(tasks)}", value=len(best))
     return (Row(name="best trivial", entries=(*cells, average, Entry(), coverage)),)
 
@@ -149,15 +145,11 @@ def _entries(
             continue
         level = trials.level()
         values.append(level.value)
-        value, low, high = (yardstick.points * end for end in (level.value, level.low, level.high))
-        entries.append(
-            Entry(text=yardstick.level(level), brief=yardstick.value(level.value), value=value, low=low, high=high)
-        )
+        entries.append(_cell(level, yardstick))
     covered = sum(variant in found.get(task, {}) and not found[task][variant].lack for task in tasks)
     average, gap = Entry(), Entry()
     if able:
-        mean = sum(values) / len(values)
-        average = Entry(text=yardstick.value(mean), value=yardstick.points * mean)
+        average = _average(values, yardstick)
         if variant == REFERENCE:
             gap = Entry(text="reference", value=0.0)
         else:
@@ -165,6 +157,16 @@ def _entries(
             shown = yardstick.difference(ends)
             gap = Entry(text=yardstick.gap(ends), value=shown.value, low=shown.low, high=shown.high)
     return (*entries, average, gap, Entry(text=f"{covered} of {len(tasks)}", value=covered))
+
+
+def _cell(level: Interval, yardstick: Yardstick) -> Entry:
+    value, low, high = (yardstick.points * end for end in (level.value, level.low, level.high))
+    return Entry(text=yardstick.level(level), brief=yardstick.value(level.value), value=value, low=low, high=high)
+
+
+def _average(values: list[float], yardstick: Yardstick) -> Entry:
+    mean = sum(values) / len(values)
+    return Entry(text=yardstick.value(mean), value=yardstick.points * mean)
 
 
 def _footnotes(questions: list[Question]) -> list[Footnote]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import ClassVar, Literal
 
 import torch
@@ -76,9 +75,7 @@ class ReLA(ScoredVariant):
         if self.implementation == "compiled":
             from .kernels import cpu_blocks
 
-            with cpu_blocks.compilations(), warnings.catch_warnings():
-                # the compiler looks whether the sums, which are no leaf, have gathered a gradient
-                warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+            with cpu_blocks.compilations():
                 norm = cpu_blocks.compiled_form(gated_rms_norm)
                 output: Tensor = norm(sums, *parameters, self.norm == "concat")
             return output.to(value.dtype)

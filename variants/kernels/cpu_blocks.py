@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -244,12 +245,16 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=True, fullgraph=True)
 
 
-def compilations(wanted: bool = True) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def compilations(wanted: bool = True) -> Iterator[None]:
     """Where compiled functions are called."""
     if not wanted:
-        return contextlib.nullcontext()
-    # sizes that happen to be equal are compiled for again: some ways to be so, and none may end in plain torch unseen
+        yield
+        return
     import torch._dynamo.config
 
-    patched: contextlib.AbstractContextManager[Any] = torch._dynamo.config.patch(recompile_limit=64)
-    return patched
+    # sizes that happen to be equal are compiled for again: some ways to be so, and none may end in plain torch unseen
+    with torch._dynamo.config.patch(recompile_limit=64), warnings.catch_warnings():
+        # the compiler looks whether inputs that are no leaves have gathered a gradient
+        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+        yield

@@ -37,13 +37,6 @@ def gated_rms_norm(
 
 
 @triton.jit
-def _sigmoid(x):
-    # of a negative number only, the exponential stays in its range
-    e = tl.exp(-tl.abs(x))
-    return tl.where(x >= 0, 1.0, e) / (1.0 + e)
-
-
-@triton.jit
 def _locate(group, heads, head_dim, GROUP, COLUMNS: tl.constexpr):
     # the heads of a group lie side by side: which head and which dimension each column is
     groups = heads // GROUP
@@ -77,7 +70,7 @@ def _norm_forward(
         x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
         y = x * scale * (1.0 / tl.sqrt(tl.sum(x * x) / width + epsilon))
         if GATED:
-            y *= _sigmoid(gate * x)
+            y *= tl.sigmoid(gate * x)
         tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=inside)
         x_at += x_query
         y_at += y_query
@@ -116,7 +109,7 @@ def _norm_backward(
         factor = scale
         slope = scale
         if GATED:
-            open_ = _sigmoid(gate * x)
+            open_ = tl.sigmoid(gate * x)
             closing = open_ * (1.0 - open_)
             factor = scale * open_
             slope = scale * (open_ + x * gate * closing)
