@@ -32,6 +32,7 @@ class DecoderState:
 class Decoder(Model):
     """Embedding, positions, pre-norm causal blocks, and the embedding's transpose (Press and Wolf 2017).
 
+    Where the variant brings positions of its own, none are added, as in the Routing Transformer (Roy et al. 2021).
     Column c of its logits is token id c + 1, since 0 is padding and never comes.
     """
 
@@ -43,7 +44,9 @@ class Decoder(Model):
             torch.manual_seed(axis_seed(use="init", seed=seed))
             self.embedding = nn.Embedding(problem.vocabulary, recipe.width)
             nn.init.normal_(self.embedding.weight, std=DEVIATION)
-            self.positions = position_table(recipe, recipe.length)
+            # drawn for all, so that the blocks of all start alike
+            table = position_table(recipe, recipe.length)
+            self.positions = None if all(variant.brings_positions for variant, _ in brought) else table
             self.dropout = nn.Dropout(recipe.dropout)
             self.blocks = nn.ModuleList(Block(variant, before, recipe) for variant, before in brought)
             self.norm = nn.LayerNorm(recipe.width)

@@ -56,6 +56,9 @@ PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
 VARIANT_CONTRACT = PACKAGE / "variants" / "contract.py"
 TASK_CONTRACT = PACKAGE / "tasks" / "contract.py"
 
+_BASELINE_WITH_A_MODEL = "untrained"
+"""The one baseline that runs attention, that of the reference."""
+
 DIGITS = 10
 
 _NATIVE = (".cpp", ".h")
@@ -63,7 +66,10 @@ _NATIVE = (".cpp", ".h")
 
 def digest_of_cell(cell: Cell) -> str:
     """The digest of the code that `cell` would run now; raises SelectionError for a name that is not installed."""
-    variant = None if cell.lane == "baseline" else VARIANTS.source(cell.variant.name)
+    if cell.lane != "baseline":
+        variant = VARIANTS.source(cell.variant.name)
+    else:
+        variant = VARIANTS.source(REFERENCE) if cell.variant.name == _BASELINE_WITH_A_MODEL else None
     digest = digest_of(variant, TASKS.source(cell.task.name), cell.lane)
     if cell.lane != "time":
         return digest

@@ -14,7 +14,7 @@ _CLASSIFYING = (
 # recipes tell kinds apart by what only they have: a stride between windows, a beam
 _PREDICTING = (
     "{layers} causal layers, width {width}, {heads} heads, feed-forward {feed_forward}",
-    "{positions} positions, output tied to the embedding",
+    "{positions} positions (no table for a variant that brings its own), output tied to the embedding",
     "context {length}, judged in windows {stride} apart, batch {batch}, {steps:,} steps",
 )
 _TRANSLATING = (

@@ -115,8 +115,10 @@ class Variant(nn.Module):
     `softmax[impl=eager]`; one with a parameter `impl` needs none, its `impl=eager` is the twin. `simplex`: whether each
     row of weights is a distribution over the allowed keys; None = not claimed, not tested. `ignores`: which of "query",
     "key", "value" the output does not depend on, by definition, so that no gradient reaches it (an instance may set its
-    own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are shown. `implementation`: the code that
-    the last forward went through, such as "eager" or "triton"; recorded with every number (an instance sets its own).
+    own). `brings_positions`: whether it tells every key's distance by itself, so that a language model adds none (an
+    instance may set its own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are
+    shown. `implementation`: the code that the last forward went through, such as "eager" or "triton"; recorded with
+    every number (an instance sets its own).
     """
 
     kind: ClassVar[Kind] = "different"
@@ -130,6 +132,7 @@ class Variant(nn.Module):
     time: ClassVar[str] = "O(N^2 d)"
     memory: ClassVar[str] = "O(N^2)"
     ignores: frozenset[str] = frozenset()
+    brings_positions: bool = False
     implementation: str = "eager"
 
     def __init__(self, shape: AttentionShape):

@@ -48,6 +48,7 @@ class Local(PatternVariant):
         needed = self.query_block + self.flange
         because = f"query_block {self.query_block} + flange {self.flange}"
         self.positions = RankPositions.wanted(relative, max_relative, shape.head_dim, needed=needed, because=because)
+        self.brings_positions = self.positions is not None
 
     def supports(self, shape: AttentionShape) -> str | None:
         if self.impl == "flex" and self.positions is not None:

@@ -77,6 +77,8 @@ class LocalRouting(Variant):
                 max_relative=max_relative,
                 impl=impl,
             )
+        # distances are told by the local heads; those that route know ranks within a cluster only
+        self.brings_positions = self.local.brings_positions
         # what the layer can do is what its routing heads can do
         self.causality = "strict" if self.routing is None else self.routing.causality  # type: ignore[misc, assignment]
         self.decodes = self.routing is None or self.routing.decodes  # type: ignore[misc]

@@ -27,6 +27,7 @@ class Relative(ScoredVariant):
     """
 
     simplex: ClassVar = True
+    brings_positions = True
     equation: ClassVar = "s_ij = q_i·(k_j + a_c) / sqrt(d); P = softmax(s); o_i = sum_j P_ij (v_j + b_c)"
     paper: ClassVar = "Shaw et al. 2018, Self-Attention with Relative Position Representations, eq. 3-5"
 

@@ -139,3 +139,38 @@ def test_positions_are_told_or_not(positions: str) -> None:
         gap = (model(tokens) - model(swapped))[0, -1].abs().max()
     # one layer without positions sees a bag of what came before
     assert (gap < 1e-5) == (positions == "none")
+
+
+OWN_POSITIONS = ["relative", "local[query_block=24,relative=true]", "local-routing[query_block=24]"]
+
+
+@pytest.mark.parametrize("variant", OWN_POSITIONS)
+def test_a_variant_with_positions_of_its_own_gets_no_table_and_still_tells_them(variant: str) -> None:
+    model = decoder(variant, layers=1)
+    assert model.positions is None
+    tokens = ids(1, 24)
+    swapped = tokens.clone()
+    swapped[:, [5, 9]] = tokens[:, [9, 5]]
+    with torch.no_grad():
+        gap = (model(tokens) - model(swapped))[0, -1].abs().max()
+    assert gap > 1e-4
+
+
+@pytest.mark.parametrize(
+    "variant", ["routing[relative=true]", "local[query_block=24]", "local-routing[relative=false]"]
+)
+def test_a_variant_that_cannot_tell_distances_keeps_the_table(variant: str) -> None:
+    assert decoder(variant).positions is not None
+
+
+def test_the_table_that_is_not_used_moves_no_other_number() -> None:
+    settings = LanguageRecipe(**SHAPE)  # type: ignore[arg-type]
+    softmax, relative = (
+        Decoder(Language(), settings, lambda shape, name=name: build(name, shape), 0)
+        for name in ("softmax", "relative")
+    )
+    own = dict(relative.named_parameters())
+    shared = {name: value for name, value in softmax.named_parameters() if name != "positions"}
+    assert shared.keys() < own.keys() and "positions" not in own
+    for name, value in shared.items():
+        assert torch.equal(value, own[name]), name

@@ -209,6 +209,15 @@ def test_the_digest_of_a_cell_is_that_of_its_variant_and_task():
     assert digest_of_cell(cell) == expected
 
 
+def test_an_untrained_model_hangs_on_the_code_of_the_reference_and_copying_does_not():
+    def digests():
+        of = {"task": Spec("wmt14-en-de"), "preset": Spec("smoke"), "lane": "baseline"}
+        return [digest_of_cell(Cell(variant=Spec(name), **of)).split("-")[2] for name in ("untrained", "copy")]
+
+    softmax = digest_of(PACKAGE / "variants" / "softmax.py", None, "baseline").split("-")[2]
+    assert digests() == [softmax, digest_of(None, None, "baseline").split("-")[2]]
+
+
 def test_other_data_is_another_measurement():
     digest = "p-" + "t" * 10 + "-v"
     first, second = (Provenance(source="tree", fidelity="official", files={"a": checksum}) for checksum in "12")
