@@ -75,7 +75,7 @@ TRANSLATION_PRESETS: dict[str, Recipe] = {
     # at zero, since a slow decay takes longer than this; and no dropout, which costs a fifth of a step on a CPU and has
     # nothing to prevent when each pair is seen once or twice
     "quick": TranslationRecipe(
-        dropout=0.0, attention_dropout=0.0, tokens=1_024, steps=2_500, warmup=300, schedule="linear",
+        dropout=0.0, attention_dropout=0.0, tokens=1_024, steps=3_000, warmup=300, schedule="linear",
         evaluate_every=500,
     ),
     # Transformer base as ReLA trains it (Zhang et al. 2021, section 4); the peak of noam's schedule,
