@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .frame import HEAD, Frame, frame_of
+from .frame import HEAD, Frame, by_head, frame_of
 from .record import Machine, Measurement, Record
 from .shelf import settled
 from .store import Store
@@ -169,8 +169,8 @@ class Kept:
         self._first = np.searchsorted(chosen, self._offsets).tolist()
         each = (self._name_codes, units.indices.to_numpy(), self._where_codes, self._values)
         bounds = samples.offsets.to_numpy()
-        ends = (bounds[:-1], bounds[1:])
-        self._overall = list(zip(*(column[chosen].tolist() for column in (*each, *ends)), strict=True))
+        self._ends = (bounds[:-1], bounds[1:])
+        self._overall = list(zip(*(column[chosen].tolist() for column in (*each, *self._ends)), strict=True))
         self._rows: dict[int, dict[str, list[Measurement]]] = {}
 
     def of(self, at: int) -> dict[str, list[Measurement]]:
@@ -191,14 +191,14 @@ class Kept:
 
     @cached_property
     def heads(self) -> pd.DataFrame:
-        both = [p.get("layer") is not None and p.get("head") is not None for p in self._places]
-        chosen = np.flatnonzero(np.array(both, dtype=bool)[self._where_codes])
-        codes = self._where_codes[chosen]
-        columns = {
-            "at": np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets))[chosen],
-            "name": pd.Series(self._name_texts, dtype=object).to_numpy()[self._name_codes[chosen]],
-            "layer": [self._places[code]["layer"] for code in codes],
-            "head": [self._places[code]["head"] for code in codes],
-            "value": self._values[chosen],
-        }
-        return pd.DataFrame(columns, columns=list(HEAD))
+        where_of, name_of = self._where_codes.tolist(), self._name_codes.tolist()
+        rows = np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets)).tolist()
+        starts, ends = (bound.tolist() for bound in self._ends)
+        values, samples = self._values.tolist(), self._samples.tolist()
+        layered = np.array([p.get("layer") is not None for p in self._places], dtype=bool)
+        found = [
+            (rows[at], self._name_texts[name_of[at]], *each)
+            for at in np.flatnonzero(layered[self._where_codes]).tolist()
+            for each in by_head(self._places[where_of[at]], values[at], samples[starts[at] : ends[at]])
+        ]
+        return pd.DataFrame(found, columns=list(HEAD))

@@ -68,6 +68,7 @@ class Campaign:
     def __post_init__(self) -> None:
         request = self.request
         self.device = choose_device(request.device)
+        _refuse_interpreted_timings(request, self.device)
         torch.set_num_threads(request.threads or len(os.sched_getaffinity(0)))
         self.machine = describe(self.device)
         self.store = Store(request.results, self.notice)
@@ -203,6 +204,16 @@ class Campaign:
 
     def _place(self) -> Any:
         return place(self.request.data_dir, self.request.offline, self.notice, self.progress)
+
+
+def _refuse_interpreted_timings(request: Request, device: torch.device) -> None:
+    """Raises SelectionError where kernels that Triton interprets would be timed: a thousandth of what they are."""
+    asked = [str(spec) for spec in request.suite.variants if spec.get("impl") == "triton"]
+    if asked and device.type == "cpu" and "time" in request.lanes and os.environ.get("TRITON_INTERPRET") == "1":
+        raise SelectionError(
+            f"expected compiled kernels to time, got TRITON_INTERPRET=1 and {', '.join(asked)}: leave timings out with "
+            "`--lanes train,baseline`, examine the kernels with `attnbench check`, or time them on a GPU"
+        )
 
 
 def default_preset(tasks: Sequence[Spec], device: str) -> str:

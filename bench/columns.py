@@ -31,6 +31,8 @@ def columns(yardstick: Yardstick) -> tuple[Column, ...]:
                description="share of 64 × 64 blocks without any positive weight: only these can save time"),
         Column(name="null_rate", title="null", unit="fraction", importance=6,
                description="share of queries that attend to nothing"),
+        Column(name="perplexity", title="perplexity", better="lower", importance=3,
+               description="on the test text: 2 to the bits per word of the original text, whatever the tokens are"),
         Column(name="diversity", title="head diversity", unit="nats", importance=7,
                description="how far the heads of a layer look apart (generalised Jensen-Shannon); 0 is alike"),
         Column(name="alignment", title="AER", unit="fraction", better="lower", importance=6,

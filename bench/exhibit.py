@@ -25,21 +25,21 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadValue:
-    """Mean over seeds of one quantity in one head."""
+    """Mean over seeds of one quantity in one head; `layer` names the kind of attention too, where there are several."""
 
     variant: str
     quantity: str
-    layer: int
+    layer: str
     head: int
     value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alpha:
-    """The learned alpha of one head at one seed."""
+    """The learned alpha of one head at one seed; `layer` as in `HeadValue`."""
 
     variant: str
-    layer: int
+    layer: str
     head: int
     seed: int
     value: float

@@ -16,7 +16,7 @@ from .matched import Curves
 from .panels import Maps, panels_of
 from .question import Question
 from .record import QUANTITIES
-from .runs import Run, newest
+from .runs import HeadNumber, Run, newest
 from .score import ratio
 from .taskboard import board_for_task
 from .timings import Mode, controls, floor_of, timings_of_all
@@ -103,19 +103,24 @@ def _spots(board: Board, yardstick: Yardstick) -> Iterator[Spot]:
 
 
 def _heads(frame: Frame, runs: Sequence[Run]) -> Iterator[HeadValue]:
-    by_head: dict[tuple[str, str, int, int], list[float]] = {}
+    by_head: dict[tuple[str, str, str, int], list[float]] = {}
     for found in frame.heads_of(HEAD_QUANTITIES, runs):
-        place = (found.run.variant, found.name, int(found.layer), int(found.head))
+        place = (found.run.variant, found.name, _layer_words(found), int(found.head))
         by_head.setdefault(place, []).append(found.value)
-    for (variant, name, layer, head), values in sorted(by_head.items()):
+    # layers and heads stay in the order of the model
+    for (variant, name, layer, head), values in sorted(by_head.items(), key=lambda item: item[0][:2]):
         value = math.fsum(values) / len(values)
         yield HeadValue(variant=variant, quantity=name, layer=layer, head=head, value=value)
 
 
 def _alphas(frame: Frame, runs: Sequence[Run]) -> Iterator[Alpha]:
     for found in frame.heads_of(["alpha"], runs):
-        layer, head = int(found.layer), int(found.head)
+        layer, head = _layer_words(found), int(found.head)
         yield Alpha(variant=found.run.variant, layer=layer, head=head, seed=found.run.seed, value=found.value)
+
+
+def _layer_words(found: HeadNumber) -> str:
+    return f"{found.attention} {int(found.layer)}".strip()
 
 
 def _curves(runs: Sequence[Run], read: Curves, yardstick: Yardstick) -> Iterator[CurveSpot]:

@@ -24,7 +24,7 @@ _CELL = (
     "artifacts", "started", "seconds",
 )  # fmt: skip
 
-HEAD = ("at", "name", "layer", "head", "value")
+HEAD = ("at", "name", "attention", "layer", "head", "value")
 
 _COMPARABLE = ["task", "preset", "selection", "protocol", "lane", "place"]
 
@@ -34,7 +34,7 @@ class Numbers(Protocol):
 
     @property
     def heads(self) -> pd.DataFrame:
-        """One row per number of one head: `at`, ascending, `name`, `layer`, `head`, `value`."""
+        """One row per number of one head: `at`, ascending, `name`, `attention` (its kind), `layer`, `head`, `value`."""
 
     def of(self, at: int) -> Mapping[str, Sequence[Measurement]]:
         """Those over a whole model, by name, in the Record of row `at`."""
@@ -94,11 +94,11 @@ class Frame:
 
     def heads_of(self, names: Sequence[str], runs: Iterable[Run]) -> Iterator[HeadNumber]:
         """The finite numbers of single heads that have one of these names, in the order of the rows."""
-        places, of_names, layers, heads, values = self._heads
+        places, of_names, kinds, layers, heads, values = self._heads
         for run in sorted(runs):
             for at in range(bisect_left(places, run.at), bisect_right(places, run.at)):
                 if of_names[at] in names and math.isfinite(values[at]):
-                    yield HeadNumber(run, of_names[at], layers[at], heads[at], values[at])
+                    yield HeadNumber(run, of_names[at], kinds[at], layers[at], heads[at], values[at])
 
     @cached_property
     def _heads(self) -> list[list[Any]]:
@@ -141,11 +141,9 @@ def frame_of(records: Iterable[Record]) -> Frame:
         rows.append(_row(record))
         machines[record.machine.id] = record.machine
         for m in record.measurements:
-            layer, head = m.where.get("layer"), m.where.get("head")
-            if layer is None and head is None:
+            if m.where.get("layer") is None and m.where.get("head") is None:
                 overall.setdefault(at, {}).setdefault(m.name, []).append(m)
-            elif layer is not None and head is not None:
-                heads.append((at, m.name, layer, head, m.value))
+            heads += [(at, m.name, *each) for each in by_head(m.where, m.value, m.samples)]
     cells = pd.DataFrame(rows, columns=list(_CELL))
     # a Record that failed before its data was there goes with the data that its question had last
     cells["fidelity"] = cells["fidelity"].replace("", None)
@@ -156,6 +154,20 @@ def frame_of(records: Iterable[Record]) -> Frame:
     old = cells[cells["stale"] != ""].groupby(["task", "preset", "stale"]).size()
     replaced = {(str(task), str(preset), str(why)): int(count) for (task, preset, why), count in old.items()}
     return Frame(cells, Listed(pd.DataFrame(heads, columns=list(HEAD)), overall), machines, replaced)
+
+
+def by_head(where: Mapping[str, Any], value: float, samples: Sequence[float]) -> Iterator[tuple[str, int, int, float]]:
+    """Kind of attention, layer, head and value of each head that a measurement tells of.
+
+    A number is of one head, or, where a model has several kinds of attention, its samples are the heads of a layer.
+    """
+    kind, layer, head = (where.get(name) for name in ("attention", "layer", "head"))
+    if layer is None:
+        return
+    if head is not None:
+        yield kind or "", layer, head, value
+    elif kind is not None:
+        yield from ((kind, layer, at, each) for at, each in enumerate(samples))
 
 
 def _row(record: Record) -> dict[str, Any]:

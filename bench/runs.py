@@ -48,10 +48,11 @@ def newest(runs: Iterable[Run], *names: str) -> list[Run]:
 
 
 class HeadNumber(NamedTuple):
-    """One quantity in one head of one run."""
+    """One quantity in one head of one run; `attention`: its kind, where a model has several."""
 
     run: Run
     name: str
+    attention: str
     layer: int
     head: int
     value: float

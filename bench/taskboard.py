@@ -128,7 +128,8 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "sparsity": _share(frame, rows, "sparsity"),
         "block_sparsity": _share(frame, rows, "block_sparsity", block=64),
         "null_rate": _share(frame, rows, "null_rate"),
-        "diversity": _diversity(frame, rows),
+        "perplexity": _mean(frame.values("perplexity", rows, split="test"), 1),
+        "diversity": _mean(frame.values("head_diversity", rows), 3),
         "alignment": _alignment(frame, rows),
         "frontier": _frontier(name, facts),
         "dividend": _dividend(frame, rows, timing),
@@ -139,7 +140,7 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "examples_rate": _rate(frame, rows, "examples_per_second"),
         "tokens_rate": _rate(frame, rows, "tokens_per_second"),
         "padded_tokens_rate": _rate(frame, rows, "padded_tokens_per_second"),
-        "decoded_rate": _decoded(frame, rows, reference.rows if reference else ()),
+        "decoded_rate": _decoded(frame, rows, reference.rows if reference and name != REFERENCE else ()),
         "seeds": Entry(text=str(len(trials.seeds)), value=len(trials.seeds)) if trials else Entry(),
         "implementation": Entry(text=facts.implementations.get(name, "") if facts.implementations_differ else ""),
     }
@@ -209,12 +210,12 @@ def _share(frame: Frame, rows: Rows, name: str, **where: object) -> Entry:
     return Entry(text=wording.percent(mean), value=mean, low=min(found), high=max(found))
 
 
-def _diversity(frame: Frame, rows: Rows) -> Entry:
-    found = frame.values("head_diversity", rows)
+def _mean(found: list[float], digits: int) -> Entry:
+    """Over seeds, from the lowest to the highest."""
     if not found:
         return Entry()
     mean = math.fsum(found) / len(found)
-    return Entry(text=f"{mean:.3f}", value=mean, low=min(found), high=max(found))
+    return Entry(text=f"{mean:,.{digits}f}", value=mean, low=min(found), high=max(found))
 
 
 def _alignment(frame: Frame, rows: Rows) -> Entry:
@@ -271,7 +272,7 @@ def _decoded(frame: Frame, rows: Rows, of_reference: Rows) -> Entry:
     if not own:
         return Entry()
     rate = sum(own) / len(own)
-    times = f" ({rate / (sum(theirs) / len(theirs)):.2f}×)" if theirs and tuple(rows) != tuple(of_reference) else ""
+    times = f" ({rate / (sum(theirs) / len(theirs)):.2f}×)" if theirs else ""
     return Entry(text=wording.count(rate) + times, value=rate)
 
 

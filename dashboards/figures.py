@@ -183,7 +183,7 @@ def heads(quantity: str) -> Chart:
     )  # fmt: skip
     text = ".2f" if shares else ".3g"
     hint = ["variant:N", "layer:O", "head:O", alt.Tooltip("value:Q", format=".4f")]
-    base = alt.Chart(data).encode(x=alt.X("head:O", axis=alt.Axis(labelAngle=0)), y=alt.Y("layer:O"))
+    base = alt.Chart(data).encode(x=alt.X("head:O", axis=alt.Axis(labelAngle=0)), y=alt.Y("layer:O", sort=None))
     squares = base.mark_rect().encode(color=colour, tooltip=hint)
     dark = "datum.value < 0.6" if shares else "datum.value < datum.low + 0.6 * (datum.high - datum.low)"
     words = base.mark_text(fontSize=10).encode(
@@ -206,7 +206,7 @@ def alphas() -> Chart:
         .encode(
             x=alt.X("value:Q", bin=alt.Bin(step=0.05), title="alpha (1 is softmax, 2 is sparsemax)"),
             y=alt.Y("count():Q", title="heads"),
-            color=alt.Color("layer:O", scale=COLOUR),
+            color=alt.Color("layer:O", scale=COLOUR, sort=None),
             row=alt.Row("variant:N", title=None),
             tooltip=["variant:N", "layer:O", "count():Q"],
         )

@@ -25,6 +25,7 @@ def root(bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cache, "WORTH", 0)
     b = bench()
     heads = [Measurement.of("sparsity", 0.1 * (1 + at), layer=0, head=at) for at in range(2)]
+    heads.append(Measurement.of("entropy", 0.5, (0.25, 0.75), attention="cross", layer=1))
     b.train("rela", [0.9], digest="p0-t1-v1")
     b.train("softmax", [0.6, 0.61, 0.62], more=heads)
     b.train("rela", [0.64, 0.66, float("inf")], more=[*heads, Measurement.of("block_sparsity", 0.2, block=64)])

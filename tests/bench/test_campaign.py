@@ -1,5 +1,6 @@
 """The preset of a run that names none: one that all of its tasks have, and no longer than a person waits."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import torch
 
 from attnbench.bench import campaign
 from attnbench.bench.campaign import Campaign, Request, default_preset
+from attnbench.bench.cell import Lane
+from attnbench.bench.errors import SelectionError
 from attnbench.bench.registry import TASKS
 from attnbench.bench.spec import Spec
 from attnbench.bench.suite import Suite
@@ -48,3 +51,29 @@ def test_a_run_of_language_modelling_on_a_gpu_needs_no_preset(
         progress=lambda what, done, total: None,
     )
     assert made.preset == Spec(used) and made.seeds == (1 if used == "smoke" else 3)
+
+
+@pytest.mark.parametrize(
+    ("variant", "lanes", "interpreted", "refused"),
+    [
+        ("rela[impl=triton]", ("train", "time"), "1", True),
+        ("rela[impl=triton]", ("train", "baseline"), "1", False),
+        ("rela[impl=triton]", ("train", "time"), "0", False),
+        ("rela", ("train", "time"), "1", False),
+    ],
+)
+def test_what_triton_interprets_is_not_timed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variant: str,
+    lanes: tuple[Lane, ...],
+    interpreted: str,
+    refused: bool,
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", interpreted)
+    suite = Suite(name="", tasks=(Spec("lra-text"),), variants=(Spec.parse(variant),), preset=Spec("smoke"))
+    request = Request(
+        suite=suite, results=tmp_path / "results", device="cpu", lanes=lanes, threads=torch.get_num_threads()
+    )
+    with pytest.raises(SelectionError, match="attnbench check") if refused else nullcontext():
+        Campaign(request=request, notice=lambda text: None, progress=lambda what, done, total: None)

@@ -53,8 +53,21 @@ def test_spots_are_the_ranked_with_their_intervals(world) -> None:
 
 def test_heads_are_means_over_seeds_and_alphas_are_single(world) -> None:
     found = exhibit(world)
-    assert [(h.layer, h.head, round(h.value, 6)) for h in found.heads] == [(0, 0, 0.1), (0, 1, 0.3)]
+    assert [(h.layer, h.head, round(h.value, 6)) for h in found.heads] == [("0", 0, 0.1), ("0", 1, 0.3)]
     assert [(a.seed, a.value) for a in found.alphas] == [(0, 1.5), (1, 1.5), (2, 1.5)]
+
+
+def test_heads_of_a_model_with_several_kinds_of_attention_are_the_samples_of_its_layers(bench) -> None:
+    b = bench()
+    layers = [
+        Measurement.of("entropy", 0.5, (0.25, 0.75), attention=kind, layer=layer)
+        for kind in ("encoder", "cross") for layer in range(2)
+    ]  # fmt: skip
+    rest = [Measurement.of("entropy", 0.5), Measurement.of("entropy", 0.5, (0.1, 0.2), attention="cross")]
+    b.train("softmax", [0.5] * 2, more=[*rest, *layers])
+    found = exhibit(b).heads
+    assert [h.layer for h in found] == [name for name in ("encoder 0", "encoder 1", "cross 0", "cross 1") for _ in "01"]
+    assert [(h.head, h.value) for h in found] == [(0, 0.25), (1, 0.75)] * 4
 
 
 def test_curves_band_from_the_lowest_seed_to_the_highest(bench) -> None:

@@ -37,7 +37,7 @@ def exhibit(board: Board, part: Board) -> Exhibit:
         for n, q, c, f in (("softmax", 62, 1, True), ("entmax15", 70, 3.1, True), (HOSTILE, 50, 2, False))
     )
     heads = tuple(
-        HeadValue(variant="entmax15", quantity=name, layer=at, head=head, value=0.1 * (at + head))
+        HeadValue(variant="entmax15", quantity=name, layer=str(at), head=head, value=0.1 * (at + head))
         for name in ("sparsity", "attention_distance") for at in range(2) for head in range(2)
     )  # fmt: skip
     curves = tuple(
@@ -51,7 +51,7 @@ def exhibit(board: Board, part: Board) -> Exhibit:
     )  # fmt: skip
     return Exhibit(
         name=f"lra-text/quick/{HOSTILE}", board=replace(board, parts=(part,)), spots=spots, heads=heads,
-        curves=curves, alphas=(Alpha(variant="entmax", layer=0, head=0, seed=0, value=1.4),),
+        curves=curves, alphas=(Alpha(variant="entmax", layer="0", head=0, seed=0, value=1.4),),
         nulls=(NullControl(block="block 1", ratio=1.001, low=0.99, high=1.012),), sources=(source,),
         commands={HOSTILE: f"attnbench run --variants '{HOSTILE}'"}, machines={"box-1": "Abacus 9"},
     )  # fmt: skip
