@@ -29,7 +29,7 @@ MOST_TOKENS = 48
 """Tokens of a side that are shown: more cannot be read."""
 
 GOES_ON = 40
-"""Bytes that a model of language adds to a text of one's own."""
+"""Tokens that a model of language adds to a text of one's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,8 @@ def inspected_example(trained: Trained, dataset: Dataset, example: int, device: 
     batch = kind.batch(test, np.array([example]), device)
     ids = batch[0][0, 0][: int(batch[1][0, 0])].tolist()
     if isinstance(test, Windows):
-        return Inspected(name=name, text=(_spelt(ids),), views=_sequence(trained.model, batch[0], _letters(ids)))
+        pieces = [test.spelling.pieces[each] for each in ids]
+        return Inspected(name=name, text=(_spelt(pieces),), views=_sequence(trained.model, batch[0], _letters(pieces)))
     return Inspected(name=name, text=(), views=_sequence(trained.model, batch, _labels(ids)))
 
 
@@ -79,8 +80,8 @@ def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device
     test, model = dataset.test, trained.model
     if not sentence:
         raise SelectionError("expected a text of at least one byte, got none")
-    if isinstance(model, Decoder):
-        return _continued(model, sentence, device)
+    if isinstance(model, Decoder) and isinstance(test, Windows):
+        return _continued(model, test, sentence, device)
     if not isinstance(test, JudgedPairs) or not isinstance(model, Transformer):
         raise SelectionError(
             "only translation and language modelling take a text of your own; choose test examples by --example"
@@ -107,13 +108,14 @@ def _translation(
     )
 
 
-def _continued(model: Decoder, text: str, device: torch.device) -> Inspected:
+def _continued(model: Decoder, windows: Windows, text: str, device: torch.device) -> Inspected:
     """A text, as far as a context goes, and what the model of language finds likeliest after it."""
-    # a byte is token id minus one
-    ids = [byte + 1 for byte in text.encode()][: model.recipe.length]
+    spelling = windows.spelling
+    ids = spelling.encode(text.encode())[: model.recipe.length].tolist()
     after = list(sample(model, ids, GOES_ON, temperature=0.0, cached=caches(model)))
-    views = _sequence(model, torch.tensor([[ids]], device=device), _letters(ids))
-    return Inspected(name=text, text=(_spelt(ids), _spelt(after)), views=views)
+    pieces, added = ([spelling.pieces[each] for each in part] for part in (ids, after))
+    views = _sequence(model, torch.tensor([[ids]], device=device), _letters(pieces))
+    return Inspected(name=text, text=(_spelt(pieces), _spelt(added)), views=views)
 
 
 @torch.inference_mode()
@@ -162,20 +164,22 @@ def numbered(tokens: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{place} {token}" for place, token in enumerate(tokens, start=1))
 
 
-def _letters(ids: Sequence[int]) -> tuple[str, ...]:
-    """Bytes of a text as they print; blanks and line ends by their signs, all others by their hexadecimal number.
+def _letters(pieces: Sequence[bytes]) -> tuple[str, ...]:
+    """Pieces of a text as they print; blanks and line ends by their signs, what does not print by hexadecimal numbers.
 
-    >>> _letters([ord("a") + 1, ord(" ") + 1, ord("\\n") + 1, 0xC3 + 1])
-    ('1 a', '2 ␣', '3 ↵', '4 C3')
+    >>> _letters([b"a", b" ", b"\\n", b" the", b"\\xc3"])
+    ('1 a', '2 ␣', '3 ↵', '4 ␣the', '5 C3')
     """
-    signs = {" ": "␣", "\n": "↵"}
-    return numbered(
-        [signs.get(chr(each - 1)) or (chr(each - 1) if 33 < each < 128 else f"{each - 1:02X}") for each in ids]
-    )
+    return numbered([_printed(piece) for piece in pieces])
 
 
-def _spelt(ids: Sequence[int]) -> str:
-    return bytes(each - 1 for each in ids).decode(errors="replace")
+def _printed(piece: bytes) -> str:
+    shown = piece.decode(errors="replace").replace(" ", "␣").replace("\n", "↵")
+    return shown if shown.isprintable() and "\N{REPLACEMENT CHARACTER}" not in shown else piece.hex().upper()
+
+
+def _spelt(pieces: Sequence[bytes]) -> str:
+    return b"".join(pieces).decode(errors="replace")
 
 
 def _labels(ids: Sequence[int]) -> tuple[str, ...]:

@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from ..bench.errors import SelectionError
 from ..bench.spec import Spec
 from .contract import Ids, Problem, Recipe, Split, Subset, Whole
-
-Character = Literal["unicode", "byte"]
-"""What bits are counted by: characters of UTF-8 text, or bytes."""
+from .spelling import BYTES, Spelling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language(Problem):
-    """The next byte of a text, byte + 1 being its token id. Its data are `Windows`, its recipe a `LanguageRecipe`."""
+    """The next token of a text, by default a byte, of which byte + 1 is the id. Its data are `Windows`, its recipe a
+    `LanguageRecipe`.
+    """
 
     causal: ClassVar[bool] = True
 
@@ -86,16 +85,17 @@ class Windows(Subset):
     """Stretches of a text that a model of language reads, in an order: window i reads tokens, and predicts the next.
 
     Window i reads `reads[i]` tokens from `places[i]` and predicts those one place further on; of these predictions the
-    last `scored[i]` count, so that overlapping windows count every token once. `indices` are those in use.
+    last `scored[i]` count, so that overlapping windows count every token once. `indices` are those in use, `spelling`
+    what the tokens stand for.
     """
 
     places: Whole
     reads: Whole
     scored: Whole
-    character: Character = "unicode"
+    spelling: Spelling = BYTES
 
     @classmethod
-    def over(cls, split: Split, length: int, stride: int, character: Character = "unicode") -> Windows:
+    def over(cls, split: Split, length: int, stride: int, spelling: Spelling = BYTES) -> Windows:
         """All windows of up to `length` tokens, `stride` apart, inside each example of `split`.
 
         The last one of an example ends where that ends. Every token but an example's first is predicted once, from at
@@ -108,7 +108,7 @@ class Windows(Subset):
         ]
         places, reads, scored = np.concatenate(rows, axis=1) if rows else np.zeros((3, 0), dtype=np.int64)
         used = np.arange(len(places), dtype=np.int64)
-        return cls(split=split, indices=used, places=places, reads=reads, scored=scored, character=character)
+        return cls(split=split, indices=used, places=places, reads=reads, scored=scored, spelling=spelling)
 
     @property
     def labels(self) -> Whole:
@@ -151,29 +151,6 @@ class Windows(Subset):
             ids[row, 0, :reads] = self.split.tokens[place : place + reads]
             targets[row, reads - scored : reads] = self.split.tokens[place + 1 + reads - scored : place + 1 + reads]
         return ids, self.reads[chosen][:, None], targets
-
-
-def characters(ids: Whole, character: Character) -> npt.NDArray[np.bool_]:
-    """Whether each token begins a character: every byte does, but of UTF-8 only those that continue none."""
-    return np.ones(ids.shape, dtype=np.bool_) if character == "byte" else ((ids - 1) & 0xC0) != 0x80
-
-
-def words(before: Ids, ids: Whole) -> Whole:
-    """How many words of the original text begin with each token, given the one before it.
-
-    A word is what stands between blanks; the end of a line is a word too, as for WikiText (Merity et al. 2016).
-
-    >>> text = np.frombuffer(b"\\n = A b =\\n", dtype=np.uint8).astype(np.int64) + 1
-    >>> words(text[:-1], text[1:]).tolist()
-    [0, 1, 0, 1, 0, 1, 0, 1, 1]
-    """
-    blank, was_blank = np.isin(ids - 1, _BLANKS), np.isin(before.astype(np.int64) - 1, _BLANKS)
-    begun: Whole = (~blank & was_blank).astype(np.int64) + (ids - 1 == _NEWLINE)
-    return begun
-
-
-_NEWLINE = ord("\n")
-_BLANKS = np.array([ord(blank) for blank in " \t\n\r\v\f"])
 
 
 def _windows(start: int, end: int, length: int, stride: int) -> Whole:

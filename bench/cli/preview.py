@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ...tasks.contract import Classification, Ids, Problem, Subset
+from ...tasks.language import Windows
 from ..errors import DataError
 
 BYTES = 257
@@ -67,7 +68,11 @@ def text_of(problem: Problem, subset: Subset, count: int) -> Iterator[str]:
     sequences = zip(range(count * towers), subset.sequences(), strict=False)
     for at, ids in sequences:
         label = f"label {subset.labels[at // towers]}, " if isinstance(problem, Classification) else ""
-        yield f"{label}{len(ids):,} tokens: {_text(problem, ids[:SHOWN])}{' …' if len(ids) > SHOWN else ''}"
+        shown = ids[:SHOWN]
+        text = (
+            _text(problem, shown) if not isinstance(subset, Windows) else _quoted(subset.spelling.text(shown.tolist()))
+        )
+        yield f"{label}{len(ids):,} tokens: {text}{' …' if len(ids) > SHOWN else ''}"
 
 
 def _image(ids: Ids) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
@@ -78,5 +83,9 @@ def _image(ids: Ids) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
 def _text(problem: Problem, ids: Ids) -> str:
     if problem.vocabulary != BYTES:
         return " ".join(map(str, ids.tolist()))
+    return _quoted((np.asarray(ids) - 1).astype(np.uint8).tobytes())
+
+
+def _quoted(text: bytes) -> str:
     # repr keeps what would move a terminal's cursor from doing so
-    return repr((np.asarray(ids) - 1).astype(np.uint8).tobytes().decode("utf-8", errors="replace"))
+    return repr(text.decode("utf-8", errors="replace"))

@@ -12,13 +12,16 @@ import typer
 def sample(
     cell: Annotated[str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists them.")],
     prompt: Annotated[str, typer.Option("--prompt", help="What the text begins with.")] = "\n",
-    count: Annotated[int, typer.Option("--count", help="How many bytes to write.", min=1)] = 500,
-    temperature: Annotated[float, typer.Option(help="How bold: 0 takes the likeliest byte each time.", min=0.0)] = 0.8,
+    count: Annotated[int, typer.Option("--count", help="How many tokens to write.", min=1)] = 500,
+    temperature: Annotated[float, typer.Option(help="How bold: 0 takes the likeliest token each time.", min=0.0)] = 0.8,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
     results: Annotated[Path, typer.Option("--results", help="Folder that holds the Records.")] = Path("results/local"),
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with original data.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda.")] = None,
 ) -> None:
-    """Go on with a text, byte by byte, as a model of language that was trained here would."""
+    """Go on with a text, token by token, as a model of language that was trained here would."""
+    from ...tasks.data import place
+    from ...tasks.language import Windows
     from ..decoder import Decoder
     from ..errors import SelectionError
     from ..machine import choose_device
@@ -31,20 +34,23 @@ def sample(
         raise SelectionError("expected a prompt of at least one byte, got none; the first byte is given, not predicted")
     store = Store(results, lambda text: typer.echo(text, err=True))
     found = load(store, find(store, cell), choose_device(device))
-    model = found.model
+    model, trained = found.model, found.record.cell
     if not isinstance(model, Decoder):
-        raise SelectionError(f"expected a cell of language modelling, got `{found.record.cell}`")
+        raise SelectionError(f"expected a cell of language modelling, got `{trained}`")
     if not found.is_current:
-        typer.echo(f"the code behind `{found.record.cell}` has changed since it was trained", err=True)
+        typer.echo(f"the code behind `{trained}` has changed since it was trained", err=True)
+    here = place(data_dir, notice=lambda text: typer.echo(text, err=True))
+    windows = found.task.load(here, found.recipe, trained.seed, trained.selection).test
+    assert isinstance(windows, Windows)
     cached = caches(model)
     if not cached:
-        typer.echo(f"{found.record.cell.variant} cannot go token by token, so the context is read each time", err=True)
+        typer.echo(f"{trained.variant} cannot go token by token, so the context is read each time", err=True)
     sys.stdout.write(prompt)
-    # a byte is token id minus one; a character may be made of several
+    # a character may be made of several tokens
     text = bytearray()
-    ids = [byte + 1 for byte in prompt.encode()]
+    ids = windows.spelling.encode(prompt.encode()).tolist()
     for token in drawn(model, ids, count, temperature=temperature, seed=seed, cached=cached):
-        text.append(token - 1)
+        text += windows.spelling.pieces[token]
         shown = _whole(text)
         if shown is not None:
             sys.stdout.write(_plain(shown))
@@ -58,7 +64,7 @@ def _whole(text: bytearray) -> str | None:
     try:
         return text.decode()
     except UnicodeDecodeError as error:
-        lacks = error.reason == "unexpected end of data" and len(text) < 4
+        lacks = error.reason == "unexpected end of data" and len(text) - error.start < 4
         return None if lacks else text.decode(errors="replace")
 
 

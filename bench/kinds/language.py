@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...tasks.contract import Subset, Whole
-from ...tasks.language import Language, LanguageRecipe, Windows, characters, words
+from ...tasks.language import Language, LanguageRecipe, Windows
 from ...variants.contract import Mask, Variant
 from ..backbone import BuildVariant, Model
 from ..cell import axis_seed
@@ -160,8 +160,10 @@ class Predicting(Kind):
         """Characters, words and tokens that count in these windows, (3, windows)."""
         ids, _, targets = windows.batch(at, self.recipe.length)
         counted = targets > 0
-        spelt = characters(targets, windows.character) & counted
-        return np.stack([spelt.sum(1), (words(ids[:, 0], targets) * counted).sum(1), counted.sum(1)]).astype(np.float64)
+        spelling = windows.spelling
+        spelt = spelling.characters[targets] * counted
+        begun = spelling.words(ids[:, 0], targets) * counted
+        return np.stack([spelt.sum(1), begun.sum(1), counted.sum(1)]).astype(np.float64)
 
 
 def _comparer(found: list[Diversity]) -> Any:

@@ -14,7 +14,9 @@ from ..data import Source, Unavailable
 from ..language import LANGUAGE_PRESETS, LanguageRecipe
 from ..prepared import Prepared, prepare
 from ..sources import Tree
-from .modelling import Modelling, arranged, streamed
+from ..spelling import byte_ids
+from .modelling import Modelling, arranged
+from .packing import streamed
 
 LONG = 8_192
 PARTS = ("train", "validation", "test")
@@ -128,6 +130,9 @@ def divided(books: Sequence[Path], source: str, files: dict[str, str]) -> Prepar
 
 def read_folders(root: Path, source: str, files: dict[str, str], scratch: Path) -> Prepared:
     """A folder for each split, a file for each book; `scratch`: where their tokens lie until they are prepared."""
-    splits = {split: streamed(sorted((root / split).glob("*.txt")), scratch) for split in PARTS}
+    splits = {
+        split: streamed((byte_ids(path.read_bytes()) for path in sorted((root / split).glob("*.txt"))), scratch)
+        for split in PARTS
+    }
     # 28,752 books: their checksums were never published, so the layout is all that can be checked
     return arranged(splits, source=source, fidelity="official", files=files)

@@ -10,8 +10,8 @@ from ...bench.errors import DataError
 from ..checksums import file_checksum
 from ..contract import Availability, DataPlace, Metric
 from ..data import Source, Unavailable
-from ..language import Character
 from ..prepared import Prepared, prepare
+from ..spelling import Character
 from .modelling import Modelling, arranged
 
 NAME = "enwik8"

@@ -5,25 +5,25 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryFile
 from typing import ClassVar
 
-import numpy as np
-
+from ...bench.errors import SelectionError
 from ...bench.record import Provenance
-from ..contract import Availability, Baseline, DataPlace, Dataset, Ids, Metric, Recipe, Split, Task
+from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Recipe, Split, Task
 from ..data import Source, first_of
-from ..language import LANGUAGE_PRESETS, Character, Language, LanguageRecipe, Windows
-from ..prepared import Prepared, pack, writing
+from ..language import LANGUAGE_PRESETS, Language, LanguageRecipe, Windows
+from ..prepared import Prepared
+from ..spelling import BYTES, RAW_BYTES, Character, Spelling
 from .ngrams import bigram, unigram
+from .packing import joined, texts
+from .subwords import LEAST, MOST, in_subwords
 
 
 class Modelling(Task):
-    """Predict each byte of a text from those before it.
+    """Predict each token of a text from those before it: bytes, or with `subwords=N` up to N byte pairs.
 
     Training reads the texts end to end; validation and test read each text by itself, in windows that slide. The first
-    byte of a text is given, not predicted.
+    token of a text is given, not predicted. Bits are counted by the characters of the text, whatever the tokens are.
     """
 
     name: ClassVar[str]
@@ -32,12 +32,19 @@ class Modelling(Task):
     shared: ClassVar[Mapping[str, Recipe]] = LANGUAGE_PRESETS
     baselines: ClassVar[Mapping[str, Baseline]] = {"unigram": unigram, "bigram": bigram}
 
+    def __init__(self, *, subwords: int = 0):
+        if subwords and not LEAST <= subwords <= MOST:
+            raise SelectionError(
+                f"{self.name}: expected 0 subwords, for bytes, or {LEAST} to {MOST:,} of them, got {subwords}"
+            )
+        self.subwords = subwords
+
     @abstractmethod
     def sources(self) -> Sequence[Source]:
         """The ways to the texts, in the order in which they are tried."""
 
     def problem(self) -> Language:
-        return Language()
+        return Language(vocabulary=self.subwords or len(BYTES.pieces))
 
     def availability(self, place: DataPlace) -> list[Availability]:
         return [source.availability(place) for source in self.sources()]
@@ -45,19 +52,22 @@ class Modelling(Task):
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
         prepared = first_of(self.sources(), place, self.name)
         assert isinstance(recipe, LanguageRecipe)
-        return windowed(prepared, recipe, selection, self.character)
+        spelling = RAW_BYTES if self.character == "byte" else BYTES
+        if self.subwords:
+            prepared, spelling = in_subwords(prepared, self.subwords, place, self.name, self.character)
+        return windowed(prepared, recipe, selection, spelling)
 
 
-def windowed(prepared: Prepared, recipe: LanguageRecipe, selection: str, character: Character) -> Dataset:
+def windowed(prepared: Prepared, recipe: LanguageRecipe, selection: str, spelling: Spelling) -> Dataset:
     """Windows of prepared texts. With `selection='test'` validation is the test windows.
 
     Slices are spread evenly over the text and are the same for every seed.
     """
     notes = list(prepared.provenance.notes)
-    train = Windows.over(joined(prepared.splits["train"]), recipe.length, recipe.length, character)
+    train = Windows.over(joined(prepared.splits["train"]), recipe.length, recipe.length, spelling)
     chosen = {}
     for split, count in (("validation", recipe.validation_examples), ("test", recipe.test_examples)):
-        whole = Windows.over(prepared.splits[split], recipe.length, recipe.stride, character)
+        whole = Windows.over(prepared.splits[split], recipe.length, recipe.stride, spelling)
         chosen[split] = whole.spread(count)
         if len(chosen[split]) < len(whole):
             notes.append(f"{split}: {len(chosen[split]):,} windows spread over {len(whole):,}")
@@ -67,39 +77,6 @@ def windowed(prepared: Prepared, recipe: LanguageRecipe, selection: str, charact
     counts = {"train": len(train), "validation": len(chosen["validation"]), "test": len(chosen["test"])}
     provenance = replace(prepared.provenance, counts=counts, notes=tuple(notes))
     return Dataset(train=train, validation=chosen["validation"], test=chosen["test"], provenance=provenance)
-
-
-def joined(split: Split) -> Split:
-    """The same tokens as one text."""
-    return replace(split, starts=np.array([0, len(split.tokens)]), labels=np.zeros(1, dtype=np.int64))
-
-
-def byte_ids(text: bytes) -> Ids:
-    """Byte + 1, so that 0 stays free for padding."""
-    return np.frombuffer(text, dtype=np.uint8).astype(np.uint16) + np.uint16(1)
-
-
-def texts(split: Iterable[bytes]) -> Split:
-    """A split of one example for each text."""
-    parts = [byte_ids(text) for text in split]
-    return pack(parts, [0] * len(parts))
-
-
-def streamed(paths: Iterable[Path], scratch: Path) -> Split:
-    """As `texts`, of files that are read one by one; their tokens lie in a nameless file under `scratch`.
-
-    The space is free again when the split is no longer used. Raises DataError where `scratch` cannot be written.
-    """
-    ends = [0]
-    with writing(scratch), TemporaryFile(dir=scratch) as file:
-        for path in paths:
-            ids = byte_ids(path.read_bytes())
-            file.write(ids.tobytes())
-            ends.append(ends[-1] + len(ids))
-        file.flush()
-        # the map outlives the open file; of nothing there is none
-        tokens = np.memmap(file, dtype=np.uint16, mode="r") if ends[-1] else np.zeros(0, dtype=np.uint16)
-    return Split(tokens=tokens, starts=np.array(ends), labels=np.zeros(len(ends) - 1, dtype=np.int64))
 
 
 def arranged(

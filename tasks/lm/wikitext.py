@@ -15,7 +15,7 @@ PARTS = {"train": "wiki.train.raw", "validation": "wiki.valid.raw", "test": "wik
 
 
 class WikiText2(Modelling):
-    """The next byte of Wikipedia articles, two million words (WikiText-2, raw), with the perplexity of a word.
+    """The next subword of Wikipedia articles, two million words (WikiText-2, raw), with the perplexity of a word.
 
     The perplexity is 2 to the bits spent on the test text, over its words and line ends as the data's authors count
     them; no word is unknown, so it stands beside that of any tokens, but not beside published ones with <unk>.
@@ -26,6 +26,9 @@ class WikiText2(Modelling):
     archive: ClassVar[str] = "wikitext-2-raw-v1.zip"
     estimate: ClassVar[str] = "a second and 27 MB"
     paper: ClassVar[str] = "Merity et al. 2016, Pointer Sentinel Mixture Models"
+
+    def __init__(self, *, subwords: int = 8_000):
+        super().__init__(subwords=subwords)
 
     def sources(self) -> Sequence[Source]:
         tree = Tree(
@@ -43,14 +46,17 @@ class WikiText2(Modelling):
 class WikiText2Characters(WikiText2):
     """The next byte of Wikipedia articles, two million words (WikiText-2, raw), by bits per character.
 
-    The same cells as `wikitext2` under the name by which character models know them.
+    The text of `wikitext2`, read byte by byte.
     """
 
     name: ClassVar[str] = "wikitext2-char"
 
+    def __init__(self, *, subwords: int = 0):
+        super().__init__(subwords=subwords)
+
 
 class WikiText103(WikiText2):
-    """The next byte of Wikipedia articles, a hundred million words (WikiText-103, raw), with the perplexity of a word.
+    """The next subword of Wikipedia articles, a hundred million words (WikiText-103, raw), with a word's perplexity.
 
     See `wikitext2` for the perplexity.
     """
@@ -58,7 +64,10 @@ class WikiText103(WikiText2):
     name: ClassVar[str] = "wikitext103"
     folder: ClassVar[str] = "wikitext-103-raw"
     archive: ClassVar[str] = "wikitext-103-raw-v1.zip"
-    estimate: ClassVar[str] = "10 s and 1.1 GB"
+    estimate: ClassVar[str] = "10 s and 1.1 GB, and minutes more for subwords"
+
+    def __init__(self, *, subwords: int = 32_000):
+        super().__init__(subwords=subwords)
 
 
 def read(root: Path, source: str, files: dict[str, str]) -> Prepared:

@@ -17,7 +17,7 @@ from attnbench.bench.spec import Spec
 from attnbench.bench.trained import Trained
 from attnbench.tasks.contract import Dataset
 from attnbench.tasks.language import Language, LanguageRecipe, Windows
-from attnbench.tasks.lm.modelling import texts
+from attnbench.tasks.lm.packing import texts
 from attnbench.tasks.prepared import pack
 from attnbench.tasks.translation import JudgedPairs, SentencePairs, Translation, TranslationRecipe
 from attnbench.variants import build

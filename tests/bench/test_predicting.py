@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from attnbench.bench.cell import Cell
 from attnbench.bench.cli.app import app
+from attnbench.bench.decoder import Decoder
 from attnbench.bench.digest import digest_of_cell
 from attnbench.bench.errors import SelectionError, StoreError
 from attnbench.bench.heads import Diversity
@@ -30,7 +31,7 @@ from attnbench.bench.train import Trainer, Training
 from attnbench.bench.trained import find, load
 from attnbench.tasks.contract import DataPlace, Dataset
 from attnbench.tasks.language import Language, LanguageRecipe, Windows
-from attnbench.tasks.lm.modelling import joined, texts
+from attnbench.tasks.lm.packing import joined, texts
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
 
@@ -217,6 +218,7 @@ def test_attention_is_looked_at_below_the_diagonal_alone() -> None:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.delenv("ATTNBENCH_DATA", raising=False)
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
     books = tmp_path / "root" / "gutenberg"
     books.mkdir(parents=True)
     (books / "poem.txt").write_text(POEM * 20, encoding="utf-8")
@@ -225,9 +227,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     yield Desk(device=CPU, place=place, store=store, digests={}, block="", send=lambda event: None)
 
 
-def done(desk: Desk, variant: str, lane: str = "train") -> Record:
+def done(desk: Desk, variant: str, lane: str = "train", task: str = "gutenberg-char") -> Record:
     preset = Spec.parse("smoke[steps=4,evaluate_every=2,layers=1]")
-    cell = Cell(variant=Spec.parse(variant), task=Spec("gutenberg-char"), preset=preset, lane=lane)  # type: ignore[arg-type]
+    cell = Cell(variant=Spec.parse(variant), task=Spec.parse(task), preset=preset, lane=lane)  # type: ignore[arg-type]
     desk.digests[cell.key] = digest_of_cell(cell)
     record = baseline_cell(desk, cell) if lane == "baseline" else train_cell(desk, cell)
     desk.store.append(record)
@@ -247,6 +249,7 @@ def test_a_cell_becomes_a_record_and_its_model_writes(desk: Desk, monkeypatch: p
     test = found.task.load(desk.place, found.recipe, 0, "validation").test
     assert kind.evaluate(found.model, test, CPU).value == tested.value
     options = ["--prompt", "Ruh", "--count", "40", "--results", str(desk.store.root), "--device", "cpu"]
+    options += ["--data-dir", str(desk.place.root)]
     runs = [CliRunner().invoke(app, ["sample", record.key, *options]) for _ in range(2)]
     assert [run.exit_code for run in runs] == [0, 0]
     assert runs[0].stdout == runs[1].stdout and runs[0].stdout.startswith("Ruh")
@@ -269,3 +272,27 @@ def test_baselines_stand_on_the_same_windows(desk: Desk) -> None:
     values = [measurement.value for measurement in tested if measurement is not None]
     assert 8 > values[1] > values[2] > 0
     assert len({measurement.where["examples"] for measurement in tested if measurement is not None}) == 1
+
+
+def test_subwords_are_judged_by_the_characters_and_words_of_the_same_text(desk: Desk) -> None:
+    pytest.importorskip("sentencepiece", reason="needs the extra `translation`")
+    task = "gutenberg-char[subwords=512]"
+    record, pairs = done(desk, "softmax", task=task), done(desk, "bigram", "baseline", task)
+    assert record.outcome is Outcome.OK, record.reason
+    bits, perplexity = (record.first(name, split="test") for name in ("bits_per_character", "perplexity"))
+    assert bits is not None and perplexity is not None and pairs.first("bits_per_character", split="test") is not None
+    found = load(desk.store, record, CPU)
+    assert isinstance(found.model, Decoder) and found.model.embedding.weight.shape[0] == 512
+    test = found.task.load(desk.place, found.recipe, 0, "validation").test
+    assert isinstance(test, Windows)
+    read = Predicting(found.task.problem(), found.recipe).evaluate(found.model, test, CPU)
+    text = test.spelling.text(test.split.tokens.tolist()).decode()
+    given = test.spelling.text(test.split.tokens[:1].tolist()).decode()
+    assert read.characters.sum() == len(text) - len(given) > read.tokens.sum()
+    begun = len(text.split()) + text.count("\n") - len(given.split()) - given.count("\n")
+    # a word that the given token began is not begun again
+    assert read.words.sum() == begun
+    assert perplexity.value == pytest.approx(2 ** (bits.value * read.characters.sum() / read.words.sum()))
+    options = ["--prompt", "Ruh", "--count", "20", "--results", str(desk.store.root), "--device", "cpu"]
+    run = CliRunner().invoke(app, ["sample", record.key, *options, "--data-dir", str(desk.place.root)])
+    assert run.exit_code == 0 and run.stdout.startswith("Ruh")

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from attnbench.bench.errors import SelectionError
 from attnbench.bench.spec import Spec
 from attnbench.tasks.contract import Split
-from attnbench.tasks.language import LANGUAGE_PRESETS, Language, LanguageRecipe, Windows, characters, words
-from attnbench.tasks.lm.modelling import joined, texts
+from attnbench.tasks.language import LANGUAGE_PRESETS, Language, LanguageRecipe, Windows
+from attnbench.tasks.lm.packing import joined, texts
+from attnbench.tasks.spelling import BYTES, RAW_BYTES
 
 POEM = "Über allen Gipfeln\nist Ruh,\n\n in allen  Wipfeln\tspürest du\nkaum einen Hauch 😀;\n"
 
@@ -78,11 +79,10 @@ def test_windows_taken_alone_are_those_of_the_whole_and_move_like_them() -> None
 def test_characters_and_words_are_those_of_the_original_text(length: int, stride: int) -> None:
     windows = Windows.over(texts([POEM.encode()]), length, stride)
     ids, _, targets = windows.batch(np.arange(len(windows)), length)
-    counted = targets > 0
     # the first byte is given; it begins one character and one word
-    assert (characters(targets, "unicode") & counted).sum() == len(POEM) - 1
-    assert (characters(targets, "byte") & counted).sum() == len(POEM.encode()) - 1
-    assert (words(ids[:, 0], targets) * counted).sum() == len(POEM.split()) + POEM.count("\n") - 1
+    assert BYTES.characters[targets].sum() == len(POEM) - 1
+    assert RAW_BYTES.characters[targets].sum() == len(POEM.encode()) - 1
+    assert (BYTES.words(ids[:, 0], targets) * (targets > 0)).sum() == len(POEM.split()) + POEM.count("\n") - 1
 
 
 def test_joined_texts_are_one() -> None:

@@ -12,13 +12,14 @@ import pytest
 from attnbench.bench.errors import DataError
 from attnbench.bench.spec import Spec
 from attnbench.tasks.contract import DataPlace, Dataset, Task
-from attnbench.tasks.language import LanguageRecipe, Windows, words
+from attnbench.tasks.language import LanguageRecipe, Windows
 from attnbench.tasks.lm import enwik8
 from attnbench.tasks.lm.books import PG19, GutenbergCharacters, read_folders
 from attnbench.tasks.lm.enwik8 import Enwik8
 from attnbench.tasks.lm.ngrams import bigram, unigram
 from attnbench.tasks.lm.tinyshakespeare import REMOTE, TinyShakespeare
 from attnbench.tasks.lm.wikitext import WikiText2, WikiText2Characters, WikiText103
+from attnbench.tasks.spelling import BYTES, RAW_BYTES
 
 RECIPE = LanguageRecipe(length=16, stride=8, validation_examples=None, test_examples=None)
 TEXT = b"the cat sat on the mat; the rat sat on the cat.\n" * 20
@@ -65,7 +66,7 @@ def test_slices_are_told_and_the_test_slice_knows_no_seed(place: DataPlace, book
     assert chosen.validation is chosen.test
 
 
-@pytest.mark.parametrize("task", [WikiText2(), WikiText2Characters()])
+@pytest.mark.parametrize("task", [WikiText2(subwords=0), WikiText2Characters()])
 def test_wikitext_is_its_three_raw_files(place: DataPlace, task: Task) -> None:
     folder = place.root / "wikitext-2-raw"
     folder.mkdir()
@@ -115,7 +116,7 @@ def test_enwik8_is_divided_from_its_end_and_counts_bytes(place: DataPlace, monke
         text[900:950],
         text[950:],
     )
-    assert isinstance(data.test, Windows) and data.test.character == "byte"
+    assert isinstance(data.test, Windows) and data.test.spelling is RAW_BYTES
     (place.root / "enwik8").write_bytes(text[:-1])
     with pytest.raises(DataError, match=r"of 1,000 bytes, got 999"):
         loaded(Enwik8(), place)
@@ -203,4 +204,4 @@ def test_the_words_of_the_real_wikitext_are_as_many_as_its_authors_count(real_da
     for split, expected in (("valid", 217_646), ("test", 245_569)):
         text = np.frombuffer((real_data / "wikitext-2-raw" / f"wiki.{split}.raw").read_bytes(), np.uint8)
         ids = text.astype(np.int64) + 1
-        assert words(ids[:-1].astype(np.uint16), ids[1:]).sum() + (text[0] == ord("\n")) == expected
+        assert BYTES.words(ids[:-1].astype(np.uint16), ids[1:]).sum() + (text[0] == ord("\n")) == expected

@@ -1,0 +1,169 @@
+"""Subwords: byte pairs learned on a training text, which spell any text byte for byte, with no word unknown."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...bench.cell import content_hash
+from ...bench.errors import DataError
+from ..contract import DataPlace, Ids, Split
+from ..prepared import Prepared, prepare, writing
+from ..spelling import Character, Spelling
+from .packing import streamed
+
+BUILDER = 1
+LEAST, MOST = 512, 65_535
+"""How many there may be: 256 bytes with some room for pairs, and what a token id of two bytes can tell apart."""
+
+LEARNED_ON = 16_000_000
+"""Bytes of the training text, spread over it, that the vocabulary is learned on where there are more."""
+
+STRETCH = 250_000
+_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What sentencepiece writes for a space; a text's own is spelled in bytes."""
+
+
+def in_subwords(
+    prepared: Prepared, size: int, place: DataPlace, task: str, character: Character
+) -> tuple[Prepared, Spelling]:
+    """Texts of bytes in at most `size` subwords of their training text, kept in the cache, and how these are spelled.
+
+    Raises DataError without the extra `translation`, for a text that is not UTF-8, and for one too short for the size.
+    """
+    of = prepared.provenance
+    identity = {
+        "source": of.source, "files": of.files, "size": size, "learned_on": LEARNED_ON, "builder": BUILDER,
+        "sentencepiece": _sentencepiece().__version__,
+    }  # fmt: skip
+    path = place.cache / "subwords" / f"{task}-{content_hash(identity)}.model"
+    if not path.is_file():
+        model = learn(list(_sentences(prepared.splits["train"])), size)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+                file.write(model)
+            Path(file.name).replace(path)
+    spelling = spelling_of(path.read_bytes(), size, character)
+
+    def build() -> Prepared:
+        splits = {name: _encoded(split, spelling, place) for name, split in prepared.splits.items()}
+        counts = {name: len(split.tokens) for name, split in splits.items()}
+        share = len(prepared.splits["test"].tokens) / max(counts["test"], 1)
+        note = f"{size:,} subwords (byte pairs) of the training text; {share:.2f} bytes each in the test text"
+        return Prepared(splits=splits, provenance=replace(of, notes=(*of.notes, note)))
+
+    return prepare(place, task, identity, build), spelling
+
+
+def learn(sentences: list[str], size: int) -> bytes:
+    """The bytes of a sentencepiece model with all 256 bytes among its pieces; the same for the same sentences."""
+    model = io.BytesIO()
+    try:
+        _sentencepiece().SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            vocab_size=size,
+            model_type="bpe",
+            byte_fallback=True,
+            character_coverage=0.9995,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            max_sentence_length=LEARNED_ON,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            hard_vocab_limit=False,
+            shuffle_input_sentence=False,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise DataError(
+            f"no vocabulary of {size:,} subwords can be learned from {len(sentences):,} lines: {error}"
+        ) from None
+    return model.getvalue()
+
+
+def spelling_of(model: bytes, size: int, character: Character) -> Spelling:
+    """What the pieces of a model stand for; ids that it has not used stand for nothing."""
+    processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
+    pieces = []
+    for each in range(processor.get_piece_size()):
+        if processor.is_byte(each):
+            pieces.append(bytes([int(processor.id_to_piece(each)[1:-1], 16)]))
+        elif processor.is_control(each) or processor.is_unknown(each):
+            pieces.append(b"")
+        else:
+            pieces.append(processor.id_to_piece(each).replace(_MARK, " ").encode())
+    of_byte = {piece: each for each, piece in enumerate(pieces) if processor.is_byte(each)}
+    pieces += [b""] * (size - len(pieces))
+    return Spelling.of(pieces, partial(_encode, processor, of_byte), character)
+
+
+def _encode(processor: Any, of_byte: dict[bytes, int], text: bytes) -> Ids:
+    try:
+        lines = text.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"subwords need UTF-8 text: {error}; subwords=0 reads any bytes") from None
+    newline, mark = [of_byte[b"\n"]], [of_byte[bytes([byte])] for byte in _MARK.encode()]
+    found: list[list[int]] = []
+    for number, ids in enumerate(processor.encode(lines)):
+        found += [newline] * (number > 0)
+        found.append(ids if _MARK not in lines[number] else _marked(processor, lines[number], mark))
+    return np.fromiter((each for part in found for each in part), dtype=np.uint16)
+
+
+def _marked(processor: Any, line: str, mark: list[int]) -> list[int]:
+    ids: list[int] = []
+    for number, part in enumerate(processor.encode(line.split(_MARK))):
+        ids += [*(mark if number else []), *part]
+    return ids
+
+
+def _encoded(split: Split, spelling: Spelling, place: DataPlace) -> Split:
+    """Each text in subwords, one at a time."""
+    texts = (spelling.encode(_text(split.sequence(at))) for at in range(len(split)))
+    place.cache.mkdir(parents=True, exist_ok=True)
+    return streamed(texts, place.cache)
+
+
+def _sentences(split: Split) -> Iterator[str]:
+    """Lines of stretches that are spread over the texts; of a short one all lines."""
+    total = len(split.tokens)
+    if total <= LEARNED_ON:
+        text = _text(split.tokens)
+        yield from filter(None, _decoded(text).split("\n"))
+        return
+    for first in np.linspace(0, total - STRETCH, LEARNED_ON // STRETCH).astype(np.int64):
+        # the first and the last line of a stretch are cut off somewhere
+        lines = _text(split.tokens[first : first + STRETCH]).split(b"\n")[1:-1]
+        yield from filter(None, _decoded(b"\n".join(lines)).split("\n"))
+
+
+def _text(ids: Ids) -> bytes:
+    return (np.asarray(ids) - 1).astype(np.uint8).tobytes()
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"subwords need UTF-8 text: {error}; subwords=0 reads any bytes") from None
+
+
+def _sentencepiece() -> Any:
+    try:
+        import sentencepiece
+    except ModuleNotFoundError:
+        raise DataError("subwords need sentencepiece: pip install 'attnbench[translation]'") from None
+    return sentencepiece
