@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ..tasks.translation import bleu_metric
 from .aggregate import AGGREGATES, Statistics
-from .errors import DataError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,18 +23,18 @@ class TranslationScore:
 
 
 def scored(translations: Sequence[str], references: Sequence[str], language: str) -> TranslationScore:
-    """Scores against one reference each. Chinese and Japanese are split as sacreBLEU's own defaults for them say.
+    """Scores against one reference each. Chinese, Japanese and Korean are split as sacreBLEU's defaults for them say.
 
-    Raises DataError without the extra `translation`.
+    Raises DataError without the extra `translation`, or what a language needs beside it.
     """
     if len(translations) != len(references):
         raise ValueError(f"expected {len(references)} translations, got {len(translations)}")
-    metrics = _metrics()
-    bleu = metrics.BLEU(trg_lang=language)
-    chrf = metrics.CHRF()
+    bleu, single = bleu_metric(language), bleu_metric(language, effective_order=True)
+    from sacrebleu.metrics import CHRF
+
+    chrf = CHRF()
     whole = bleu.corpus_score(list(translations), [list(references)])
     characters = chrf.corpus_score(list(translations), [list(references)])
-    single = metrics.BLEU(trg_lang=language, effective_order=True)
     rows = [single.sentence_score(mine, [its]) for mine, its in zip(translations, references, strict=True)]
     statistics = np.array([[row.sys_len, row.ref_len, *row.counts, *row.totals] for row in rows], dtype=np.float64)
     return TranslationScore(
@@ -45,11 +44,3 @@ def scored(translations: Sequence[str], references: Sequence[str], language: str
         chrf_signature=str(chrf.get_signature()),
         statistics=statistics.reshape(-1, len(AGGREGATES["bleu"].columns)),
     )
-
-
-def _metrics() -> Any:
-    try:
-        from sacrebleu import metrics
-    except ModuleNotFoundError:
-        raise DataError("BLEU needs sacrebleu: pip install 'attnbench[translation]'") from None
-    return metrics

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..bench.errors import SelectionError
+from ..bench.errors import DataError, SelectionError
 from .contract import Dataset, Ids, Problem, Recipe, Subset, Whole
 
 Links = frozenset[tuple[int, int]]
@@ -25,11 +25,13 @@ class Translation(Problem):
 
     `where`: which of KINDS the variant under test is used in; the others use softmax. `vocabulary` is what ids stay
     below; a preset decides how many there are. `begin`: id of the first decoder input, `end`: of the last output.
+    `sentences`: the most that are joined to one source.
     """
 
     where: tuple[str, ...] = KINDS
     begin: int = 2
     end: int = 3
+    sentences: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,23 @@ def untrained(dataset: Dataset, recipe: Recipe) -> npt.NDArray[Any]:
     Tasks know no models. Raises SelectionError.
     """
     raise SelectionError("expected the lane of baselines to judge the untrained model: a task has none")
+
+
+def bleu_metric(language: str, **options: bool) -> Any:
+    """sacreBLEU's BLEU for references in `language`, with more of its options.
+
+    Raises DataError without the extra `translation`, and where the words of a language need what is not installed.
+    """
+    try:
+        from sacrebleu.metrics import BLEU
+    except ModuleNotFoundError:
+        raise DataError("BLEU needs sacrebleu: pip install 'attnbench[translation]'") from None
+    try:
+        return BLEU(trg_lang=language, **options)
+    except RuntimeError as error:
+        # Japanese and Korean have no spaces to go by, or too few
+        said = " ".join(str(error).split())
+        raise DataError(f"BLEU of {language!r} needs more: pip install 'sacrebleu[{language}]' ({said})") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,3 +212,9 @@ class JudgedPairs(SentencePairs):
     pieces: Callable[[Iterable[int]], list[str]]
     encode: Callable[[Sequence[str]], list[Ids]]
     aligned: tuple[AlignedIds, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises DataError for a pair of no named set: it would be translated and judged by nothing."""
+        sets = int(self.labels.max(initial=-1)) + 1
+        if sets > len(self.sets):
+            raise DataError(f"expected a name for each of {sets} test sets, got {', '.join(self.sets) or 'none'}")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ...bench.errors import DataError
+from ..checksums import file_checksum
 from ..contract import DataPlace
 from ..translation import AlignedPair, GoldLinks
 from .parallel import read_lines
@@ -15,12 +16,23 @@ FILES = ("text.src", "text.tgt", "gold.talp")
 
 def aligned_pairs(place: DataPlace, source: str, target: str) -> list[AlignedPair]:
     """The pairs of `alignments/SOURCE-TARGET`, or those of the other direction swapped; none where neither is there."""
-    for pair, swap in ((f"{source}-{target}", False), (f"{target}-{source}", True)):
-        folder = place.root / "alignments" / pair
-        if all((folder / name).is_file() for name in FILES):
-            read = read_pairs(folder)
-            return [each.swapped() for each in read] if swap else read
-    return []
+    folder = _folder(place, source, target)
+    if folder is None:
+        return []
+    pairs = read_pairs(folder)
+    return pairs if folder.name == f"{source}-{target}" else [each.swapped() for each in pairs]
+
+
+def alignment_files(place: DataPlace, task: str, source: str, target: str) -> dict[str, str]:
+    """SHA-256 of each file that `aligned_pairs` reads, by its path under the data root."""
+    folder = _folder(place, source, target)
+    paths = [folder / name for name in FILES] if folder else []
+    return {path.relative_to(place.root).as_posix(): file_checksum(place, task, path) for path in paths}
+
+
+def _folder(place: DataPlace, source: str, target: str) -> Path | None:
+    folders = (place.root / "alignments" / pair for pair in (f"{source}-{target}", f"{target}-{source}"))
+    return next((folder for folder in folders if all((folder / name).is_file() for name in FILES)), None)
 
 
 def read_pairs(folder: Path) -> list[AlignedPair]:
@@ -31,7 +43,7 @@ def read_pairs(folder: Path) -> list[AlignedPair]:
         raise DataError(f"expected as many lines in {', '.join(FILES)} of {folder}, got {counts}")
     pairs = []
     for number, (source, target, gold) in enumerate(zip(sources, targets, golds, strict=True), start=1):
-        pair = AlignedPair(source=tuple(source.split()), target=tuple(target.split()), gold=read_links(gold))
+        pair = AlignedPair(source=_words(source), target=_words(target), gold=read_links(gold))
         most = max((a for a, _ in pair.gold.possible), default=-1), max((b for _, b in pair.gold.possible), default=-1)
         if most[0] >= len(pair.source) or most[1] >= len(pair.target):
             raise DataError(
@@ -40,6 +52,11 @@ def read_pairs(folder: Path) -> list[AlignedPair]:
             )
         pairs.append(pair)
     return pairs
+
+
+def _words(line: str) -> tuple[str, ...]:
+    """What spaces part, and nothing else: a word may hold U+00A0 or U+2028."""
+    return tuple(word for word in line.split(" ") if word)
 
 
 def read_links(text: str) -> GoldLinks:

@@ -14,13 +14,18 @@ from ...bench.record import Provenance
 from ..contract import DataPlace, Ids, Split
 from ..prepared import Prepared, pack
 from .corpora import Corpus
-from .documents import joined, joined_text, spans
+from .documents import joined, joined_text, runs, spans
 from .parallel import ParallelSet, without
 from .subwords import Subwords, learned
 
-BUILDER = 1
+BUILDER = 2
+"""2: documents hold what stood together; official is only what has the pairs for it."""
+
 CARVED = 1_000
 """Validation pairs that are carved off training where a corpus has none, a tenth at most."""
+
+OFFICIAL_SHARE = 0.9
+"""Of the official number of training pairs: what has fewer is not the official training text, whatever its name."""
 
 TEST_DIGESTS = {
     "4bc3fa75b55b83ee78846d0e17c185bac1863c9e0334d9fd5bc2924ccce8bdfb": "newstest2014, en-de, 3,003 lines",
@@ -36,7 +41,8 @@ TEST_DIGESTS = {
 class Cut:
     """A slice of a corpus: `pairs` drawn by a seed of the task's own, None = all; `max_length` subwords on both sides.
 
-    `document`: consecutive pairs that are joined into one. `sets`: parts of names of training sets, joined by plus
+    `document`: consecutive pairs that are joined into one; then whole runs of so many are drawn, the last of which may
+    exceed `pairs`. `sets`: parts of names of training sets, joined by plus
     signs; empty = all. `vocabulary`: subwords of the joint vocabulary.
     """
 
@@ -76,12 +82,14 @@ def arrange(raw: Raw, corpus: Corpus, cut: Cut, place: DataPlace) -> Prepared:
     notes = []
     if dropped:
         notes.append(f"{dropped:,} training pairs left out: one side is empty or stands in a held-out set")
-    training = drawn(training, cut.pairs)
+    training = drawn(training, cut.pairs, cut.document)
     available = sum(map(len, raw.training))
     if cut.pairs is not None and cut.pairs < available - dropped:
-        notes.append(f"train: seeded slice of {cut.pairs:,} of {available - dropped:,} pairs")
+        slice_pairs = sum(map(len, training))
+        in_runs = f", in runs of {cut.document}" if cut.document > 1 else ""
+        notes.append(f"train: seeded slice of {slice_pairs:,} of {available - dropped:,} pairs{in_runs}")
     if raw.validation is None:
-        training, validation = carved(training)
+        training, validation = carved(training, cut.document)
         notes.append(f"no validation set of its own: {len(validation):,} training pairs validate")
     else:
         validation = raw.validation
@@ -94,9 +102,13 @@ def arrange(raw: Raw, corpus: Corpus, cut: Cut, place: DataPlace) -> Prepared:
     if kept < pairs:
         notes.append(f"{pairs - kept:,} training pairs are longer than {cut.max_length} subwords")
     if cut.document > 1:
-        notes.append(f"documents of {cut.document} consecutive sentences")
-    official = raw.official_training and raw.tests[0].digest() in TEST_DIGESTS
-    if not raw.official_training:
+        notes.append(f"documents of up to {cut.document} consecutive sentences")
+    trains_officially = raw.official_training and available >= OFFICIAL_SHARE * corpus.official_pairs
+    official = trains_officially and raw.tests[0].digest() in TEST_DIGESTS
+    if raw.official_training and not trains_officially:
+        least = f"{OFFICIAL_SHARE:.0%} of {corpus.official_pairs:,}"
+        notes.append(f"the official training sets are not whole: {available:,} pairs are here, fewer than {least}")
+    if not trains_officially:
         instead = f" instead of the {corpus.official_pairs:,} official ones" if corpus.official_pairs else ""
         notes.append(f"trained on {kept:,} pairs of {', '.join(each.name for each in training)}{instead}")
     splits = {"train": train, "subwords": pack([_bytes(subwords.model)], [0])}
@@ -113,28 +125,29 @@ def arrange(raw: Raw, corpus: Corpus, cut: Cut, place: DataPlace) -> Prepared:
     return Prepared(splits=splits, provenance=provenance)
 
 
-def drawn(sets: Sequence[ParallelSet], count: int | None) -> list[ParallelSet]:
-    """`count` pairs of all sets together, in their order; a smaller slice is a part of a larger one."""
-    total = sum(map(len, sets))
-    if count is None or count >= total:
+def drawn(sets: Sequence[ParallelSet], count: int | None, document: int = 1) -> list[ParallelSet]:
+    """`count` pairs of all sets together, in their order; a smaller slice is a part of a larger one.
+
+    Whole runs of `document` consecutive pairs are drawn, until there are `count` pairs or just more.
+    """
+    if count is None or count >= sum(map(len, sets)):
         return list(sets)
-    seed = axis_seed(use="translation slice")
-    # RandomState: numpy promises that this stream never changes
-    order = np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32]).permutation(total)
-    chosen = np.sort(order[:count])
-    return _picked(sets, chosen)
+    return _picked(sets, count, document, axis_seed(use="translation slice"))
 
 
-def carved(sets: Sequence[ParallelSet]) -> tuple[list[ParallelSet], ParallelSet]:
-    """Training without a seeded few pairs, and these as one validation set; no sentence is on both sides."""
-    total = sum(map(len, sets))
-    seed = axis_seed(use="translation validation")
-    order = np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32]).permutation(total)
-    chosen = _picked(sets, np.sort(order[: min(CARVED, total // 10)]))
+def carved(sets: Sequence[ParallelSet], document: int = 1) -> tuple[list[ParallelSet], ParallelSet]:
+    """Training without a seeded few pairs, and these as one validation set; no sentence is on both sides.
+
+    They are runs of `document` consecutive pairs, shorter where that would be more than a few.
+    """
+    count = min(CARVED, sum(map(len, sets)) // 10)
+    chosen = _picked(sets, count, max(min(document, count), 1), axis_seed(use="translation validation"))
+    firsts = np.cumsum([0, *map(len, chosen)]).tolist()
     validation = ParallelSet(
         name="validation",
         source=tuple(line for each in chosen for line in each.source),
         target=tuple(line for each in chosen for line in each.target),
+        gaps=frozenset(first + gap for first, each in zip(firsts, chosen, strict=False) for gap in (0, *each.gaps)),
     )
     return without(sets, [validation])[0], validation
 
@@ -149,7 +162,7 @@ def encoded_training(sets: Sequence[ParallelSet], subwords: Subwords, cut: Cut) 
         short = [at for at in range(len(source)) if most is None or max(len(source[at]), len(target[at])) <= most]
         source, target = [source[at] for at in short], [target[at] for at in short]
         kept += len(short)
-        documents = spans(source, target, cut.document)
+        documents = spans(source, target, cut.document, gaps=each.only(short).gaps)
         sides += interleaved(joined(source, documents), joined(target, documents))
     return pack(sides, [0] * (len(sides) // 2), towers=2), kept
 
@@ -161,7 +174,7 @@ def encoded(sets: Sequence[ParallelSet], subwords: Subwords, cut: Cut) -> tuple[
     labels: list[int] = []
     for number, each in enumerate(sets):
         source, target = subwords.encode(each.source), subwords.encode(each.target)
-        documents = spans(source, target, cut.document)
+        documents = spans(source, target, cut.document, gaps=each.gaps)
         ids += interleaved(joined(source, documents), joined(target, documents))
         lines = [joined_text(side, documents) for side in (each.source, each.target)]
         texts += interleaved(*([_bytes(line.encode()) for line in side] for side in lines))
@@ -187,17 +200,20 @@ def _bytes(content: bytes) -> Ids:
     return np.frombuffer(content, dtype=np.uint8).astype(np.uint16) + np.uint16(1)
 
 
-def _picked(sets: Sequence[ParallelSet], chosen: np.ndarray[Any, np.dtype[np.int64]]) -> list[ParallelSet]:
+def _picked(sets: Sequence[ParallelSet], count: int, document: int, seed: int) -> list[ParallelSet]:
+    """Runs of `document` consecutive pairs in a seeded order, as many as it takes for `count` pairs."""
+    starts = runs(sets, document)
+    sizes = np.diff(starts, append=sum(map(len, sets)))
+    # RandomState: numpy promises that this stream never changes
+    order = np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32]).permutation(len(starts))
+    enough = np.searchsorted(np.cumsum(sizes[order]), count) + 1 if count else 0
+    is_taken = np.zeros(len(starts), dtype=bool)
+    is_taken[order[:enough]] = True
+    chosen = np.flatnonzero(np.repeat(is_taken, sizes))
     picked = []
     first = 0
     for each in sets:
         inside = chosen[(chosen >= first) & (chosen < first + len(each))] - first
-        picked.append(
-            ParallelSet(
-                name=each.name,
-                source=tuple(each.source[at] for at in inside),
-                target=tuple(each.target[at] for at in inside),
-            )
-        )
+        picked.append(each.only(inside.tolist()))
         first += len(each)
     return picked

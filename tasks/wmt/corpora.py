@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -28,6 +29,24 @@ class Corpus:
     @property
     def languages(self) -> tuple[str, str]:
         return self.source, self.target
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        """Every set that some source trains on."""
+        names = (*self.official, *self.substitutes, *(self.sacrebleu or {}))
+        return tuple(name for name in dict.fromkeys(names) if name not in (*self.tests, self.validation))
+
+
+def mistaken(sets: str, names: Sequence[str]) -> str:
+    """What is wrong with parts of names, joined by plus signs, that are to choose among `names`; empty if nothing is.
+
+    >>> mistaken("news", ["books", "newstest"]), mistaken("", ["books"])
+    ('', '')
+    """
+    unknown = [part for part in sets.split("+") if not any(part and part in name for name in names)]
+    if not sets or not unknown:
+        return ""
+    return f"expected sets to join parts of {', '.join(names)} by plus signs, got {unknown[0]!r} in {sets!r}"
 
 
 NEWS_2008_2012 = (

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from itertools import pairwise
 
 import numpy as np
 
-from ..contract import Ids
+from ..contract import Ids, Whole
+from .parallel import ParallelSet
 
 MOST_TOKENS = 8_192
 
 
-def spans(sources: Sequence[Ids], targets: Sequence[Ids], size: int, most: int = MOST_TOKENS) -> list[range]:
+def runs(sets: Sequence[ParallelSet], size: int) -> Whole:
+    """Where each run of `size` pairs begins, counted over all sets; shorter ones end at a gap or at the end of a set.
+
+    >>> runs([ParallelSet(name="", source=tuple("abcdef"), target=tuple("ABCDEF"), gaps=frozenset({3}))], 2).tolist()
+    [0, 2, 3, 5]
+    """
+    starts = [np.zeros(0, dtype=np.int64)]
+    first = 0
+    for each in sets:
+        # alone, every pair is a run
+        bounds = sorted({0, len(each), *(each.gaps if size > 1 else ())})
+        starts += [np.arange(first + begin, first + end, size) for begin, end in pairwise(bounds)]
+        first += len(each)
+    return np.concatenate(starts)
+
+
+def spans(
+    sources: Sequence[Ids],
+    targets: Sequence[Ids],
+    size: int,
+    most: int = MOST_TOKENS,
+    gaps: Set[int] = frozenset(),
+) -> list[range]:
     """Which sentences make up each document: `size` in a row, fewer where either side would exceed `most` tokens.
 
-    A sentence that is longer by itself is a document of its own.
+    A sentence that is longer by itself is a document of its own; at each of `gaps` a new one begins.
 
     >>> import numpy as np
     >>> sides = [np.ones(3)] * 5
@@ -26,7 +50,7 @@ def spans(sources: Sequence[Ids], targets: Sequence[Ids], size: int, most: int =
     tokens = [0, 0]
     for at, (source, target) in enumerate(zip(sources, targets, strict=True)):
         joined = [tokens[0] + len(source), tokens[1] + len(target)]
-        if at > first and (at - first == size or max(joined) > most):
+        if at > first and (at - first == size or max(joined) > most or at in gaps):
             documents.append(range(first, at))
             first, joined = at, [len(source), len(target)]
         tokens = joined

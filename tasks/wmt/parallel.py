@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 
 from ...bench.errors import DataError
@@ -16,14 +16,25 @@ FOLDERS = ("wmt/newstest", "wmt/train", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSet:
-    """Sentence pairs in the order of their files."""
+    """Sentence pairs in the order of their files. `gaps`: places of pairs before which others have been left out."""
 
     name: str
     source: tuple[str, ...]
     target: tuple[str, ...]
+    gaps: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def only(self, places: Sequence[int]) -> ParallelSet:
+        """The pairs at these places, which ascend; where others were left out between two there is a gap."""
+        follow = enumerate(pairwise(places), start=1)
+        return ParallelSet(
+            name=self.name,
+            source=tuple(self.source[at] for at in places),
+            target=tuple(self.target[at] for at in places),
+            gaps=frozenset(new for new, (before, at) in follow if at != before + 1 or at in self.gaps),
+        )
 
     def digest(self) -> str:
         """SHA-256 over both sides: the same whichever file names and line ends they came with."""
@@ -103,10 +114,10 @@ def without(training: Sequence[ParallelSet], held_out: Sequence[ParallelSet]) ->
     targets = {line for each in held_out for line in each.target}
     kept = []
     for each in training:
-        pairs = [
-            (s, t)
-            for s, t in zip(each.source, each.target, strict=True)
+        places = [
+            at
+            for at, (s, t) in enumerate(zip(each.source, each.target, strict=True))
             if s.strip() and t.strip() and s not in sources and t not in targets
         ]
-        kept.append(ParallelSet(name=each.name, source=tuple(s for s, _ in pairs), target=tuple(t for _, t in pairs)))
+        kept.append(each.only(places))
     return kept, sum(map(len, training)) - sum(map(len, kept))

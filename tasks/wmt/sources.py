@@ -1,10 +1,10 @@
-"""Translation sources: every way to the sentence pairs of a corpus, in the order in which they are tried."""
+"""Translation sources: every way to the pairs of a shared task, in the order in which they are tried."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,7 @@ from ..prepared import Prepared, prepare
 from ..sources import TFDS
 from .arrange import BUILDER, Cut, Raw, arrange
 from .corpora import Corpus
-from .parallel import PairOfFiles, ParallelSet, found, sets_in
-
-HELD_OUT = ("test", "valid", "val", "dev")
+from .parallel import PairOfFiles, ParallelSet, found
 
 
 def sources(task: str, corpus: Corpus, cut: Cut) -> tuple[Source, ...]:
@@ -35,6 +33,7 @@ class PlainText:
     """Files `SET.L1-L2.{L1,L2}` in wmt/newstest and wmt/train under the data root.
 
     The official training sets are used where all of them are there, and then alone; else the substitutes that are.
+    Training sets that are named, by `sets`, are used of either, and are never the official ones.
     """
 
     task: str
@@ -76,15 +75,16 @@ class PlainText:
             )
             return arrange(raw, self.corpus, self.cut, place)
 
-        identity = _identity("plain parallel text", files, self.corpus, self.cut)
-        return prepare(place, self.task, identity, build)
+        return prepare(place, self.task, identity("plain parallel text", files, self.corpus, self.cut), build)
 
     def _is_official(self, place: DataPlace) -> bool:
         official = self.corpus.official
-        return bool(official) and all(self._found(place, name) for name in official)
+        return bool(official) and not self.cut.sets and all(self._found(place, name) for name in official)
 
     def _training(self, place: DataPlace) -> list[PairOfFiles]:
         names = self.corpus.official if self._is_official(place) else self.corpus.substitutes
+        if self.cut.sets:
+            names = (*self.corpus.official, *self.corpus.substitutes)
         return [pair for name in names if self.cut.takes(name) for pair in self._found(place, name)]
 
     def _tests(self, place: DataPlace) -> list[PairOfFiles]:
@@ -97,62 +97,6 @@ class PlainText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
-    """A folder of a person's own parallel text; sets called test, valid, val or dev are held out, all others train."""
-
-    task: str
-    path: Path
-    corpus: Corpus
-    cut: Cut
-
-    def availability(self, place: DataPlace) -> Availability:
-        training, held_out = self._sets(place)
-        ready = bool(training) and any(_is_test(name) for name in held_out)
-        return Availability(
-            source="folder of parallel text",
-            fidelity="surrogate",
-            ready=ready,
-            detail=f"{self._root(place)}: {', '.join([*training, *held_out]) or 'no set of these languages'}",
-            advice="put SET.L1 and SET.L2, one sentence a line, there; a set called test is needed",
-        )
-
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
-        availability = self.availability(place)
-        if not availability.ready:
-            return Unavailable(reason=f"{availability.detail}; {availability.advice}")
-        root = self._root(place)
-        training, held_out = self._sets(place)
-        pairs = {name: found(root, name, self.corpus.languages)[0] for name in [*training, *held_out]}
-        files = {
-            path.name: file_checksum(place, self.task, path)
-            for pair in pairs.values()
-            for path in (pair.source, pair.target)
-        }
-
-        def build() -> Prepared:
-            validation = [pairs[name] for name in held_out if not _is_test(name)]
-            raw = Raw(
-                source=f"{root.name}/",
-                files=files,
-                training=[pairs[name].read() for name in training],
-                validation=validation[0].read() if validation else None,
-                tests=[pairs[name].read() for name in held_out if _is_test(name)],
-                official_training=False,
-            )
-            return arrange(raw, self.corpus, self.cut, place)
-
-        return prepare(place, self.task, _identity("folder", files, self.corpus, self.cut), build)
-
-    def _root(self, place: DataPlace) -> Path:
-        return place.root / self.path.expanduser()
-
-    def _sets(self, place: DataPlace) -> tuple[list[str], list[str]]:
-        names = sets_in(self._root(place), self.corpus.languages)
-        held_out = [name for name in names if name.lower().startswith(HELD_OUT)]
-        return [name for name in names if name not in held_out and self.cut.takes(name)], held_out
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
     """TFDS `wmt*_translate`, prepared as array_record or parquet; never downloaded here."""
 
@@ -161,12 +105,25 @@ class Records:
     cut: Cut
 
     def availability(self, place: DataPlace) -> Availability:
-        return self._tfds().availability(place)
+        way = self._tfds().availability(place)
+        unfit = self._unfit()
+        return replace(way, ready=False, detail=unfit, advice="use plain parallel text") if unfit else way
+
+    def _unfit(self) -> str:
+        """Why TFDS cannot give such a slice; empty where it can."""
+        if self.cut.sets:
+            return f"TFDS {self.corpus.tfds} has one training set, of which sets={self.cut.sets} cannot choose parts"
+        if self.cut.document > 1:
+            return f"TFDS shuffles the pairs of {self.corpus.tfds}, so document={self.cut.document} finds no neighbours"
+        return ""
 
     def _tfds(self) -> TFDS:
         return TFDS(task=self.task, dataset=self.corpus.tfds, read=_never, estimate="minutes for millions of pairs")
 
     def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+        unfit = self._unfit()
+        if unfit:
+            return Unavailable(reason=unfit)
         folder = self._tfds().folder(place)
         if folder is None or importlib.util.find_spec("tensorflow_datasets") is None:
             return Unavailable(reason=f"no TFDS {self.corpus.tfds} prepared as array_record, or no extra `tfds`")
@@ -190,7 +147,7 @@ class Records:
             )
             return arrange(raw, self.corpus, self.cut, place)
 
-        return prepare(place, self.task, _identity("tfds", files, self.corpus, self.cut), build)
+        return prepare(place, self.task, identity("tfds", files, self.corpus, self.cut), build)
 
     def _rows(self, rows: Any, split: str) -> ParallelSet:
         texts = [(_text(row, self.corpus.source), _text(row, self.corpus.target)) for row in rows]
@@ -210,8 +167,8 @@ class TestSets:
         return Availability(
             source="sacreBLEU's test sets",
             fidelity="surrogate",
-            ready=known and self._is_downloaded(),
-            detail=", ".join(self._wanted()),
+            ready=known and bool(self._training()) and self._is_downloaded(),
+            detail=", ".join(self._wanted()) if known else "sacreBLEU is not installed",
             advice=f"attnbench data get {self.task}" if known else "pip install 'attnbench[translation]'",
             estimate="some 10 MB to download",
         )
@@ -222,10 +179,10 @@ class TestSets:
         if place.offline and not self._is_downloaded():
             return Unavailable(reason="no test sets of sacreBLEU are here, and --offline forbids a download")
         wanted = self._wanted()
-        training = [name for name in wanted if name not in (*self.corpus.tests, self.corpus.validation)]
-        training = [name for name in training if self.cut.takes(name)]
+        training = self._training()
         if not training:
-            return Unavailable(reason="sacreBLEU has no set of this pair that is older than its test set")
+            chosen = f" and is one of sets={self.cut.sets}" if self.cut.sets else ""
+            return Unavailable(reason=f"sacreBLEU has no set of this pair that is older than its test set{chosen}")
         try:
             pairs = {name: self._files(name, wanted[name]) for name in wanted}
         # sacreBLEU ends the process where a download fails
@@ -248,7 +205,7 @@ class TestSets:
             )
             return arrange(raw, self.corpus, self.cut, place)
 
-        return prepare(place, self.task, _identity("sacrebleu", files, self.corpus, self.cut), build)
+        return prepare(place, self.task, identity("sacrebleu", files, self.corpus, self.cut), build)
 
     def _wanted(self) -> dict[str, str]:
         """Sets that sacreBLEU has for this direction: our name → its name."""
@@ -257,6 +214,10 @@ class TestSets:
         direction = "-".join(self.corpus.languages)
         known = self.corpus.sacrebleu or {}
         return {name: its for name, its in known.items() if its in DATASETS and direction in DATASETS[its].langpairs}
+
+    def _training(self) -> list[str]:
+        held_out = (*self.corpus.tests, self.corpus.validation)
+        return [name for name in self._wanted() if name not in held_out and self.cut.takes(name)]
 
     def _is_downloaded(self) -> bool:
         from sacrebleu.utils import SACREBLEU_DIR
@@ -272,17 +233,14 @@ class TestSets:
         return PairOfFiles(name=name, source=Path(source), target=Path(references[0]))
 
 
-def _is_test(name: str) -> bool:
-    return name.lower().startswith("test")
-
-
 def _text(row: Mapping[str, Any], language: str) -> str:
     value = row[language]
     # a line end inside a sentence would make two of it
     return " ".join((value.decode() if isinstance(value, bytes) else str(value)).split("\n"))
 
 
-def _identity(source: str, files: dict[str, str], corpus: Corpus, cut: Cut) -> dict[str, object]:
+def identity(source: str, files: dict[str, str], corpus: Corpus, cut: Cut) -> dict[str, object]:
+    """What prepared pairs are known by in the cache."""
     return {
         "source": source,
         "files": files,

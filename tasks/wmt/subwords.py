@@ -38,18 +38,23 @@ class Subwords:
         return [np.array([*ids, END], dtype=np.uint16) for ids in self._processor.encode(list(lines))]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; what comes after END, and padding, is no text."""
+        """The text of ids; what comes after END, and padding, is no text.
+
+        Neither is an id past the last subword: a model has as many rows as its preset says, and may put out any.
+        """
         inside: list[int] = []
+        count = len(self)
         for each in map(int, ids):
             if each == END:
                 break
-            if each not in (PADDING, BEGIN):
+            if each not in (PADDING, BEGIN) and each < count:
                 inside.append(each)
         return str(self._processor.decode(inside))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The subwords of ids as text; a word begins with "▁"."""
-        return [str(self._processor.id_to_piece(int(each))) for each in ids]
+        """The subwords of ids as text, "?" for an id past the last one; a word begins with "▁"."""
+        count = len(self)
+        return [str(self._processor.id_to_piece(each)) if each < count else "?" for each in map(int, ids)]
 
     def encode_words(self, words: Sequence[str]) -> tuple[Ids, list[int]]:
         """Ids of words that are separated already, END last; and for each id the place of its word, -1 for END.

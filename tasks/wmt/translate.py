@@ -23,13 +23,15 @@ from ..translation import (
     SentencePairs,
     Translation,
     TranslationRecipe,
+    bleu_metric,
     untrained,
 )
-from .alignments import aligned_pairs
+from .alignments import aligned_pairs, alignment_files
 from .arrange import Cut, text_bytes, texts
-from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018, Corpus
+from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018, Corpus, mistaken
 from .documents import MOST_TOKENS
-from .sources import Folder, sources
+from .folder import Folder
+from .sources import sources
 from .subwords import BEGIN, END, Subwords
 
 MOST_IDS = 2**16
@@ -68,6 +70,10 @@ class ParallelTask(Task):
         self.where = tuple(kind for kind in KINDS if kind in where.split("+"))
         if set(where.split("+")) - set(KINDS):
             raise SelectionError(f"expected where to join some of {', '.join(KINDS)} by plus signs, got {where!r}")
+        # what a folder holds is not known before it is read
+        wrong = mistaken(sets, self.corpus.training) if self.corpus.training else ""
+        if wrong:
+            raise SelectionError(wrong)
 
     def recipe(self, preset: Spec) -> TranslationRecipe:
         recipe = super().recipe(preset)
@@ -87,6 +93,10 @@ class ParallelTask(Task):
     def availability(self, place: DataPlace) -> list[Availability]:
         return [source.availability(place) for source in self.sources(self.cut(TranslationRecipe()))]
 
+    def tests(self, place: DataPlace) -> tuple[str, ...]:
+        """Names of the test sets, the one that ranks first."""
+        return self.corpus.tests
+
     def cut(self, recipe: TranslationRecipe) -> Cut:
         return Cut(
             vocabulary=recipe.vocabulary,
@@ -98,6 +108,7 @@ class ParallelTask(Task):
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
         assert isinstance(recipe, TranslationRecipe)
+        bleu_metric(self.corpus.target)  # what cannot be judged here is said before it is trained
         prepared = first_of(self.sources(self.cut(recipe)), place, self.name)
         notes = list(prepared.provenance.notes)
         subwords = Subwords(text_bytes(prepared.splits["subwords"].tokens))
@@ -117,7 +128,8 @@ class ParallelTask(Task):
         if test.cut(recipe.length):
             notes.append(f"{test.cut(recipe.length):,} test pairs are cut at {recipe.length:,} subwords")
         counts = prepared.provenance.counts | {"validation": len(validation), "test": len(test)}
-        provenance = replace(prepared.provenance, counts=counts, notes=tuple(notes))
+        files = prepared.provenance.files | alignment_files(place, self.name, *self.corpus.languages)
+        provenance = replace(prepared.provenance, files=files, counts=counts, notes=tuple(notes))
         return Dataset(train=train, validation=validation, test=test, provenance=provenance)
 
     def _test(self, prepared: Prepared, subwords: Subwords, place: DataPlace) -> JudgedPairs:
@@ -127,7 +139,7 @@ class ParallelTask(Task):
             indices=np.arange(len(split)),
             sources=tuple(texts(written, 0)),
             references=tuple(texts(written, 1)),
-            sets=self.corpus.tests,
+            sets=self.tests(place),
             language=self.corpus.target,
             decode=subwords.decode,
             pieces=subwords.pieces,
@@ -213,11 +225,17 @@ class Parallel(ParallelTask):
         sets: str = "",
         where: str = "encoder+decoder+cross",
     ):
-        super().__init__(pairs=pairs, max_length=max_length, document=document, sets=sets, where=where)
         self.path = path
         self.corpus = Corpus(source=source, target=target, tests=("test",))
+        super().__init__(pairs=pairs, max_length=max_length, document=document, sets=sets, where=where)
 
     def sources(self, cut: Cut) -> tuple[Source, ...]:
+        return (self._folder(cut),)
+
+    def tests(self, place: DataPlace) -> tuple[str, ...]:
+        return self._folder(self.cut(TranslationRecipe())).tests(place)
+
+    def _folder(self, cut: Cut) -> Folder:
         if not (self.path and self.corpus.source and self.corpus.target):
             raise SelectionError("expected parallel[path=FOLDER,source=de,target=en], the folder under the data root")
-        return (Folder(task=self.name, path=Path(self.path), corpus=self.corpus, cut=cut),)
+        return Folder(task=self.name, path=Path(self.path), corpus=self.corpus, cut=cut)
