@@ -6,21 +6,23 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ..tasks.translation import KINDS
 from . import wording
 from .board import Board, Column, Entry, Footnote, Row
+from .cell import REFERENCE
 from .frame import Frame
 from .question import Question
 from .record import Outcome
 from .runs import Run, newest
 
-KINDS = ("encoder", "decoder", "cross")
-
-_FIGURES: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
-    ("sparsity", "zeros", "share of allowed weights that are exactly zero", wording.percent),
-    ("null_rate", "null", "share of queries that attend to nothing", wording.percent),
-    ("entropy", "entropy", "entropy of the weights; 1 is uniform", "{:.2f}".format),
+_FIGURES: tuple[tuple[str, str, str, Callable[[float], str], dict[str, Any]], ...] = (
+    ("sparsity", "zeros", "share of allowed weights that are exactly zero", wording.percent, {}),
+    ("block_sparsity", "zero 16 × 16", "share of 16 × 16 blocks without any positive weight", wording.percent,
+     {"block": 16}),
+    ("null_rate", "null", "share of queries that attend to nothing", wording.percent, {}),
+    ("entropy", "entropy", "entropy of the weights; 1 is uniform", "{:.2f}".format, {}),
     ("head_diversity", "head diversity", "how far the heads of a layer look apart, in nats; 0 is alike",
-     "{:.3f}".format),
+     "{:.3f}".format, {}),
 )  # fmt: skip
 
 _HOWS = ("best head", "averaged weights")
@@ -46,14 +48,16 @@ def footnotes_of_attentions(boards: Sequence[Board]) -> Iterator[Footnote]:
         yield Footnote(
             topic="attention",
             text="means over layers and heads on test pairs with the target given; diversity is the generalised "
-            "Jensen-Shannon divergence between the heads of a layer, over queries that two heads or more answer",
+            "Jensen-Shannon divergence between the heads of a layer, over queries that two heads or more answer; where "
+            f"the task names only some kinds (`where`), the others are {REFERENCE}'s",
         )
     if any(column.name == "best_head" for board in boards for column in board.columns):
         yield Footnote(
             topic="AER",
             text="alignment error rate of cross attention with the target given; the best head is chosen on the "
             "sentences that it is shown for; shifted: by the step whose input, not output, is the word; diagonal: "
-            "links at the same share of both sentences, what an aligner must beat",
+            "links at the same share of both sentences, what an aligner must beat; layers and heads are counted from "
+            "0, in published tables from 1",
         )
 
 
@@ -62,13 +66,15 @@ def _by_kind(frame: Frame, question: Question, grouped: dict[str, list[Run]]) ->
         Column(name="attention", title="attention", importance=0, description="where in the model"),
         *(
             Column(name=name, title=title, importance=at + 1, description=description)
-            for at, (name, title, description, _) in enumerate(_FIGURES)
+            for at, (name, title, description, _, _) in enumerate(_FIGURES)
         ),
     )
     rows = []
     for variant, runs in grouped.items():
         for kind in KINDS:
-            entries = [_mean(frame, runs, name, words, attention=kind) for name, _, _, words in _FIGURES]
+            entries = [
+                _mean(frame, runs, name, words, attention=kind, **where) for name, _, _, words, where in _FIGURES
+            ]
             if any(entry.text for entry in entries):
                 rows.append(Row(name=variant, entries=(Entry(text=kind), *entries)))
     return _board(question, "attention", "What attention does, by kind", columns, rows)

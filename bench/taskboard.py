@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from . import wording
 from .attentions import boards_of_attentions, footnotes_of_attentions, lowest_error
@@ -125,11 +125,11 @@ def _row(name: str, frame: Frame, trials: Trials | None, timing: Timing | None, 
         "verdict": proven,
         "step_time": _step_time(timing, facts),
         "memory": _memory(name, frame, rows, facts),
-        "sparsity": _share(frame, rows, "sparsity"),
-        "block_sparsity": _share(frame, rows, "block_sparsity", block=64),
-        "null_rate": _share(frame, rows, "null_rate"),
-        "perplexity": _mean(frame.values("perplexity", rows, split="test"), 1),
-        "diversity": _mean(frame.values("head_diversity", rows), 3),
+        "sparsity": _mean(_overall(frame, rows, "sparsity"), wording.percent),
+        "block_sparsity": _mean(_overall(frame, rows, "block_sparsity", block=64), wording.percent),
+        "null_rate": _mean(_overall(frame, rows, "null_rate"), wording.percent),
+        "perplexity": _mean(frame.values("perplexity", rows, split="test"), "{:,.1f}".format),
+        "diversity": _mean(_overall(frame, rows, "head_diversity"), "{:.3f}".format),
         "alignment": _alignment(frame, rows),
         "frontier": _frontier(name, facts),
         "dividend": _dividend(frame, rows, timing),
@@ -202,20 +202,21 @@ def _memory(name: str, frame: Frame, rows: Rows, facts: Facts) -> Entry:
     return Entry(text=wording.memory(times), value=times)
 
 
-def _share(frame: Frame, rows: Rows, name: str, **where: object) -> Entry:
-    found = frame.values(name, rows, **where)
-    if not found:
-        return Entry()
-    mean = math.fsum(found) / len(found)
-    return Entry(text=wording.percent(mean), value=mean, low=min(found), high=max(found))
+def _overall(frame: Frame, rows: Rows, name: str, **where: object) -> list[float]:
+    """The finite values of what the variant does, one a Record; one kind of attention by itself may be softmax's."""
+    found = []
+    for at in rows:
+        measured = [m for m in frame.numbers.of(at).get(name, ()) if "attention" not in m.where]
+        found += [m.value for m in measured if where.items() <= m.where.items() and math.isfinite(m.value)][:1]
+    return found
 
 
-def _mean(found: list[float], digits: int) -> Entry:
+def _mean(found: list[float], words: Callable[[float], str]) -> Entry:
     """Over seeds, from the lowest to the highest."""
     if not found:
         return Entry()
     mean = math.fsum(found) / len(found)
-    return Entry(text=f"{mean:,.{digits}f}", value=mean, low=min(found), high=max(found))
+    return Entry(text=words(mean), value=mean, low=min(found), high=max(found))
 
 
 def _alignment(frame: Frame, rows: Rows) -> Entry:

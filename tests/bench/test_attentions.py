@@ -18,6 +18,8 @@ def figures(zeros: dict[str, float], errors: tuple[float, float, float, float]) 
         for kind, share in zeros.items()
         for m in (
             Measurement.of("sparsity", share, attention=kind),
+            Measurement.of("block_sparsity", 0.98, attention=kind, block=64),
+            Measurement.of("block_sparsity", share / 2, attention=kind, block=16),
             Measurement.of("head_diversity", share / 2, attention=kind),
             Measurement.of("sparsity", 0.99, attention=kind, layer=0),
         )
@@ -57,11 +59,13 @@ def texts(part: Board) -> list[list[str]]:
 
 def test_kinds_of_attention_stand_in_a_table_of_their_own(world) -> None:
     part = next(part for part in board(world).parts if part.title == "What attention does, by kind")
-    assert [c.name for c in part.columns] == ["attention", "sparsity", "null_rate", "entropy", "head_diversity"]
+    assert [c.title for c in part.columns] == [
+        "attention", "zeros", "zero 16 × 16", "null", "entropy", "head diversity",
+    ]  # fmt: skip
     assert texts(part)[:3] == [
-        ["rela", "encoder", "20 %", "", "", "0.100"],
-        ["rela", "decoder", "50 %", "", "", "0.250"],
-        ["rela", "cross", "80 %", "", "", "0.400"],
+        ["rela", "encoder", "20 %", "10 %", "", "", "0.100"],
+        ["rela", "decoder", "50 %", "25 %", "", "", "0.250"],
+        ["rela", "cross", "80 %", "40 %", "", "", "0.400"],
     ]
     assert [row.name for row in part.unranked] == ["rela"] * 3 + ["softmax"] * 3 + ["untrained"] * 3
 
@@ -82,6 +86,12 @@ def test_the_board_itself_shows_the_whole_model_and_its_lowest_error(world) -> N
     at = {column.name: place for place, column in enumerate(found.columns)}
     row = next(row for row in found.unranked if row.name == "softmax")
     assert [row.entries[at[name]].text for name in ("sparsity", "diversity", "alignment")] == ["50 %", "0.250", "0.400"]
+
+
+def test_the_notes_say_from_where_layers_are_counted_and_whose_the_other_kinds_are(world) -> None:
+    notes = {note.topic: note.text for note in board(world).footnotes}
+    assert "layers and heads are counted from 0" in notes["AER"]
+    assert "the others are softmax's" in notes["attention"]
 
 
 def test_seeds_are_averaged_and_then_no_single_head_is_named(world) -> None:

@@ -208,6 +208,20 @@ def test_what_attention_does_is_a_mean_over_seeds(bench) -> None:
     assert entry(found, "softmax", "block_sparsity").value == 0.125
 
 
+def test_figures_of_one_kind_of_attention_are_not_shown_as_the_variants(bench) -> None:
+    b = bench()
+    names = ("sparsity", "null_rate", "head_diversity")
+    kinds = [Measurement.of(name, 0.25, attention="encoder") for name in names]
+    kinds.append(Measurement.of("block_sparsity", 0.25, attention="encoder", block=64))
+    b.train("softmax", [0.6] * 3, more=[*kinds, *(Measurement.of(name, 0.5) for name in names)])
+    # it has no weights of its own: what the encoder does is softmax's doing
+    b.train("linformer", [0.6] * 3, more=kinds)
+    found = board(b)
+    columns = ("sparsity", "null_rate", "diversity", "block_sparsity")
+    assert [entry(found, "linformer", name) for name in columns] == [Entry()] * 4
+    assert [entry(found, "softmax", name).value for name in columns] == [0.5, 0.5, 0.5, None]
+
+
 def test_trivial_baselines_stand_apart_with_their_binomial_interval(bench) -> None:
     b = three(bench)
     b.add(b.cell("majority", lane="baseline"), [Measurement.of("accuracy", 0.5, split="test", examples=1000)])
