@@ -60,7 +60,8 @@ def inspected_example(trained: Trained, dataset: Dataset, example: int, device: 
     name = f"test example {example}"
     if isinstance(test, JudgedPairs) and isinstance(trained.model, Transformer):
         index = int(test.indices[example])
-        source, target = test.split.sequence(index, 0).tolist(), test.split.sequence(index, 1).tolist()
+        # as far as the model reads, as in its training
+        source, target = (test.split.sequence(index, side)[: trained.recipe.length].tolist() for side in (0, 1))
         text = test.sources[index], test.references[index]
         return Inspected(name=name, text=text, views=_translation(trained.model, test, source, target, device))
     kind = kind_of(trained.task.problem(), trained.recipe)
@@ -75,11 +76,14 @@ def inspected_example(trained: Trained, dataset: Dataset, example: int, device: 
 def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device: torch.device) -> Inspected:
     """A sentence of one's own and what the model makes of it: a translation, or the likeliest text after it.
 
-    Raises SelectionError for a model that classifies, and for no text at all.
+    Raises SelectionError for a model that classifies, for no text at all, and for one that is not UTF-8.
     """
     test, model = dataset.test, trained.model
     if not sentence:
         raise SelectionError("expected a text of at least one byte, got none")
+    # bytes of the command line that are no UTF-8 arrive as lone surrogates
+    if any("\ud800" <= letter <= "\udfff" for letter in sentence):
+        raise SelectionError(f"expected a text in UTF-8, got {sentence[:40]!a}; convert it first, as iconv does")
     if isinstance(model, Decoder) and isinstance(test, Windows):
         return _continued(model, test, sentence, device)
     if not isinstance(test, JudgedPairs) or not isinstance(model, Transformer):

@@ -31,8 +31,8 @@ def named(ids):
     return [f"w{int(each)}" for each in ids]
 
 
-def dataset():
-    split = pack([SOURCE, TARGET], [0], towers=2)
+def dataset(source=SOURCE, target=TARGET):
+    split = pack([source, target], [0], towers=2)
     test = JudgedPairs(
         split=split,
         indices=np.arange(1),
@@ -75,6 +75,15 @@ def test_each_attention_is_shown_between_the_tokens_that_it_is_between():
     assert by_place["decoder", 0].keys == ("1 w2", "2 w8", "3 w9")
     weights = observed(model.model, SOURCE, TARGET, CPU)
     np.testing.assert_array_equal(by_place["cross", 1].weights, weights["cross"][1])
+
+
+def test_a_pair_is_cut_to_what_the_model_reads():
+    long = np.array([*[5] * 30, 3], dtype=np.uint16)
+    for source, target in ((long, TARGET), (SOURCE, long)):
+        shown = inspected_example(trained(), dataset(source, target), 0, CPU)
+        cross = next(each for each in shown.views if each.attention == "cross")
+        expected = min(len(target), RECIPE.length), min(len(source), RECIPE.length)
+        assert (len(cross.queries), len(cross.keys)) == cross.weights.shape[1:] == expected
 
 
 def test_a_sentence_of_ones_own_is_translated_and_shown():
@@ -137,6 +146,13 @@ def test_a_text_of_ones_own_is_gone_on_with():
         first = int(model.model(torch.tensor([ids]))[0, -1].argmax())
     assert shown.text[1].encode(errors="replace")[:1] in (bytes([first]), "\ufffd".encode()[:1])
     assert len(inspected_sentence(model, data, "Ruh" * 10, CPU).views[0].keys) == 12, "as far as the context goes"
+
+
+def test_a_text_that_is_no_utf_8_is_refused():
+    # what Python makes of the byte FF on the command line
+    for model, data in ((trained(), dataset()), reader()):
+        with pytest.raises(SelectionError, match=r"in UTF-8, got 'w5 .udcff'"):
+            inspected_sentence(model, data, "w5 \udcff", CPU)
 
 
 def test_the_picture_has_every_weight_that_is_not_zero_at_its_tokens():
