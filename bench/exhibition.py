@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from .board import Board
 from .cell import REFERENCE
@@ -24,7 +24,7 @@ from .trials import Predictions
 from .yardstick import Yardstick, yardstick_of
 
 HEAD_QUANTITIES = ("sparsity", "null_rate", "entropy", "attention_distance")
-SHOWN_NUMBERS = 12
+SHOWN_NUMBERS = 30
 
 _PLACES = {name: at for at, name in enumerate(QUANTITIES)}
 
@@ -179,14 +179,20 @@ def _sources(frame: Frame, runs: Sequence[Run]) -> Iterator[Source]:
 
 
 def _numbers(frame: Frame, at: int) -> list[str]:
-    found: list[str] = []
+    """Those of a whole model; those of one kind of attention stand in a table of their own."""
     measured = frame.numbers.of(at)
-    for name in sorted(measured.keys() & QUANTITIES.keys(), key=_PLACES.__getitem__):
-        for measurement in measured[name]:
-            split, block = measurement.where.get("split", ""), measurement.where.get("block")
-            of_block = f" of {block} × {block}" if block else ""
-            found.append(f"{name}{of_block}{' ' if split else ''}{split} {measurement.value:.6g}")
-    return found[:SHOWN_NUMBERS]
+    names = sorted(measured.keys() & QUANTITIES.keys(), key=_PLACES.__getitem__)
+    whole = [m for name in names for m in measured[name] if "attention" not in m.where]
+    return [f"{' '.join([m.name, *_told_apart(m.where)])} {m.value:.6g}" for m in whole[:SHOWN_NUMBERS]]
+
+
+def _told_apart(where: Mapping[str, Any]) -> Iterator[str]:
+    """What tells measurements of one name apart, in words."""
+    if block := where.get("block"):
+        yield f"of {block} × {block}"
+    yield from (str(where[key]) for key in ("split", "set", "how") if key in where)
+    if where.get("shift"):
+        yield "shifted"
 
 
 def _commands(question: Question, runs: Sequence[Run]) -> dict[str, str]:

@@ -97,6 +97,37 @@ def test_every_row_says_how_to_measure_it_again(world) -> None:
     assert "accuracy test 0.6" in found.sources[-1].numbers
 
 
+def test_numbers_of_a_translation_model_say_what_tells_them_apart(bench) -> None:
+    b = bench(task="wmt14-en-de")
+    attention = ("sparsity", "null_rate", "entropy", "head_diversity")
+    sets = [
+        Measurement.of(name, value, split="test", set=of)
+        for of, value in (("news", 2.2), ("pictures", 25.6)) for name in ("bleu", "chrf")
+    ]  # fmt: skip
+    errors = [
+        Measurement.of("alignment_error_rate", 0.1 * (1 + 2 * shift + at), how=how, shift=shift, of_layer=0)
+        for shift in (False, True) for at, how in enumerate(("best head", "averaged weights"))
+    ]  # fmt: skip
+    errors.insert(2, Measurement.of("alignment_error_rate", 0.745, how="diagonal"))
+    training = ("best_step", "steps", "parameters", "extra_parameters", "train_seconds", "decode_tokens_per_second")
+    b.add(b.cell("softmax"), [
+        *sets, *(Measurement.of("loss", 4.0, split=split) for split in ("test", "validation")),
+        *(Measurement.of(name, 7) for name in training),
+        *(Measurement.of(name, 0.5, attention=kind) for kind in ("encoder", "cross") for name in attention),
+        *(Measurement.of(name, 0.25) for name in attention), *errors,
+        Measurement.of("block_sparsity", 0.125, block=16),
+    ])  # fmt: skip
+    (source,) = exhibit(b).sources
+    assert source.numbers == (
+        "bleu test news 2.2", "bleu test pictures 25.6", "chrf test news 2.2", "chrf test pictures 25.6",
+        "alignment_error_rate best head 0.1", "alignment_error_rate averaged weights 0.2",
+        "alignment_error_rate diagonal 0.745", "alignment_error_rate best head shifted 0.3",
+        "alignment_error_rate averaged weights shifted 0.4", "loss test 4", "loss validation 4",
+        *(f"{name} 7" for name in training),
+        "sparsity 0.25", "block_sparsity of 16 × 16 0.125", "null_rate 0.25", "entropy 0.25", "head_diversity 0.25",
+    )  # fmt: skip
+
+
 def test_lengths_that_pay_are_marked(bench) -> None:
     b = bench()
     for length, factor in ((256, 2.0), (1024, 0.5)):
