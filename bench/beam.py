@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -41,7 +42,7 @@ def beam_search(
     Rows of `state`, one per sequence, are its tensors' first dimension. At each step the `beam` likeliest unfinished
     hypotheses of a sequence live on; one that ends is finished where it is among the `beam` likeliest of all. A
     sequence stops with `beam` finished ones, or when none that lives can score higher; at its limit all that live must
-    end.
+    end. Where nothing can end, as with logits that are no numbers, the output is empty and its score -inf.
     """
     count = len(limits)
     finished: list[list[Hypothesis]] = [[] for _ in range(count)]
@@ -84,7 +85,8 @@ def beam_search(
         past = tokens.flatten(0, 1)[rows.flatten()].view(len(going), beam, length)
         tokens = torch.cat([past, token[..., None]], dim=2)
         at = [at[place] for place in going]
-    return [max(done, key=lambda each: each.score) for done in finished]
+    nothing = Hypothesis(tokens=(), log_probability=-math.inf, score=-math.inf)
+    return [max(done, key=lambda each: each.score, default=nothing) for done in finished]
 
 
 def _finish(

@@ -104,6 +104,19 @@ def test_a_sequence_is_searched_the_same_alone_and_among_others():
         assert alone[0].tokens == together[number].tokens
 
 
+def test_where_nothing_is_a_number_the_output_is_empty_and_that_of_others_as_ever():
+    table = Table(sequences=2, length=4, seed=3)
+
+    def step(tokens, state):
+        found, after = table.step(tokens, state)
+        return torch.where((state[0] == 1)[:, None], torch.nan, found), after
+
+    options = {"begin": BEGIN, "end": END, "beam": 3, "alpha": 0.6}
+    sound, broken = beam_search(step, table.start(), torch.tensor([4, 4]), **options)
+    assert sound == beam_search(table.step, (torch.tensor([0]), None), torch.tensor([4]), **options)[0]
+    assert (broken.tokens, broken.log_probability, broken.score) == ((), -torch.inf, -torch.inf)
+
+
 def test_greedy_takes_the_likeliest_token_until_the_end_or_the_limit():
     table, limits = Table(sequences=8, length=5, seed=5), [5, 5, 5, 5, 5, 3, 1, 2]
     found = greedy_search(table.step, table.start(), torch.tensor(limits), begin=BEGIN, end=END)

@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from attnbench.bench.aggregate import corpus_score, sound_statistics
+from attnbench.bench.bleu import scored
 from attnbench.bench.cell import Cell
 from attnbench.bench.cli.inspect import inspect
 from attnbench.bench.digest import digest_of_cell
@@ -79,6 +80,16 @@ def test_copying_is_a_baseline_on_the_same_sentences(desk):
     folder = desk.place.root / "mine"
     source, target = ((folder / f"test.{side}").read_text(encoding="utf-8").split("\n")[:-1] for side in ("en", "de"))
     assert record.first("bleu", split="test").value == sacrebleu.corpus_bleu(source, [target]).score
+
+
+def test_a_baseline_is_scored_once_and_has_neither_loss_nor_speed(desk, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        "attnbench.bench.kinds.translation.scored", lambda *lines: calls.append(lines) or scored(*lines)
+    )
+    record = done(desk, "copy", "baseline")
+    assert len(calls) == 1 and "predictions" in record.artifacts
+    assert [m.name for m in record.measurements] == ["bleu", "chrf"]
 
 
 def test_what_is_known_of_each_sentence_is_kept_of_baselines_too(desk):
