@@ -13,7 +13,7 @@ from .beam import Hypothesis, Step, beam_search, greedy_search
 from .transformer import Layer, Memory, Transformer
 
 EXTRA_TOKENS = 50
-"""A translation is at most so much longer than its source, in subwords (Vaswani et al. 2017, section 6.1)."""
+"""A translation of a sentence is at most so much longer, in subwords (Vaswani et al. 2017, section 6.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +119,8 @@ def recomputed(model: Transformer, tokens: Tensor, state: Recomputed) -> tuple[T
 
 
 def limits(model: Transformer, lengths: Tensor) -> Tensor:
-    """Most tokens of each translation, END counted."""
-    return (lengths.flatten() + EXTRA_TOKENS).clamp(max=model.recipe.length)
+    """Most tokens of each translation, END counted: so many more for each sentence that a source may have."""
+    return (lengths.flatten() + EXTRA_TOKENS * model.problem.sentences).clamp(max=model.recipe.length)
 
 
 @torch.inference_mode()
