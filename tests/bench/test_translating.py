@@ -9,6 +9,7 @@ import torch
 from attnbench.bench.aggregate import corpus_score
 from attnbench.bench.alignment import LayerErrors
 from attnbench.bench.decoding import translated
+from attnbench.bench.errors import DataError
 from attnbench.bench.kinds.translation import Translating
 from attnbench.bench.observation import alignment_figures, attention_figures, lowest_errors, observed, summaries
 from attnbench.bench.record import Measurement, Provenance
@@ -165,6 +166,11 @@ def test_statistics_are_kept_of_every_sentence_with_the_set_that_it_is_of():
     for number, name in enumerate(("news", "pictures")):
         mine = kept["sentence_statistics"][kept["sentence_sets"] == number]
         assert corpus_score("bleu", mine) == pytest.approx(recorded[name], abs=1e-9)
+
+
+def test_pairs_of_a_test_set_without_a_name_are_refused():
+    with pytest.raises(DataError, match="expected a name for each of 2 test sets, got news"):
+        replace(data().test, sets=("news",))
 
 
 def test_the_loss_is_per_token_whatever_the_batches():

@@ -34,6 +34,13 @@ def test_pairs_of_the_other_direction_are_swapped(place: DataPlace):
     assert aligned_pairs(place, "en", "fr") == []
 
 
+def test_only_spaces_part_words(tmp_path):
+    folder = write(tmp_path, "10\u00a0000 Euro  hier\n", "ten\u2028thousand euros here\n", "0-0 1-1 2-2\n")
+    (pair,) = read_pairs(folder)
+    assert pair.source == ("10\u00a0000", "Euro", "hier")
+    assert pair.target == ("ten\u2028thousand", "euros", "here")
+
+
 def test_links_that_fit_no_sentence_are_refused_with_their_line(tmp_path):
     with pytest.raises(DataError, match=r"line 2: a link 0-3 in a pair of 1 and 3 words"):
         read_pairs(write(tmp_path, "a\nb\n", "x\nx y z\n", "0-0\n0-3\n"))

@@ -1,5 +1,7 @@
 """Parallel text: read, cut, split into subwords, joined into documents; nothing that is tested on is trained on."""
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.bench.errors import DataError, SelectionError
+from attnbench.bench.record import Provenance
 from attnbench.bench.spec import Spec
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.prepared import Prepared
@@ -140,6 +143,14 @@ def test_text_comes_back_from_its_ids_and_words_keep_their_subwords(words):
 MODEL = learn([*sentences(100, 1).source, *sentences(100, 1).target], 90)
 
 
+def test_ids_past_the_last_subword_are_no_text():
+    subwords = Subwords(MODEL)
+    (ids,) = subwords.encode(["the dog runs"])
+    beyond = [len(subwords), *ids[:-1].tolist(), 2**16 - 1, END]
+    assert subwords.decode(beyond) == "the dog runs"
+    assert subwords.pieces(beyond) == ["?", *subwords.pieces(ids[:-1]), "?", subwords.pieces([END])[0]]
+
+
 def test_what_is_prepared_is_the_text_and_its_ids(place):
     prepared = small(place)
     subwords = Subwords(text_bytes(prepared.splits["subwords"].tokens))
@@ -211,6 +222,61 @@ def test_plain_files_become_a_task_and_are_used_again_from_the_cache(place):
     )
 
 
+def english_german(place: DataPlace, **training: int) -> Callable[..., Provenance]:
+    """Where pairs come from with plain files of so many training pairs a set, by `sets`."""
+    news = place.root / "wmt" / "newstest"
+    for name, count, seed in (("newstest2013", 20, 3), ("newstest2014", 30, 4)):
+        write(news, f"{name}.de-en", ("en", "de"), sentences(count, seed))
+    for seed, (name, count) in enumerate(training.items(), start=10):
+        write(place.root / "wmt" / "train", f"{name}.de-en", ("en", "de"), sentences(count, seed))
+    corpus = replace(EN_DE_2014, official=("europarl", "crawl"), official_pairs=200, substitutes=("tatoeba",))
+
+    def provenance(sets: str = "") -> Provenance:
+        return sources("wmt14-en-de", corpus, Cut(vocabulary=100, sets=sets))[0].prepared(place).provenance
+
+    return provenance
+
+
+def test_training_sets_that_are_not_whole_are_not_the_official_ones(place, monkeypatch):
+    monkeypatch.setitem(TEST_DIGESTS, sentences(30, 4).digest(), "made up")
+    assert english_german(place, europarl=100, crawl=80)().fidelity == "official"
+    found = english_german(place, europarl=100, crawl=79)()
+    assert found.fidelity == "surrogate"
+    assert any("not whole: 179 pairs are here, fewer than 90% of 200" in note for note in found.notes)
+    assert any("instead of the 200 official ones" in note for note in found.notes)
+
+
+def test_named_training_sets_are_taken_of_the_official_ones_and_of_the_others_and_are_never_official(
+    place, monkeypatch
+):
+    monkeypatch.setitem(TEST_DIGESTS, sentences(30, 4).digest(), "made up")
+    provenance = english_german(place, europarl=195, crawl=30, tatoeba=80)
+    assert provenance().fidelity == "official"
+    for sets, name in (("europarl", "europarl.de-en.en"), ("tatoeba", "tatoeba.de-en.en")):
+        found = provenance(sets)
+        assert found.fidelity == "surrogate"
+        assert [file for file in found.files if file.endswith(".en") and "newstest" not in file] == [name]
+
+
+def test_gold_alignments_are_among_the_files_that_a_result_rests_on(place):
+    write(place.root / "mine", "books", ("de", "en"), sentences(150, 1))
+    write(place.root / "mine", "test", ("de", "en"), sentences(9, 2))
+    task = Parallel(path="mine", source="de", target="en")
+    recipe = replace(task.recipe(Spec("smoke")), vocabulary=100)
+    without_gold = task.load(place, recipe, 0, "validation").provenance.files
+    # of the other direction, which serves as well
+    gold = place.root / "alignments" / "en-de"
+    gold.mkdir(parents=True)
+    for name, text in (("text.src", "the dog\n"), ("text.tgt", "das Hund\n"), ("gold.talp", "0-0 1-1\n")):
+        (gold / name).write_text(text, encoding="utf-8")
+    dataset = task.load(place, recipe, 0, "validation")
+    assert len(dataset.test.aligned) == 1
+    added = {name: its for name, its in dataset.provenance.files.items() if name not in without_gold}
+    assert added == {
+        f"alignments/en-de/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in gold.iterdir()
+    }
+
+
 def texts_of(pairs, decode):
     return [decode(ids) for ids in list(pairs.sequences())[::2]]
 
@@ -248,6 +314,10 @@ def test_test_sets_that_sacrebleu_downloaded_are_a_source(place, monkeypatch, tm
     assert prepared.provenance.source == "sacreBLEU's test sets"
     assert texts(prepared.splits["test.text"], 1) == list(sentences(30, 2).target)
     assert len(prepared.splits["validation"]) == 20
+    none = sources("wmt14-en-de", corpus, Cut(vocabulary=100, sets="multi30k"))[2].prepared(
+        replace(place, offline=False)
+    )
+    assert "is one of sets=multi30k" in none.reason
 
 
 def test_a_slice_by_set_takes_the_sets_that_are_named():
@@ -260,6 +330,10 @@ def test_mistaken_parameters_are_named():
         EnglishGerman(where="everywhere")
     with pytest.raises(SelectionError, match="pairs of at least 1"):
         EnglishGerman(pairs=0)
+    for sets in ("multi3k", "tatoeba+", "newstest2014"):
+        with pytest.raises(SelectionError, match=r"expected sets to join parts of europarl-v7, .*multi30k/train by"):
+            EnglishGerman(sets=sets)
+    assert EnglishGerman(sets="europarl+multi30k").sets == "europarl+multi30k"
     assert EnglishGerman(where="cross").problem().where == ("cross",)
     assert EnglishGerman(document=4).recipe(Spec("quick")).length == 4 * TranslationRecipe().length
 

@@ -4,8 +4,10 @@ import importlib.util
 import json
 import sys
 import types
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,6 +129,19 @@ def test_without_tfds_the_extra_is_named(place: DataPlace, monkeypatch: pytest.M
     assert not way.ready and "attnbench[tfds]" in way.advice
     found = source().prepared(place)
     assert not isinstance(found, Prepared) and "no extra `tfds`" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"), [({"sets": "SETIMES2"}, "sets=SETIMES2 cannot choose"), ({"document": 4}, "no neighbours")]
+)
+def test_a_slice_that_one_shuffled_set_cannot_give_is_refused(
+    place: DataPlace, stand_in: None, changes: dict[str, Any], reason: str
+) -> None:
+    written(place.root)
+    records = Records(task="wmt16-ro-en", corpus=RO_EN_2016, cut=replace(CUT, **changes))
+    way, found = records.availability(place), records.prepared(place)
+    assert not way.ready and reason in way.detail
+    assert not isinstance(found, Prepared) and reason in found.reason
 
 
 @pytest.mark.filterwarnings("ignore")
