@@ -51,7 +51,7 @@ class Decoder(Model):
             self.blocks = nn.ModuleList(Block(variant, before, recipe) for variant, before in brought)
             self.norm = nn.LayerNorm(recipe.width)
         # the table of sines has values near 1, which would drown tokens of a smaller deviation
-        self.scale = 1 / DEVIATION if recipe.positions == "sinusoidal" else 1.0
+        self.scale = 1 / DEVIATION if recipe.positions == "sinusoidal" and self.positions is not None else 1.0
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (batch, length, vocabulary - 1) of the token after each of ids (batch, length)."""

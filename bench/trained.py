@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..tasks.contract import Recipe, Task
+from ..tasks.contract import DataPlace, Dataset, Recipe, Task
 from ..variants.contract import AttentionShape, Variant
 from .backbone import Model
 from .checkpoint import read_parameters
 from .digest import digest_of_cell, with_data
-from .errors import SelectionError, StoreError
+from .errors import DataError, SelectionError, StoreError
 from .kinds.known import kind_of
 from .record import Outcome, Record
 from .registry import TASKS, VARIANTS
@@ -79,3 +79,18 @@ def load(store: Store, record: Record, device: torch.device) -> Trained:
         ) from None
     current = with_data(digest_of_cell(cell), record.data) == record.digest
     return Trained(record=record, task=task, recipe=recipe, model=model, is_current=current)
+
+
+def dataset_of(trained: Trained, place: DataPlace) -> Dataset:
+    """The data that it was trained on. Raises DataError where that is not there, or other: ids would mean others."""
+    cell, was = trained.record.cell, trained.record.data
+    found = trained.task.load(place, trained.recipe, cell.seed, cell.selection)
+    changed = [
+        name for name, checksum in (was.files if was else {}).items() if found.provenance.files.get(name) != checksum
+    ]
+    if changed:
+        raise DataError(
+            f"expected the data that `{cell}` was trained on, got others for {', '.join(changed)}; put those back, or "
+            "train the cell again"
+        )
+    return found

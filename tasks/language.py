@@ -59,6 +59,10 @@ class LanguageRecipe(Recipe):
             raise SelectionError(
                 f"expected a stride of at most the length, got stride={changed.stride}, length={changed.length}"
             )
+        if changed.train_examples is not None:
+            raise SelectionError(
+                "expected no train_examples, since all of a text is trained on, as far as the steps go; use steps"
+            )
         return changed
 
 

@@ -115,8 +115,8 @@ class Variant(nn.Module):
     `softmax[impl=eager]`; one with a parameter `impl` needs none, its `impl=eager` is the twin. `simplex`: whether each
     row of weights is a distribution over the allowed keys; None = not claimed, not tested. `ignores`: which of "query",
     "key", "value" the output does not depend on, by definition, so that no gradient reaches it (an instance may set its
-    own). `brings_positions`: whether it tells every key's distance by itself, so that a language model adds none (an
-    instance may set its own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are
+    own). `brings_positions`: whether it has vectors for the distance of a key, so that a language model adds no table
+    of positions (an instance may set its own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are
     shown. `implementation`: the code that the last forward went through, such as "eager" or "triton"; recorded with
     every number (an instance sets its own).
     """

@@ -32,7 +32,7 @@ def inspect(
     from ..inspection import inspected_example, inspected_sentence
     from ..machine import choose_device
     from ..store import Store
-    from ..trained import find, load
+    from ..trained import dataset_of, find, load
     from .leaderboard import emit
 
     store = Store(results, lambda text: typer.echo(text, err=True))
@@ -42,7 +42,7 @@ def inspect(
     if not trained.is_current:
         typer.echo(f"the code behind `{found}` has changed since it was trained", err=True)
     data = place(data_dir, notice=lambda text: typer.echo(text, err=True))
-    dataset = trained.task.load(data, trained.recipe, found.seed, found.selection)
+    dataset = dataset_of(trained, data)
     chosen = [inspected_sentence(trained, dataset, text, where) for text in sentence or []]
     numbers = example if example is not None else [] if sentence else [0]
     chosen += [inspected_example(trained, dataset, number, where) for number in numbers]

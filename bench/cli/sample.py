@@ -28,10 +28,14 @@ def sample(
     from ..sampling import caches
     from ..sampling import sample as drawn
     from ..store import Store
-    from ..trained import find, load
+    from ..trained import dataset_of, find, load
 
     if not prompt:
-        raise SelectionError("expected a prompt of at least one byte, got none; the first byte is given, not predicted")
+        raise SelectionError(
+            "expected a prompt of at least one byte, got none; the first token is given, not predicted"
+        )
+    if any("\udc80" <= letter <= "\udcff" for letter in prompt):
+        raise SelectionError("expected a prompt in UTF-8, got bytes that are none")
     store = Store(results, lambda text: typer.echo(text, err=True))
     found = load(store, find(store, cell), choose_device(device))
     model, trained = found.model, found.record.cell
@@ -40,7 +44,7 @@ def sample(
     if not found.is_current:
         typer.echo(f"the code behind `{trained}` has changed since it was trained", err=True)
     here = place(data_dir, notice=lambda text: typer.echo(text, err=True))
-    windows = found.task.load(here, found.recipe, trained.seed, trained.selection).test
+    windows = dataset_of(found, here).test
     assert isinstance(windows, Windows)
     cached = caches(model)
     if not cached:

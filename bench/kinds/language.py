@@ -31,7 +31,7 @@ COMPARED = 8
 """Validation windows in which the heads of a layer are compared."""
 
 ROWS, STRETCHES = 32, 4
-"""Queries that are compared at once, and how often in a window: all of 128, and of a long one some of each part."""
+"""Queries that are compared at once, and how often in a window: all of up to 128, and of more some of each part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +61,17 @@ class Read(Evaluation):
     @property
     def perplexity(self) -> float:
         """2 to the bits per word; infinite where that is no number."""
-        exponent = float(self.bits.sum() / self.words.sum())
-        return 2.0**exponent if exponent < 1024 else math.inf
+        bits, words = float(self.bits.sum()), float(self.words.sum())
+        return 2.0 ** (bits / words) if bits < 1024 * words else math.inf
 
     def measurements(self, split: str) -> list[Measurement]:
         of: dict[str, Any] = {"split": split, "examples": len(self.bits)}
         read: dict[str, Any] = {"context": self.recipe.length, "stride": self.recipe.stride}
+        # a script without blanks has words of any length
+        known = [self.perplexity] if math.isfinite(self.perplexity) else []
         return [
             Measurement.of("bits_per_character", self.value, **of, **read),
-            Measurement.of("perplexity", self.perplexity, **of, **read, token="word"),
+            *(Measurement.of("perplexity", each, **of, **read, token="word") for each in known),
             Measurement.of("loss", self.loss, **of),
             *(self.compare() if split == "validation" else ()),
         ]
@@ -170,7 +172,10 @@ def _comparer(found: list[Diversity]) -> Any:
     def compare(variant: Variant, arguments: tuple[Tensor, Tensor, Tensor, Mask], _: Tensor) -> None:
         query, key, _, mask = arguments
         queries = query.shape[2]
-        for first in spaced(max(queries - ROWS, 0) + 1, STRETCHES).tolist():
+        starts = (
+            range(0, queries, ROWS) if queries <= ROWS * STRETCHES else spaced(queries - ROWS + 1, STRETCHES).tolist()
+        )
+        for first in starts:
             weights = variant.weights(query, key, mask, slice(first, min(first + ROWS, queries)))
             if weights is None:
                 return

@@ -56,7 +56,8 @@ class File:
         path = self.path(place)
         if not path.is_file():
             return Unavailable(
-                reason=f"no file {NAME} of {BYTES:,} bytes in {place.root}; it is in mattmahoney.net/dc/enwik8.zip"
+                reason=f"no file {NAME} of {BYTES:,} bytes in {place.root}; it is in mattmahoney.net/dc/enwik8.zip "
+                "(gutenberg-char is a task of the same kind with a text of its own)"
             )
         if path.stat().st_size != BYTES:
             raise DataError(f"expected {path} of {BYTES:,} bytes, got {path.stat().st_size:,}; unpack it again")

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from ...bench.errors import SelectionError
+import numpy as np
+
+from ...bench.errors import DataError, SelectionError
 from ...bench.record import Provenance
 from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Recipe, Split, Task
 from ..data import Source, first_of
@@ -38,6 +40,9 @@ class Modelling(Task):
                 f"{self.name}: expected 0 subwords, for bytes, or {LEAST} to {MOST:,} of them, got {subwords}"
             )
         self.subwords = subwords
+        if subwords:
+            # what blind guessing costs is known of bytes
+            self.metric = replace(self.metric, chance=None)  # type: ignore[misc]
 
     @abstractmethod
     def sources(self) -> Sequence[Source]:
@@ -61,8 +66,13 @@ class Modelling(Task):
 def windowed(prepared: Prepared, recipe: LanguageRecipe, selection: str, spelling: Spelling) -> Dataset:
     """Windows of prepared texts. With `selection='test'` validation is the test windows.
 
-    Slices are spread evenly over the text and are the same for every seed.
+    Slices are spread evenly over the text and are the same for every seed. Raises DataError for a split without text.
     """
+    for name, split in prepared.splits.items():
+        if not (np.diff(split.starts) > 1).any():
+            raise DataError(
+                f"expected a text of at least two tokens in {name}, got none from {prepared.provenance.source}"
+            )
     notes = list(prepared.provenance.notes)
     train = Windows.over(joined(prepared.splits["train"]), recipe.length, recipe.length, spelling)
     chosen = {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,13 @@ LEARNED_ON = 16_000_000
 """Bytes of the training text, spread over it, that the vocabulary is learned on where there are more."""
 
 STRETCH = 250_000
+AT_ONCE = 20_000
+"""Lines that are encoded together: ids come as Python's numbers, 40 bytes each."""
+
 _MARK = "\N{LOWER ONE EIGHTH BLOCK}"
 """What sentencepiece writes for a space; a text's own is spelled in bytes."""
+
+_APART = re.compile(f"([\\n{_MARK}\\udc80-\\udcff])")
 
 
 def in_subwords(
@@ -36,12 +43,12 @@ def in_subwords(
 ) -> tuple[Prepared, Spelling]:
     """Texts of bytes in at most `size` subwords of their training text, kept in the cache, and how these are spelled.
 
-    Raises DataError without the extra `translation`, for a text that is not UTF-8, and for one too short for the size.
+    Raises DataError without the extra `translation`, and for a text with more characters than the size has room for.
     """
     of = prepared.provenance
     identity = {
-        "source": of.source, "files": of.files, "size": size, "learned_on": LEARNED_ON, "builder": BUILDER,
-        "sentencepiece": _sentencepiece().__version__,
+        "texts": prepared.folder.name if prepared.folder else None, "source": of.source, "files": of.files,
+        "size": size, "learned_on": LEARNED_ON, "builder": BUILDER, "sentencepiece": _sentencepiece().__version__,
     }  # fmt: skip
     path = place.cache / "subwords" / f"{task}-{content_hash(identity)}.model"
     if not path.is_file():
@@ -57,7 +64,8 @@ def in_subwords(
         splits = {name: _encoded(split, spelling, place) for name, split in prepared.splits.items()}
         counts = {name: len(split.tokens) for name, split in splits.items()}
         share = len(prepared.splits["test"].tokens) / max(counts["test"], 1)
-        note = f"{size:,} subwords (byte pairs) of the training text; {share:.2f} bytes each in the test text"
+        count = sum(map(bool, spelling.pieces))
+        note = f"{count:,} subwords (byte pairs) of the training text; {share:.2f} bytes each in the test text"
         return Prepared(splits=splits, provenance=replace(of, notes=(*of.notes, note)))
 
     return prepare(place, task, identity, build), spelling
@@ -89,7 +97,8 @@ def learn(sentences: list[str], size: int) -> bytes:
         )
     except RuntimeError as error:
         raise DataError(
-            f"no vocabulary of {size:,} subwords can be learned from {len(sentences):,} lines: {error}"
+            f"no vocabulary of {size:,} subwords can be learned from {len(sentences):,} lines: {error}; ask for more "
+            "of them, or for bytes by subwords=0"
         ) from None
     return model.getvalue()
 
@@ -111,23 +120,17 @@ def spelling_of(model: bytes, size: int, character: Character) -> Spelling:
 
 
 def _encode(processor: Any, of_byte: dict[bytes, int], text: bytes) -> Ids:
-    try:
-        lines = text.decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"subwords need UTF-8 text: {error}; subwords=0 reads any bytes") from None
-    newline, mark = [of_byte[b"\n"]], [of_byte[bytes([byte])] for byte in _MARK.encode()]
-    found: list[list[int]] = []
-    for number, ids in enumerate(processor.encode(lines)):
-        found += [newline] * (number > 0)
-        found.append(ids if _MARK not in lines[number] else _marked(processor, lines[number], mark))
-    return np.fromiter((each for part in found for each in part), dtype=np.uint16)
-
-
-def _marked(processor: Any, line: str, mark: list[int]) -> list[int]:
-    ids: list[int] = []
-    for number, part in enumerate(processor.encode(line.split(_MARK))):
-        ids += [*(mark if number else []), *part]
-    return ids
+    # what is no UTF-8, as where a text was cut inside a character, is spelled byte by byte, as are line ends
+    parts = _APART.split(text.decode(errors="surrogateescape"))
+    plain, alone = parts[::2], [*parts[1::2], ""]
+    spelled = {sign: [of_byte[bytes([byte])] for byte in sign.encode(errors="surrogateescape")] for sign in set(alone)}
+    found = []
+    for first in range(0, len(plain), AT_ONCE):
+        ids = processor.encode(plain[first : first + AT_ONCE])
+        signs = (spelled[sign] for sign in alone[first : first + AT_ONCE])
+        both = chain.from_iterable(zip(ids, signs, strict=True))
+        found.append(np.fromiter(chain.from_iterable(both), dtype=np.uint16))
+    return np.concatenate(found)
 
 
 def _encoded(split: Split, spelling: Spelling, place: DataPlace) -> Split:
@@ -141,29 +144,24 @@ def _sentences(split: Split) -> Iterator[str]:
     """Lines of stretches that are spread over the texts; of a short one all lines."""
     total = len(split.tokens)
     if total <= LEARNED_ON:
-        text = _text(split.tokens)
-        yield from filter(None, _decoded(text).split("\n"))
+        text = b"\n".join(_text(split.sequence(at)) for at in range(len(split)))
+        yield from filter(None, text.decode(errors="ignore").split("\n"))
         return
     for first in np.linspace(0, total - STRETCH, LEARNED_ON // STRETCH).astype(np.int64):
-        # the first and the last line of a stretch are cut off somewhere
-        lines = _text(split.tokens[first : first + STRETCH]).split(b"\n")[1:-1]
-        yield from filter(None, _decoded(b"\n".join(lines)).split("\n"))
+        stretch = _text(split.tokens[first : first + STRETCH]).decode(errors="ignore").split("\n")
+        # the first and the last line of a stretch are cut off somewhere; one alone is cut off at both ends
+        yield from filter(None, stretch[1:-1] or stretch)
 
 
 def _text(ids: Ids) -> bytes:
     return (np.asarray(ids) - 1).astype(np.uint8).tobytes()
 
 
-def _decoded(text: bytes) -> str:
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"subwords need UTF-8 text: {error}; subwords=0 reads any bytes") from None
-
-
 def _sentencepiece() -> Any:
     try:
         import sentencepiece
     except ModuleNotFoundError:
-        raise DataError("subwords need sentencepiece: pip install 'attnbench[translation]'") from None
+        raise DataError(
+            "subwords need sentencepiece: pip install 'attnbench[translation]', or read bytes by subwords=0"
+        ) from None
     return sentencepiece

@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from attnbench.bench.cell import Cell
 from attnbench.bench.cli.app import app
 from attnbench.bench.decoder import Decoder
 from attnbench.bench.digest import digest_of_cell
-from attnbench.bench.errors import SelectionError, StoreError
-from attnbench.bench.heads import Diversity
+from attnbench.bench.errors import DataError, SelectionError, StoreError
+from attnbench.bench.heads import Diversity, head_diversity
 from attnbench.bench.kinds.kind import spaced
 from attnbench.bench.kinds.known import kind_of
 from attnbench.bench.kinds.language import COMPARED, ROWS, STRETCHES, Predicting, Read, _comparer
@@ -28,7 +29,7 @@ from attnbench.bench.sparsity import measure_attention
 from attnbench.bench.spec import Spec
 from attnbench.bench.store import Store
 from attnbench.bench.train import Trainer, Training
-from attnbench.bench.trained import find, load
+from attnbench.bench.trained import dataset_of, find, load
 from attnbench.tasks.contract import DataPlace, Dataset
 from attnbench.tasks.language import Language, LanguageRecipe, Windows
 from attnbench.tasks.lm.packing import joined, texts
@@ -296,3 +297,38 @@ def test_subwords_are_judged_by_the_characters_and_words_of_the_same_text(desk: 
     options = ["--prompt", "Ruh", "--count", "20", "--results", str(desk.store.root), "--device", "cpu"]
     run = CliRunner().invoke(app, ["sample", record.key, *options, "--data-dir", str(desk.place.root)])
     assert run.exit_code == 0 and run.stdout.startswith("Ruh")
+
+
+def test_a_text_without_blanks_has_no_perplexity_and_no_warning() -> None:
+    one = judged(trainer())
+    none = Read(recipe=RECIPE, bits=one.bits, characters=one.characters, words=one.words * 0, tokens=one.tokens)
+    assert math.isinf(none.perplexity)
+    assert [m.name for m in none.measurements("test")] == ["bits_per_character", "loss"]
+
+
+def test_a_model_is_not_asked_about_other_data_than_its_own(desk: Desk) -> None:
+    found = load(desk.store, done(desk, "softmax"), CPU)
+    assert dataset_of(found, desk.place).provenance == found.record.data
+    (desk.place.root / "gutenberg" / "poem.txt").write_text(POEM * 21, encoding="utf-8")
+    with pytest.raises(DataError, match="trained on, got others for gutenberg/"):
+        dataset_of(found, desk.place)
+
+
+def test_every_query_of_a_short_window_is_compared_once() -> None:
+    recipe = replace(RECIPE, length=64, stride=64)
+    split = joined(texts([(POEM * 2).encode()]))
+    windows = Windows.over(split, 64, 64)
+    kind = Predicting(Language(), recipe)
+    model = kind.model(lambda shape: build("softmax", shape), 0)
+    found = [m for m in kind._diversities(model, windows, CPU) if "layer" in m.where]
+    rows = []
+    for at in np.unique(np.linspace(0, len(windows) - 1, 8).round().astype(int)):
+        seen: list[torch.Tensor] = []
+        variant = model.variants[0]
+        handle = variant.register_forward_hook(lambda v, given, _: seen.append(v.weights(given[0], given[1], given[3])))  # noqa: B023
+        with torch.no_grad():
+            model(kind.batch(windows, np.array([at]), CPU)[0][:, 0])
+        handle.remove()
+        rows += [head_diversity(each.double().numpy()) for each in seen[0]]
+    expected = sum(each.total for each in rows) / sum(each.rows for each in rows)
+    assert found[0].value == pytest.approx(expected, rel=1e-6)

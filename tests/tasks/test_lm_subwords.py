@@ -1,8 +1,8 @@
 """Subwords of language modelling: they spell any text, and count its characters and words as bytes do."""
 
+import sys
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,7 +73,9 @@ def test_a_task_in_subwords_reads_the_same_text(place: DataPlace, book: bytes) -
         assert isinstance(ours, Windows) and isinstance(theirs, Windows)
         texts_of = [w.spelling.text(w.split.tokens.tolist()) for w in (ours, theirs)]
         assert texts_of[0] == texts_of[1] and len(ours.split.tokens) < len(theirs.split.tokens) / 2
-    assert any("512 subwords (byte pairs) of the training text" in note for note in found.provenance.notes)
+    assert isinstance(found.test, Windows)
+    count = sum(map(bool, found.test.spelling.pieces))
+    assert any(f"{count} subwords (byte pairs) of the training text" in note for note in found.provenance.notes)
 
 
 def test_a_vocabulary_is_learned_once_and_from_the_training_text_alone(
@@ -118,13 +120,15 @@ def test_ngrams_of_subwords_spend_the_bits_of_a_count_by_hand(place: DataPlace, 
     assert found[:, 1].sum() == len(data.test.spelling.text(test[1:]).decode())
 
 
-def test_only_bytes_read_what_is_no_text(place: DataPlace) -> None:
-    (place.root / "tinyshakespeare.txt").write_bytes(b"\xff" * 100)
+def test_a_text_that_is_cut_inside_a_character_is_spelled_all_the_same(place: DataPlace) -> None:
     (place.root / "gutenberg").mkdir()
-    (place.root / "gutenberg" / "a.txt").write_bytes(b"caf\xe9 au lait\n" * 100)
-    with pytest.raises(DataError, match=r"UTF-8.*subwords=0 reads any bytes"):
-        loaded(GutenbergCharacters(subwords=SIZE), place)
-    assert len(loaded(GutenbergCharacters(), place).test) > 0
+    text = b"a" * 11 + ("\u4e2d\u6587 \u201cthe cat\u201d\n" * 80).encode()
+    (place.root / "gutenberg" / "a.txt").write_bytes(text)
+    data, cuts = loaded(GutenbergCharacters(subwords=SIZE), place), (len(text) * 18 // 20, len(text) * 19 // 20)
+    assert any(text[cut] & 0xC0 == 0x80 for cut in cuts), "the case that is meant"
+    parts = (text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :])
+    for part, expected in zip((data.train, data.validation, data.test), parts, strict=True):
+        assert isinstance(part, Windows) and part.spelling.text(part.split.tokens.tolist()) == expected
 
 
 def test_more_subwords_than_a_text_has_leave_ids_that_stand_for_nothing(place: DataPlace, book: bytes) -> None:
@@ -146,8 +150,8 @@ def test_a_vocabulary_that_cannot_be_is_refused(subwords: int) -> None:
 
 
 def test_without_the_library_the_error_says_what_to_install(
-    place: DataPlace, book: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: DataPlace, book: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sentencepiece", None)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(DataError, match=r"attnbench\[translation\]"):
         loaded(GutenbergCharacters(subwords=SIZE), place)

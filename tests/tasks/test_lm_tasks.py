@@ -165,6 +165,13 @@ def test_a_cache_that_cannot_be_written_is_said(place: DataPlace) -> None:
         read_folders(place.root / "pg19", "pg19 tree", {}, place.cache / "missing")
 
 
+def test_a_text_too_short_to_predict_is_said(place: DataPlace) -> None:
+    (place.root / "gutenberg").mkdir()
+    (place.root / "gutenberg" / "a.txt").write_bytes(b"ten bytes.")
+    with pytest.raises(DataError, match="at least two tokens in validation"):
+        loaded(GutenbergCharacters(), place)
+
+
 def test_another_text_is_not_taken_for_tinyshakespeare(place: DataPlace) -> None:
     (place.root / "tinyshakespeare.txt").write_bytes(TEXT)
     with pytest.raises(DataError, match=REMOTE.sha256):
