@@ -84,7 +84,10 @@ def _marks(rows: dict[str, Row]) -> tuple[Footnote, ...]:
 def _of_decoding(rows: dict[str, Row], at: int) -> tuple[Footnote, ...]:
     if not any(row.entries[at].text for row in rows.values()):
         return ()
-    text = "each test set was translated once, by itself: no interleaved rounds, so the load of the moment is in it"
+    text = (
+        "each test set was translated once, by itself: no interleaved rounds, so the load of the moment is in it, and on a "
+        "GPU the compiling of kernels for each new length"
+    )
     return (Footnote(topic="decoded/s", text=text, warning=True, column="decoded_rate"),)
 
 
@@ -204,7 +207,7 @@ def _memory(name: str, frame: Frame, rows: Rows, facts: Facts) -> Entry:
 
 def _overall(frame: Frame, rows: Rows, name: str, **where: object) -> list[float]:
     """The finite values of what the variant does, one a Record; one kind of attention by itself may be softmax's."""
-    found = []
+    found: list[float] = []
     for at in rows:
         measured = [m for m in frame.numbers.of(at).get(name, ()) if "attention" not in m.where]
         found += [m.value for m in measured if where.items() <= m.where.items() and math.isfinite(m.value)][:1]

@@ -208,6 +208,16 @@ def test_what_attention_does_is_a_mean_over_seeds(bench) -> None:
     assert entry(found, "softmax", "block_sparsity").value == 0.125
 
 
+def test_the_speed_of_decoding_stands_beside_what_is_in_it(bench) -> None:
+    b = bench()
+    b.train("softmax", [0.6] * 3, more=[Measurement.of("decode_tokens_per_second", 2000.0)])
+    b.train("rela", [0.6] * 3, more=[Measurement.of("decode_tokens_per_second", 1000.0)])
+    found = board(b)
+    assert entry(found, "rela", "decoded_rate").value == 1000 and "0.50×" in entry(found, "rela", "decoded_rate").text
+    assert "load of the moment" in notes(found, "decoded/s") and "compiling of kernels" in notes(found, "decoded/s")
+    assert not notes(board(three(bench)), "decoded/s")
+
+
 def test_figures_of_one_kind_of_attention_are_not_shown_as_the_variants(bench) -> None:
     b = bench()
     names = ("sparsity", "null_rate", "head_diversity")
