@@ -332,3 +332,8 @@ def test_every_query_of_a_short_window_is_compared_once() -> None:
         rows += [head_diversity(each.double().numpy()) for each in seen[0]]
     expected = sum(each.total for each in rows) / sum(each.rows for each in rows)
     assert found[0].value == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_prompt_that_is_no_text_is_refused_in_words(tmp_path: Path) -> None:
+    run = CliRunner().invoke(app, ["sample", "any", "--prompt", "\udcff", "--results", str(tmp_path)])
+    assert isinstance(run.exception, SelectionError) and "a prompt in UTF-8" in str(run.exception)

@@ -102,3 +102,8 @@ def test_presets_of_language_take_their_own_parameters() -> None:
         LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse("quick[length=32]"))
     with pytest.raises(SelectionError, match="has no parameter 'strides'"):
         LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse("quick[strides=4]"))
+
+
+def test_a_slice_of_the_training_text_is_refused_since_none_is_taken() -> None:
+    with pytest.raises(SelectionError, match="all of a text is trained on"):
+        LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse("quick[train_examples=100]"))
