@@ -85,8 +85,8 @@ def _of_decoding(rows: dict[str, Row], at: int) -> tuple[Footnote, ...]:
     if not any(row.entries[at].text for row in rows.values()):
         return ()
     text = (
-        "each test set was translated once, by itself: no interleaved rounds, so the load of the moment is in it, and on a "
-        "GPU the compiling of kernels for each new length"
+        "each test set was translated once, by itself: no interleaved rounds, so the load of the moment is in it, "
+        "and on a GPU the compiling of kernels for each new length"
     )
     return (Footnote(topic="decoded/s", text=text, warning=True, column="decoded_rate"),)
 
