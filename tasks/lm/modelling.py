@@ -68,8 +68,8 @@ def windowed(prepared: Prepared, recipe: LanguageRecipe, selection: str, spellin
 
     Slices are spread evenly over the text and are the same for every seed. Raises DataError for a split without text.
     """
-    for name, split in prepared.splits.items():
-        if not (np.diff(split.starts) > 1).any():
+    for name, part in prepared.splits.items():
+        if not (np.diff(part.starts) > 1).any():
             raise DataError(
                 f"expected a text of at least two tokens in {name}, got none from {prepared.provenance.source}"
             )
