@@ -30,7 +30,7 @@ def scored(translations: Sequence[str], references: Sequence[str], language: str
     if len(translations) != len(references):
         raise ValueError(f"expected {len(references)} translations, got {len(translations)}")
     bleu, single = bleu_metric(language), bleu_metric(language, effective_order=True)
-    from sacrebleu.metrics import CHRF
+    from sacrebleu import CHRF
 
     chrf = CHRF()
     whole = bleu.corpus_score(list(translations), [list(references)])

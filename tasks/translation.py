@@ -99,17 +99,17 @@ def untrained(dataset: Dataset, recipe: Recipe) -> npt.NDArray[Any]:
     raise SelectionError("expected the lane of baselines to judge the untrained model: a task has none")
 
 
-def bleu_metric(language: str, **options: bool) -> Any:
-    """sacreBLEU's BLEU for references in `language`, with more of its options.
+def bleu_metric(language: str, effective_order: bool = False) -> Any:
+    """sacreBLEU's BLEU for references in `language`; `effective_order`: for single sentences.
 
     Raises DataError without the extra `translation`, and where the words of a language need what is not installed.
     """
     try:
-        from sacrebleu.metrics import BLEU
+        from sacrebleu import BLEU
     except ModuleNotFoundError:
         raise DataError("BLEU needs sacrebleu: pip install 'attnbench[translation]'") from None
     try:
-        return BLEU(trg_lang=language, **options)
+        return BLEU(trg_lang=language, effective_order=effective_order)
     except RuntimeError as error:
         # Japanese and Korean have no spaces to go by, or too few
         said = " ".join(str(error).split())
