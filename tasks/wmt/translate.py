@@ -85,7 +85,7 @@ class ParallelTask(Task):
         return recipe
 
     def problem(self) -> Translation:
-        return Translation(vocabulary=MOST_IDS, where=self.where, begin=BEGIN, end=END)
+        return Translation(vocabulary=MOST_IDS, where=self.where, begin=BEGIN, end=END, sentences=self.document)
 
     def sources(self, cut: Cut) -> tuple[Source, ...]:
         return sources(self.name, self.corpus, cut)

@@ -354,3 +354,7 @@ def test_real_training_sets_of_german_hold_what_they_should(real_data):
         pytest.skip("not all training sets are here")
     counts = {name: len(pairs[0].read()) for name, pairs in names.items()}
     assert counts["multi30k/train"] == 29_000 and sum(counts.values()) == 70_138
+
+
+def test_the_problem_says_how_many_sentences_an_example_joins():
+    assert (EnglishGerman(document=4).problem().sentences, EnglishGerman().problem().sentences) == (4, 1)
