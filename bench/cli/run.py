@@ -86,7 +86,8 @@ def run(
             task=str(task_spec),
             preset=used.get(task_spec, str(campaign.preset)),
             selection=asked.selection,
-            machine=campaign.machine.id,
+            # where nothing is timed, a board is of no machine
+            machine=campaign.machine.id if "time" in campaign.request.lanes else None,
         )
     if suite is not None and task is None and len(trained) > 1:
         try:
