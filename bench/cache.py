@@ -191,14 +191,13 @@ class Kept:
 
     @cached_property
     def heads(self) -> pd.DataFrame:
-        where_of, name_of = self._where_codes.tolist(), self._name_codes.tolist()
-        rows = np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets)).tolist()
-        starts, ends = (bound.tolist() for bound in self._ends)
-        values, samples = self._values.tolist(), self._samples.tolist()
         layered = np.array([p.get("layer") is not None for p in self._places], dtype=bool)
+        chosen = np.flatnonzero(layered[self._where_codes])
+        rows = np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets))
+        columns = (rows, self._name_codes, self._where_codes, self._values, *self._ends)
         found = [
-            (rows[at], self._name_texts[name_of[at]], *each)
-            for at in np.flatnonzero(layered[self._where_codes]).tolist()
-            for each in by_head(self._places[where_of[at]], values[at], samples[starts[at] : ends[at]])
+            (row, self._name_texts[name], *each)
+            for row, name, where, value, start, end in zip(*(c[chosen].tolist() for c in columns), strict=True)
+            for each in by_head(self._places[where], value, self._samples[start:end])
         ]
         return pd.DataFrame(found, columns=list(HEAD))

@@ -21,7 +21,7 @@ from .decoding import translated
 from .errors import SelectionError
 from .kinds.known import kind_of
 from .observation import observed
-from .sampling import caches, sample
+from .sampling import caches, sample, utf8
 from .trained import Trained
 from .transformer import Transformer
 
@@ -81,11 +81,9 @@ def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device
     test, model = dataset.test, trained.model
     if not sentence:
         raise SelectionError("expected a text of at least one byte, got none")
-    # bytes of the command line that are no UTF-8 arrive as lone surrogates
-    if any("\ud800" <= letter <= "\udfff" for letter in sentence):
-        raise SelectionError(f"expected a text in UTF-8, got {sentence[:40]!a}; convert it first, as iconv does")
+    text = utf8(sentence, "text")
     if isinstance(model, Decoder) and isinstance(test, Windows):
-        return _continued(model, test, sentence, device)
+        return _continued(model, test, text, device)
     if not isinstance(test, JudgedPairs) or not isinstance(model, Transformer):
         raise SelectionError(
             "only translation and language modelling take a text of your own; choose test examples by --example"
@@ -112,14 +110,14 @@ def _translation(
     )
 
 
-def _continued(model: Decoder, windows: Windows, text: str, device: torch.device) -> Inspected:
+def _continued(model: Decoder, windows: Windows, text: bytes, device: torch.device) -> Inspected:
     """A text, as far as a context goes, and what the model of language finds likeliest after it."""
     spelling = windows.spelling
-    ids = spelling.encode(text.encode())[: model.recipe.length].tolist()
+    ids = spelling.encode(text)[: model.recipe.length].tolist()
     after = list(sample(model, ids, GOES_ON, temperature=0.0, cached=caches(model)))
     pieces, added = ([spelling.pieces[each] for each in part] for part in (ids, after))
     views = _sequence(model, torch.tensor([[ids]], device=device), _letters(pieces))
-    return Inspected(name=text, text=(_spelt(pieces), _spelt(added)), views=views)
+    return Inspected(name=text.decode(), text=(_spelt(pieces), _spelt(added)), views=views)
 
 
 @torch.inference_mode()

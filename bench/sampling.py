@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .decoder import Decoder, DecoderState
+from .errors import SelectionError
 
 
 def caches(model: Decoder) -> bool:
@@ -39,6 +40,16 @@ def sample(
             token = int(logits.argmax()) + 1
         tokens.append(token)
         yield token
+
+
+def utf8(text: str, noun: str) -> bytes:
+    """The bytes of a text from the command line. Raises SelectionError where those that came are no UTF-8."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise SelectionError(
+            f"expected a {noun} in UTF-8, got {text[:40]!a}; convert it first, as iconv does"
+        ) from None
 
 
 def first_seen(count: int, length: int) -> int:

@@ -10,6 +10,7 @@ from typing import Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from .byte_ids import byte_ids
 from .contract import Ids, Whole
 
 Character = Literal["unicode", "byte"]
@@ -66,11 +67,6 @@ class Spelling:
     def text(self, ids: Iterable[int]) -> bytes:
         """The bytes that ids spell."""
         return b"".join(self.pieces[each] for each in ids)
-
-
-def byte_ids(text: bytes) -> Ids:
-    """Byte + 1, so that 0 stays free for padding."""
-    return np.frombuffer(text, dtype=np.uint8).astype(np.uint16) + np.uint16(1)
 
 
 _BYTE_PIECES = (b"", *(bytes([byte]) for byte in range(256)))

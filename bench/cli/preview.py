@@ -68,11 +68,7 @@ def text_of(problem: Problem, subset: Subset, count: int) -> Iterator[str]:
     sequences = zip(range(count * towers), subset.sequences(), strict=False)
     for at, ids in sequences:
         label = f"label {subset.labels[at // towers]}, " if isinstance(problem, Classification) else ""
-        shown = ids[:SHOWN]
-        text = (
-            _text(problem, shown) if not isinstance(subset, Windows) else _quoted(subset.spelling.text(shown.tolist()))
-        )
-        yield f"{label}{len(ids):,} tokens: {text}{' …' if len(ids) > SHOWN else ''}"
+        yield f"{label}{len(ids):,} tokens: {_text(problem, subset, ids[:SHOWN])}{' …' if len(ids) > SHOWN else ''}"
 
 
 def _image(ids: Ids) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
@@ -80,7 +76,9 @@ def _image(ids: Ids) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     return (np.asarray(ids).reshape(side, side) - 1).astype(np.uint8)
 
 
-def _text(problem: Problem, ids: Ids) -> str:
+def _text(problem: Problem, subset: Subset, ids: Ids) -> str:
+    if isinstance(subset, Windows):
+        return _quoted(subset.spelling.text(ids.tolist()))
     if problem.vocabulary != BYTES:
         return " ".join(map(str, ids.tolist()))
     return _quoted((np.asarray(ids) - 1).astype(np.uint8).tobytes())

@@ -25,7 +25,7 @@ def sample(
     from ..decoder import Decoder
     from ..errors import SelectionError
     from ..machine import choose_device
-    from ..sampling import caches
+    from ..sampling import caches, utf8
     from ..sampling import sample as drawn
     from ..store import Store
     from ..trained import dataset_of, find, load
@@ -34,8 +34,7 @@ def sample(
         raise SelectionError(
             "expected a prompt of at least one byte, got none; the first token is given, not predicted"
         )
-    if any("\udc80" <= letter <= "\udcff" for letter in prompt):
-        raise SelectionError("expected a prompt in UTF-8, got bytes that are none")
+    begun = utf8(prompt, "prompt")
     store = Store(results, lambda text: typer.echo(text, err=True))
     found = load(store, find(store, cell), choose_device(device))
     model, trained = found.model, found.record.cell
@@ -52,7 +51,7 @@ def sample(
     sys.stdout.write(prompt)
     # a character may be made of several tokens
     text = bytearray()
-    ids = windows.spelling.encode(prompt.encode()).tolist()
+    ids = windows.spelling.encode(begun).tolist()
     for token in drawn(model, ids, count, temperature=temperature, seed=seed, cached=cached):
         text += windows.spelling.pieces[token]
         shown = _whole(text)

@@ -64,8 +64,10 @@ class Judged(Evaluation):
 
     def measurements(self, split: str) -> list[Measurement]:
         found = [m for each in self.sets for m in set_measurements(each, split)]
-        found.append(Measurement.of("loss", self.loss, split=split, tokens=self.tokens))
-        if self.sets:
+        # a baseline has neither a loss nor a search
+        if self.tokens:
+            found.append(Measurement.of("loss", self.loss, split=split, tokens=self.tokens))
+        if self.tokens_per_second:
             found.append(
                 Measurement.of("decode_tokens_per_second", self.tokens_per_second, split=split, beam=self.beam)
             )
@@ -215,7 +217,7 @@ class Translating(Kind):
 
     def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
         """Scores of a baseline's translations, as text."""
-        return [m for each in self.judged(predicted, test).sets for m in set_measurements(each, "test")]
+        return self.judged(predicted, test).measurements("test")
 
     def judged(self, predicted: Columns, test: Subset) -> Judged:
         """A baseline's translations as those of a model are judged; it has no loss."""

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from ..byte_ids import byte_ids
 from ..checksums import tree_checksum
 from ..contract import Availability, DataPlace, Recipe
 from ..data import Source, Unavailable
 from ..language import LANGUAGE_PRESETS, LanguageRecipe
 from ..prepared import Prepared, prepare
 from ..sources import Tree
-from ..spelling import byte_ids
 from .modelling import Modelling, arranged
 from .packing import streamed
 

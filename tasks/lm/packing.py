@@ -9,9 +9,9 @@ from tempfile import TemporaryFile
 
 import numpy as np
 
+from ..byte_ids import byte_ids
 from ..contract import Ids, Split
 from ..prepared import pack, writing
-from ..spelling import byte_ids
 
 
 def texts(split: Iterable[bytes]) -> Split:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...bench.cell import content_hash
-from ...bench.errors import DataError
+from ..byte_ids import bytes_of
+from ..bytepairs import kept_model, learn_pairs, sentencepiece
 from ..contract import DataPlace, Ids, Split
-from ..prepared import Prepared, prepare, writing
+from ..prepared import Prepared, prepare
 from ..spelling import Character, Spelling
 from .packing import streamed
 
@@ -46,19 +44,14 @@ def in_subwords(
     Raises DataError without the extra `translation`, and for a text with more characters than the size has room for.
     """
     of = prepared.provenance
+    library = sentencepiece(", or read bytes by subwords=0")
     identity = {
         "texts": prepared.folder.name if prepared.folder else None, "source": of.source, "files": of.files,
-        "size": size, "learned_on": LEARNED_ON, "builder": BUILDER, "sentencepiece": _sentencepiece().__version__,
+        "size": size, "learned_on": LEARNED_ON, "builder": BUILDER, "sentencepiece": library.__version__,
     }  # fmt: skip
-    path = place.cache / "subwords" / f"{task}-{content_hash(identity)}.model"
-    if not path.is_file():
-        model = learn(list(_sentences(prepared.splits["train"])), size)
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-                file.write(model)
-            Path(file.name).replace(path)
-    spelling = spelling_of(path.read_bytes(), size, character)
+    name = f"{task}-{content_hash(identity)}"
+    model = kept_model(place, name, lambda: learn(list(_sentences(prepared.splits["train"])), size))
+    spelling = spelling_of(model, size, character)
 
     def build() -> Prepared:
         splits = {name: _encoded(split, spelling, place) for name, split in prepared.splits.items()}
@@ -72,40 +65,26 @@ def in_subwords(
 
 
 def learn(sentences: list[str], size: int) -> bytes:
-    """The bytes of a sentencepiece model with all 256 bytes among its pieces; the same for the same sentences."""
-    model = io.BytesIO()
-    try:
-        _sentencepiece().SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
-            model_writer=model,
-            vocab_size=size,
-            model_type="bpe",
-            byte_fallback=True,
-            character_coverage=0.9995,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            add_dummy_prefix=False,
-            max_sentence_length=LEARNED_ON,
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            hard_vocab_limit=False,
-            shuffle_input_sentence=False,
-            num_threads=1,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise DataError(
-            f"no vocabulary of {size:,} subwords can be learned from {len(sentences):,} lines: {error}; ask for more "
-            "of them, or for bytes by subwords=0"
-        ) from None
-    return model.getvalue()
+    """The bytes of a sentencepiece model with all 256 bytes among its pieces."""
+    return learn_pairs(
+        sentences,
+        size,
+        instead="; ask for more of them, or for bytes by subwords=0",
+        byte_fallback=True,
+        character_coverage=0.9995,
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
+        max_sentence_length=LEARNED_ON,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+    )
 
 
 def spelling_of(model: bytes, size: int, character: Character) -> Spelling:
     """What the pieces of a model stand for; ids that it has not used stand for nothing."""
-    processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
+    processor = sentencepiece().SentencePieceProcessor(model_proto=model)
     pieces = []
     for each in range(processor.get_piece_size()):
         if processor.is_byte(each):
@@ -135,7 +114,7 @@ def _encode(processor: Any, of_byte: dict[bytes, int], text: bytes) -> Ids:
 
 def _encoded(split: Split, spelling: Spelling, place: DataPlace) -> Split:
     """Each text in subwords, one at a time."""
-    texts = (spelling.encode(_text(split.sequence(at))) for at in range(len(split)))
+    texts = (spelling.encode(bytes_of(split.sequence(at))) for at in range(len(split)))
     place.cache.mkdir(parents=True, exist_ok=True)
     return streamed(texts, place.cache)
 
@@ -144,24 +123,10 @@ def _sentences(split: Split) -> Iterator[str]:
     """Lines of stretches that are spread over the texts; of a short one all lines."""
     total = len(split.tokens)
     if total <= LEARNED_ON:
-        text = b"\n".join(_text(split.sequence(at)) for at in range(len(split)))
+        text = b"\n".join(bytes_of(split.sequence(at)) for at in range(len(split)))
         yield from filter(None, text.decode(errors="ignore").split("\n"))
         return
     for first in np.linspace(0, total - STRETCH, LEARNED_ON // STRETCH).astype(np.int64):
-        stretch = _text(split.tokens[first : first + STRETCH]).decode(errors="ignore").split("\n")
+        stretch = bytes_of(split.tokens[first : first + STRETCH]).decode(errors="ignore").split("\n")
         # the first and the last line of a stretch are cut off somewhere; one alone is cut off at both ends
         yield from filter(None, stretch[1:-1] or stretch)
-
-
-def _text(ids: Ids) -> bytes:
-    return (np.asarray(ids) - 1).astype(np.uint8).tobytes()
-
-
-def _sentencepiece() -> Any:
-    try:
-        import sentencepiece
-    except ModuleNotFoundError:
-        raise DataError(
-            "subwords need sentencepiece: pip install 'attnbench[translation]', or read bytes by subwords=0"
-        ) from None
-    return sentencepiece

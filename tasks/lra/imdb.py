@@ -9,7 +9,7 @@ import numpy as np
 
 from ...bench.cell import axis_seed
 from ...bench.record import Provenance
-from ..contract import Ids
+from ..byte_ids import byte_ids
 from ..prepared import Prepared, pack
 from ..slices import stratified
 
@@ -21,11 +21,6 @@ OFFICIAL_CONTENT = "0e304d6a9105fbd7a626733bf97d3f5d09e152787fec710a43ef56af7c8e
 
 Reviews = dict[str, list[tuple[int, bytes]]]
 """Split → (label, text), label 1 = positive."""
-
-
-def byte_ids(text: bytes) -> Ids:
-    """Byte + 1, so that 0 stays free for padding."""
-    return np.frombuffer(text, dtype=np.uint8).astype(np.uint16) + np.uint16(1)
 
 
 def content_digest(reviews: Reviews) -> str:

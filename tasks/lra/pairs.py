@@ -7,12 +7,12 @@ from pathlib import Path
 
 from ...bench.errors import DataError
 from ...bench.record import Provenance
+from ..byte_ids import byte_ids
 from ..contract import DataPlace, Ids, Split
 from ..data import Source
 from ..prepared import Prepared, pack
 from ..recordsets import RecordSet
 from ..sources import Tree
-from .imdb import byte_ids
 
 NAME = "lra-retrieval"
 FILES = {"train": "new_aan_pairs.train.tsv", "validation": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}

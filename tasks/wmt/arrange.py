@@ -11,6 +11,7 @@ import numpy as np
 from ...bench.cell import axis_seed
 from ...bench.errors import DataError
 from ...bench.record import Provenance
+from ..byte_ids import byte_ids, bytes_of
 from ..contract import DataPlace, Ids, Split
 from ..prepared import Prepared, pack
 from .corpora import Corpus
@@ -42,8 +43,8 @@ class Cut:
     """A slice of a corpus: `pairs` drawn by a seed of the task's own, None = all; `max_length` subwords on both sides.
 
     `document`: consecutive pairs that are joined into one; then whole runs of so many are drawn, the last of which may
-    exceed `pairs`. `sets`: parts of names of training sets, joined by plus
-    signs; empty = all. `vocabulary`: subwords of the joint vocabulary.
+    exceed `pairs`. `sets`: parts of names of training sets, joined by plus signs; empty = all. `vocabulary`: subwords
+    of the joint vocabulary.
     """
 
     vocabulary: int
@@ -111,7 +112,7 @@ def arrange(raw: Raw, corpus: Corpus, cut: Cut, place: DataPlace) -> Prepared:
     if not trains_officially:
         instead = f" instead of the {corpus.official_pairs:,} official ones" if corpus.official_pairs else ""
         notes.append(f"trained on {kept:,} pairs of {', '.join(each.name for each in training)}{instead}")
-    splits = {"train": train, "subwords": pack([_bytes(subwords.model)], [0])}
+    splits = {"train": train, "subwords": pack([byte_ids(subwords.model)], [0])}
     for name, sets in (("validation", [validation]), ("test", raw.tests)):
         splits[name], splits[f"{name}.text"] = encoded(sets, subwords, cut)
     counts = {"train": kept, "validation": len(validation), **{each.name: len(each) for each in raw.tests}}
@@ -177,7 +178,7 @@ def encoded(sets: Sequence[ParallelSet], subwords: Subwords, cut: Cut) -> tuple[
         documents = spans(source, target, cut.document, gaps=each.gaps)
         ids += interleaved(joined(source, documents), joined(target, documents))
         lines = [joined_text(side, documents) for side in (each.source, each.target)]
-        texts += interleaved(*([_bytes(line.encode()) for line in side] for side in lines))
+        texts += interleaved(*([byte_ids(line.encode()) for line in side] for side in lines))
         labels += [number] * len(documents)
     return pack(ids, labels, towers=2), pack(texts, labels, towers=2)
 
@@ -188,16 +189,7 @@ def interleaved(first: Iterable[Ids], second: Iterable[Ids]) -> list[Ids]:
 
 def texts(split: Split, tower: int) -> list[str]:
     """The lines of one side of a text split."""
-    return [text_bytes(split.sequence(at, tower)).decode() for at in range(len(split))]
-
-
-def text_bytes(ids: Ids) -> bytes:
-    """What `byte + 1` ids were made of."""
-    return (ids - np.uint16(1)).astype(np.uint8).tobytes()
-
-
-def _bytes(content: bytes) -> Ids:
-    return np.frombuffer(content, dtype=np.uint8).astype(np.uint16) + np.uint16(1)
+    return [bytes_of(split.sequence(at, tower)).decode() for at in range(len(split))]
 
 
 def _picked(sets: Sequence[ParallelSet], count: int, document: int, seed: int) -> list[ParallelSet]:

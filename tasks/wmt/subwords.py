@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...bench.cell import content_hash
-from ...bench.errors import DataError
+from ..bytepairs import kept_model, learn_pairs, sentencepiece
 from ..contract import DataPlace, Ids
-from ..prepared import writing
 
 PADDING, UNKNOWN, BEGIN, END = range(4)
 """Ids that every vocabulary has; 0 is padding, as everywhere."""
@@ -28,7 +23,7 @@ class Subwords:
 
     def __init__(self, model: bytes):
         self.model = model
-        self._processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
+        self._processor = sentencepiece().SentencePieceProcessor(model_proto=model)
 
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())
@@ -75,51 +70,13 @@ def learned(place: DataPlace, lines: Sequence[str], size: int, languages: tuple[
     Small texts give fewer. Raises DataError without the extra `translation` or where the size is too small.
     """
     coverage = min(CHARACTER_COVERAGE.get(language, 1.0) for language in languages)
-    version = _sentencepiece().__version__
+    version = sentencepiece().__version__
     identity = {"lines": lines, "size": size, "coverage": coverage, "sentencepiece": version, "builder": BUILDER}
-    path = place.cache / "subwords" / f"{content_hash(identity)}.model"
-    if path.is_file():
-        return Subwords(path.read_bytes())
-    model = learn(lines, size, coverage)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-            file.write(model)
-        Path(file.name).replace(path)
-    return Subwords(model)
+    return Subwords(kept_model(place, content_hash(identity), lambda: learn(lines, size, coverage)))
 
 
 def learn(lines: Sequence[str], size: int, coverage: float = 1.0) -> bytes:
-    """The bytes of a sentencepiece model; the same for the same lines, in one thread."""
-    model = io.BytesIO()
-    try:
-        _sentencepiece().SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_writer=model,
-            vocab_size=size,
-            model_type="bpe",
-            character_coverage=coverage,
-            # text goes in as it is: BLEU is computed on what comes out
-            normalization_rule_name="identity",
-            pad_id=PADDING,
-            unk_id=UNKNOWN,
-            bos_id=BEGIN,
-            eos_id=END,
-            hard_vocab_limit=False,
-            shuffle_input_sentence=False,
-            num_threads=1,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise DataError(
-            f"no vocabulary of {size:,} subwords can be learned from {len(lines):,} lines: {error}"
-        ) from None
-    return model.getvalue()
-
-
-def _sentencepiece() -> Any:
-    try:
-        import sentencepiece
-    except ModuleNotFoundError:
-        raise DataError("subwords need sentencepiece: pip install 'attnbench[translation]'") from None
-    return sentencepiece
+    """The bytes of a sentencepiece model of these lines as they are: BLEU is computed on what comes out."""
+    return learn_pairs(
+        lines, size, character_coverage=coverage, pad_id=PADDING, unk_id=UNKNOWN, bos_id=BEGIN, eos_id=END
+    )

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ...bench.errors import SelectionError
 from ...bench.spec import Spec
+from ..byte_ids import bytes_of
 from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Recipe, Task
 from ..data import Source, first_of
 from ..prepared import Prepared
@@ -27,7 +28,7 @@ from ..translation import (
     untrained,
 )
 from .alignments import aligned_pairs, alignment_files
-from .arrange import Cut, text_bytes, texts
+from .arrange import Cut, texts
 from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018, Corpus, mistaken
 from .documents import MOST_TOKENS
 from .folder import Folder
@@ -111,7 +112,7 @@ class ParallelTask(Task):
         bleu_metric(self.corpus.target)  # what cannot be judged here is said before it is trained
         prepared = first_of(self.sources(self.cut(recipe)), place, self.name)
         notes = list(prepared.provenance.notes)
-        subwords = Subwords(text_bytes(prepared.splits["subwords"].tokens))
+        subwords = Subwords(bytes_of(prepared.splits["subwords"].tokens))
         test = self._test(prepared, subwords, place).spread(recipe.test_examples)
         if selection == "test":
             validation: SentencePairs = _plain(test)

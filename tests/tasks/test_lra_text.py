@@ -11,10 +11,11 @@ import pytest
 from attnbench.bench.errors import DataError, SelectionError
 from attnbench.bench.spec import Spec
 from attnbench.tasks import sources
+from attnbench.tasks.byte_ids import byte_ids
 from attnbench.tasks.contract import DataPlace, Recipe
 from attnbench.tasks.data import place as place_of
 from attnbench.tasks.lra import imdb, imdb_sources
-from attnbench.tasks.lra.imdb import byte_ids, split_off_test
+from attnbench.tasks.lra.imdb import split_off_test
 from attnbench.tasks.lra.text import Text
 from attnbench.tasks.prepared import file_digest
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from attnbench.bench.errors import DataError, SelectionError
 from attnbench.bench.record import Provenance
 from attnbench.bench.spec import Spec
+from attnbench.tasks.byte_ids import bytes_of
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.prepared import Prepared
 from attnbench.tasks.translation import TranslationRecipe
-from attnbench.tasks.wmt.arrange import TEST_DIGESTS, Cut, Raw, arrange, carved, drawn, text_bytes, texts
+from attnbench.tasks.wmt.arrange import TEST_DIGESTS, Cut, Raw, arrange, carved, drawn, texts
 from attnbench.tasks.wmt.corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018
 from attnbench.tasks.wmt.documents import joined, joined_text, spans
 from attnbench.tasks.wmt.parallel import ParallelSet, found, read_lines, without
@@ -124,7 +125,7 @@ def test_the_vocabulary_knows_nothing_of_held_out_text(place):
         official_training=False,
     )
     prepared = arrange(raw, EN_DE_2014, Cut(vocabulary=120), place)
-    subwords = Subwords(text_bytes(prepared.splits["subwords"].tokens))
+    subwords = Subwords(bytes_of(prepared.splits["subwords"].tokens))
     assert subwords.decode(subwords.encode(["zzz"])[0]).strip() == "⁇"
     assert texts(prepared.splits["test.text"], 0) == ["xxx yyy"]
 
@@ -153,7 +154,7 @@ def test_ids_past_the_last_subword_are_no_text():
 
 def test_what_is_prepared_is_the_text_and_its_ids(place):
     prepared = small(place)
-    subwords = Subwords(text_bytes(prepared.splits["subwords"].tokens))
+    subwords = Subwords(bytes_of(prepared.splits["subwords"].tokens))
     test, written = prepared.splits["test"], prepared.splits["test.text"]
     assert test.labels.tolist() == [0] * 12 + [1] * 5
     assert texts(written, 0) == [*sentences(12, 4).source, *sentences(5, 5).source]

@@ -6,9 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from attnbench.tasks.byte_ids import bytes_of
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.prepared import Prepared
-from attnbench.tasks.wmt.arrange import Cut, Raw, arrange, carved, drawn, text_bytes
+from attnbench.tasks.wmt.arrange import Cut, Raw, arrange, carved, drawn
 from attnbench.tasks.wmt.corpora import EN_DE_2014
 from attnbench.tasks.wmt.documents import spans
 from attnbench.tasks.wmt.parallel import ParallelSet, without
@@ -36,7 +37,7 @@ def prepared(place: DataPlace, **changes) -> Prepared:
 
 def numbers(made: Prepared, split: str) -> list[list[int]]:
     """The sentences of each document, by number."""
-    subwords = Subwords(text_bytes(made.splits["subwords"].tokens))
+    subwords = Subwords(bytes_of(made.splits["subwords"].tokens))
     its = made.splits[split]
     return [[int(n) for n in re.findall(r"<(\d+)>", subwords.decode(its.sequence(at, 0)))] for at in range(len(its))]
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnbench.tasks.byte_ids import bytes_of
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.prepared import Prepared
-from attnbench.tasks.wmt.arrange import Cut, text_bytes, texts
+from attnbench.tasks.wmt.arrange import Cut, texts
 from attnbench.tasks.wmt.corpora import RO_EN_2016
 from attnbench.tasks.wmt.sources import Records
 from attnbench.tasks.wmt.subwords import Subwords
@@ -51,7 +52,7 @@ def check(prepared: Prepared) -> None:
     for split in ("validation", "test"):
         for tower in (0, 1):
             assert texts(prepared.splits[f"{split}.text"], tower) == [pair[tower] for pair in SPLITS[split]]
-    subwords = Subwords(text_bytes(prepared.splits["subwords"].tokens))
+    subwords = Subwords(bytes_of(prepared.splits["subwords"].tokens))
     train = prepared.splits["train"]
     found = [tuple(subwords.decode(train.sequence(at, tower)) for tower in (0, 1)) for at in range(len(train))]
     assert found == [*pairs(80, 1), ("fuge mică", "runs small")]

@@ -30,12 +30,17 @@ def prepared_once() -> Iterator[None]:
     The replaced functions are those of the modules that a kernel's file imports, so each set of modules has its turn.
     Numbers that leave their range become infinite without a warning of NumPy's, as on a GPU.
     """
+    with np.errstate(over="ignore"), _replaced_once():
+        yield
+
+
+@contextmanager
+def _replaced_once() -> Iterator[None]:
     from triton.runtime import interpreter
 
     prepare: Callable[[Any], Any] | None = getattr(interpreter, "_patch_lang", None)
     if prepare is None:
-        with np.errstate(over="ignore"):
-            yield
+        yield
         return
     done: dict[frozenset[str], Any] = {}
 
@@ -47,8 +52,7 @@ def prepared_once() -> Iterator[None]:
 
     interpreter._patch_lang = once
     try:
-        with np.errstate(over="ignore"):
-            yield
+        yield
     finally:
         interpreter._patch_lang = prepare
         for scope in reversed(done.values()):
