@@ -12,7 +12,7 @@ from typing import Any
 
 import altair as alt
 
-from ..bench.exhibit import Exhibit
+from ..bench.board.report import Exhibit
 from .escape import visible
 
 Chart = Any

@@ -13,8 +13,8 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any
 
-from ..bench.board import Board, Column, Row
-from ..bench.exhibit import Exhibit, Source
+from ..bench.board.board import Board, Column, Row
+from ..bench.board.report import Exhibit, Source
 from .escape import visible
 from .figures import Chart, Sketch, datasets, sketches
 
@@ -126,7 +126,7 @@ def _bundle() -> str:
 
 
 def _part(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

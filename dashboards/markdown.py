@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..bench.board import Board, Column, Entry, Row
+from ..bench.board.board import Board, Column, Entry, Row
 from .escape import visible
 
 LONGEST_REASON = 1000

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..bench.board import Board, Column, Entry, Row
+from ..bench.board.board import Board, Column, Entry, Row
 from .escape import visible
 
 GAP = 2

@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
 
-from ..bench.cell import Lane
-from ..bench.errors import SelectionError
-from ..bench.record import Provenance
-from ..bench.spec import Spec
-from .recipe import PRESETS, Recipe
+from ..bench.core.cell import Lane
+from ..bench.core.errors import SelectionError
+from ..bench.core.record import Provenance
+from ..bench.core.spec import Spec
+from .preset import PRESETS, Recipe
 from .splits import Ids, Split, Subset, Whole
 
 __all__ = [

@@ -7,14 +7,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ..bench.cell import axis_seed
-from ..bench.errors import SelectionError
-from ..bench.record import Provenance
-from ..bench.spec import Spec
+from ..bench.core.errors import SelectionError
+from ..bench.core.hashing import axis_seed
+from ..bench.core.record import Provenance
+from ..bench.core.spec import Spec
 from .contract import Availability, Classification, DataPlace, Dataset, Split
-from .points import Floats, Heads, Level, Mode, Point, Precision, TimedTask
-from .recipe import Recipe
-from .score_inputs import draw_heads, draw_states
+from .preset import Recipe
+from .sweep_inputs import draw_heads, draw_states
+from .sweep_point import Floats, Heads, Level, Mode, Point, Precision, TimedTask
 
 SOURCE = "drawn at random from a seed"
 VOCABULARY = 257

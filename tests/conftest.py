@@ -1,10 +1,60 @@
-"""Set before anything imports torch or triton; both read it once."""
+"""Environment that torch and triton read once at import, and data that tests of tasks and commands share."""
+
+from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from attnbench.tasks.contract import DataPlace
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # without a GPU, Triton kernels are proved in its interpreter; torch.compile on CPU works as before
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+REVIEWS = {
+    "train/neg": ["awful", "a line\u0085still the same line", "dull \u2028 dull", "twice", "twice", "in both splits"],
+    "train/pos": ["great", "fine", "caf\u00e9 \U0001f600", "lovely", "good", "superb"],
+    "test/neg": ["bad", "in both splits", "worse"],
+    "test/pos": ["best", "better", "nice"],
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataPlace:
+    """Empty folders, no network, and no data of the machine's own."""
+    from attnbench.tasks.contract import DataPlace
+
+    for name in ("ATTNBENCH_DATA", "ATTNBENCH_CACHE", "XDG_CACHE_HOME", "TFDS_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "root").mkdir()
+    return DataPlace(root=tmp_path / "root", cache=tmp_path / "cache", offline=True, notice=lambda message: None)
+
+
+@pytest.fixture
+def tree(place: DataPlace) -> Path:
+    """A small aclImdb/ tree under the root, with files that a reader must pass over."""
+    root = place.root / "aclImdb"
+    for folder, texts in REVIEWS.items():
+        (root / folder).mkdir(parents=True)
+        for index, text in enumerate(texts):
+            (root / folder / f"{index}_7.txt").write_text(text, encoding="utf-8", newline="\n")
+    (root / "train" / "unsup").mkdir()
+    (root / "train" / "unsup" / "0_0.txt").write_text("no label", encoding="utf-8")
+    (root / "README").write_text("not a review", encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def real_data() -> Path:
+    root = os.environ.get("ATTNBENCH_DATA", "")
+    if not root:
+        pytest.skip("real data: ATTNBENCH_DATA is not set")
+    return Path(root)

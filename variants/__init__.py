@@ -18,9 +18,9 @@ def build(selection: str, shape: AttentionShape) -> Variant:
 
     Raises SelectionError for an unknown name or parameter, Unsupported where the variant cannot do the shape.
     """
-    from ..bench.errors import Unsupported
-    from ..bench.registry import VARIANTS
-    from ..bench.spec import Spec
+    from ..bench.core.errors import Unsupported
+    from ..bench.core.registry import VARIANTS
+    from ..bench.core.spec import Spec
 
     spec = Spec.parse(selection)
     variant: Variant = VARIANTS.build(spec, shape)

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .leaderboard import Fidelity, Format, Machine, Margin, Mode, Preset, Results, Selection, Task, read, show
+from ..board.select import read_store
+from .leaderboard import show, store_of
+from .options import Fidelity, Format, Machine, Margin, Mode, Preset, Results, Selection, Task
 
 
 def compare(
@@ -27,11 +29,11 @@ def compare(
     from dataclasses import asdict
 
     from ...dashboards.escape import visible
-    from ..comparison import compare as compare_on
-    from ..errors import SelectionError
-    from ..question import Filter, questions
+    from ..board.compare import compare as compare_on
+    from ..core.errors import SelectionError
+    from ..score.key import Filter, questions
 
-    frame, predictions = read(results)
+    frame, predictions = read_store(store_of(results))
     wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
     found, problems = [], []
     for question in questions(frame, wanted):
@@ -70,17 +72,17 @@ def choose(
     format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
 ) -> None:
     """List the variants that fit a length, a memory and a loss of quality, by cost; and why the others do not."""
-    from ..choice import Wish, board_for_choice, bytes_of
-    from ..errors import SelectionError
-    from ..question import Filter, questions
-    from ..spec import parse_value
+    from ..board.choose_board import Wish, board_for_choice
+    from ..core.errors import SelectionError
+    from ..core.spec import bytes_of, parse_value
+    from ..score.key import Filter, questions
 
     tokens = parse_value(length)
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
     limit = bytes_of(memory) if memory is not None else None
     wish = Wish(length=tokens, mode=mode.value, memory_bytes=limit, margin=margin)
-    frame, predictions = read(results)
+    frame, predictions = read_store(store_of(results))
     wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
     others = questions(frame, Filter(fidelity=fidelity, machine=machine))
     show([board_for_choice(frame, questions(frame, wanted), wish, predictions, others)], format, None)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import AttnbenchError
+from ..core.errors import AttnbenchError
 from .answers import choose, compare
 from .catalogue import list_, show
 from .check import check

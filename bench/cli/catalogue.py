@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import AttnbenchError, SelectionError
-from ..registry import TASKS, VARIANTS, Registry, nearest, parameters
-from ..spec import Spec, value_text
+from ..core.errors import AttnbenchError, SelectionError
+from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
+from ..core.spec import Spec, value_text
 
 if TYPE_CHECKING:
     from ...tasks.contract import Problem, Recipe, Task
@@ -99,7 +99,7 @@ def _items(what: What, load: bool) -> Iterator[Item]:
                 yield Item(name=name, origin=", ".join(tasks), description=_recipe_line(recipe))
         return
     if what is What.SUITES:
-        from ..suite import built_in, load_suite
+        from ..plan.suite import built_in, load_suite
 
         for name in built_in():
             yield Item(name=name, origin="attnbench", description=load_suite(name).description)
@@ -218,7 +218,7 @@ def _support(spec: Spec, shape: AttentionShape) -> str:
 
 
 def _task_facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
-    from ...tasks.data import place
+    from ...tasks.data.data import place
 
     task: Task = TASKS.build(spec)
     problem, metric = task.problem(), task.metric

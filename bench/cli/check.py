@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import AttnbenchError, DeviceError, SelectionError, Unsupported
-from ..registry import VARIANTS
-from ..spec import Spec, parse_selection
+from ..core.errors import AttnbenchError, DeviceError, SelectionError, Unsupported
+from ..core.registry import VARIANTS
+from ..core.spec import Spec, parse_selection
 
 if TYPE_CHECKING:
     from ...variants.contract import AttentionShape

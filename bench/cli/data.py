@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import AttnbenchError, DataError, SelectionError
-from ..registry import TASKS, nearest
-from ..spec import Spec, parse_selection
+from ..core.errors import AttnbenchError, DataError, SelectionError
+from ..core.registry import TASKS, nearest
+from ..core.spec import Spec, parse_selection
 
 if TYPE_CHECKING:
     from ...tasks.contract import DataPlace, Task
-    from ...tasks.prepared import Stored
+    from ...tasks.data.prepared import Stored
 
 app = typer.Typer(no_args_is_help=True, help="See, get and verify the data of tasks.")
 
@@ -30,8 +30,8 @@ def list_(
     json: JSON = False,
 ) -> None:
     """Every source of each task as found here, and what is prepared; downloads nothing."""
-    from ...tasks.data import place
-    from ...tasks.prepared import stored
+    from ...tasks.data.data import place
+    from ...tasks.data.prepared import stored
 
     here = place(data_dir, offline=True)
     specs = _specs([task]) if task else [Spec(entry.name) for entry in TASKS.entries()]
@@ -54,8 +54,8 @@ def get(
     offline: Annotated[bool, typer.Option(help="Never download.")] = False,
 ) -> None:
     """Fetch and prepare data; interrupted anywhere, the same command goes on where it stopped."""
-    from ...tasks.data import place
-    from ...tasks.download import forget_failures
+    from ...tasks.data.data import place
+    from ...tasks.data.download import forget_failures
     from .live import Live
 
     failed = []
@@ -99,7 +99,7 @@ def preview(
     offline: Annotated[bool, typer.Option(help="Never download.")] = False,
 ) -> None:
     """Look at training examples: images as a contact sheet with their labels, everything else as text."""
-    from ...tasks.data import place
+    from ...tasks.data.data import place
     from .live import Live
     from .preview import contact_sheet, is_image, text_of
 
@@ -130,9 +130,9 @@ def export(
     data_dir: DataDir = None,
 ) -> None:
     """Write prepared data as TFDS array_record sets, which TFDS and another machine's attnbench read."""
-    from ...tasks.data import place
-    from ...tasks.prepared import stored
-    from ...tasks.recordsets import export as export_to
+    from ...tasks.data.data import place
+    from ...tasks.data.prepared import stored
+    from ...tasks.data.tfds import export as export_to
     from .live import Live
 
     specs = _specs(tasks) if tasks else None
@@ -155,9 +155,9 @@ def verify(
     json: JSON = False,
 ) -> None:
     """Read prepared files and originals again and compare their SHA-256; a difference gives exit code 3."""
-    from ...tasks.checksums import verify_originals
-    from ...tasks.data import place
-    from ...tasks.prepared import damaged, stored
+    from ...tasks.data.checksums import verify_originals
+    from ...tasks.data.data import place
+    from ...tasks.data.prepared import damaged, stored
     from .live import Live
 
     name = _specs([task])[0].name if task else None

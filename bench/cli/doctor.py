@@ -54,8 +54,8 @@ def doctor(
 def _noise(device: str | None, seconds: float) -> list[Finding]:
     import torch
 
-    from ..machine import choose_device
-    from ..noise import TASK, measure_noise
+    from ..measure.machine import choose_device
+    from ..run.noise import TASK, measure_noise
 
     chosen = choose_device(device)
     if chosen.type == "cpu":
@@ -87,7 +87,7 @@ def _noise(device: str | None, seconds: float) -> list[Finding]:
 def _device() -> list[Finding]:
     import torch
 
-    from ..machine import available_bytes, describe
+    from ..measure.machine import available_bytes, describe
 
     cuda = torch.cuda.is_available()
     machine = describe(torch.device("cuda" if cuda else "cpu"))
@@ -146,8 +146,8 @@ def _packages() -> list[Finding]:
 
 
 def _folders(results: Path) -> list[Finding]:
-    from ..errors import StoreError
-    from ..store import Store
+    from ..core.errors import StoreError
+    from ..store.store import Store
 
     try:
         Store(results).prepare()
@@ -160,10 +160,10 @@ def _folders(results: Path) -> list[Finding]:
 
 def _data(data_dir: Path | None) -> list[Finding]:
     from ...tasks.contract import Task
-    from ...tasks.data import place
-    from ..errors import AttnbenchError
-    from ..registry import TASKS
-    from ..spec import Spec
+    from ...tasks.data.data import place
+    from ..core.errors import AttnbenchError
+    from ..core.registry import TASKS
+    from ..core.spec import Spec
 
     found = []
     for entry in TASKS.entries():

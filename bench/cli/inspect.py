@@ -26,13 +26,14 @@ def inspect(
 ) -> None:
     """Write the attention maps of a trained model on chosen sentences as a page and as images."""
     needs_extra()
-    from ...dashboards import attention, html
-    from ...tasks.data import place
-    from ..errors import SelectionError, StoreError
-    from ..inspection import inspected_example, inspected_sentence
-    from ..machine import choose_device
-    from ..store import Store
-    from ..trained import dataset_of, find, load
+    from ...dashboards import attention_maps as attention
+    from ...dashboards import html
+    from ...tasks.data.data import place
+    from ..core.errors import SelectionError, StoreError
+    from ..measure.machine import choose_device
+    from ..run.inspection import inspected_example, inspected_sentence
+    from ..run.load_model import dataset_of, find, load
+    from ..store.store import Store
     from .leaderboard import emit
 
     store = Store(results, lambda text: typer.echo(text, err=True))

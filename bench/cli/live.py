@@ -18,8 +18,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..plan import Plan
-from ..record import QUANTITIES, Machine, Record
+from ..core.metrics import QUANTITIES
+from ..core.record import Machine, Record
+from ..plan.planner import Plan
 
 QUIET_SECONDS = 30.0
 """How often a long Cell says something where output is not a terminal."""

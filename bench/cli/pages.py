@@ -8,25 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .artifacts import StoredCurves, StoredMaps
-from .leaderboard import (
-    Fidelity,
-    Machine,
-    Margin,
-    Preset,
-    Results,
-    Selection,
-    Task,
-    emit,
-    read_store,
-    scored,
-    store_of,
-)
+from ..board.select import read_store, scored
+from ..store.artifacts import StoredCurves, StoredMaps
+from .leaderboard import emit, store_of
+from .options import Fidelity, Machine, Margin, Preset, Results, Selection, Task
 
 if TYPE_CHECKING:
-    from ..exhibit import Exhibit
-    from ..simplex import Floats, Map
-    from ..spec import Spec
+    from ..board.report import Exhibit
+    from ..board.simplex import Floats, Map
+    from ..core.spec import Spec
 
 
 ROOM = 1_500_000
@@ -59,7 +49,7 @@ def dashboard(
     filters = {"task": task, "preset": preset, "selection": selection, "fidelity": fidelity, "machine": machine}
     exhibits = _exhibits(results, filters, margin)
     if published:
-        from ..published import exhibits_beside
+        from ..board.published import exhibits_beside
 
         exhibits = exhibits_beside(exhibits)
     emit(html.render(exhibits), out / "index.html")
@@ -73,7 +63,7 @@ def needs_extra() -> None:
     """Raises SelectionError where the packages that draw are not installed."""
     from importlib.util import find_spec
 
-    from ..errors import SelectionError
+    from ..core.errors import SelectionError
 
     missing = [name for name in ("altair", "vl_convert") if find_spec(name) is None]
     if missing:
@@ -85,9 +75,9 @@ def needs_extra() -> None:
 def _exhibits(results: Path, filters: dict[str, str | None], margin: float | None) -> list[Exhibit]:
     from functools import cache
 
-    from ..exhibition import exhibit_of_sweep, exhibit_of_task
-    from ..lengthboard import modes_of, sweeps
-    from ..question import Filter, questions
+    from ..board.build_report import exhibit_of_sweep, exhibit_of_task
+    from ..board.length_board import modes_of, sweeps
+    from ..score.key import Filter, questions
 
     store, reader = store_of(results), cache(read_store)
     # the boards first: what is kept of them must not be of a Frame that is older than its name
@@ -109,7 +99,7 @@ def _write_figures(exhibits: list[Exhibit], folder: Path, picture: Picture) -> i
     import re
 
     from ...dashboards.figures import figures
-    from ..errors import StoreError
+    from ..core.errors import StoreError
 
     count = 0
     try:
@@ -131,14 +121,15 @@ def explain(
     figures: Annotated[Picture | None, typer.Option("--figures", help="Also write every figure as a file.")] = None,
 ) -> None:
     """Draw what maps from scores to weights do to two and three choices, and the entropies behind them."""
-    from ..errors import SelectionError, StoreError
+    from ..core.errors import SelectionError, StoreError
 
     if what != "simplex":
         raise SelectionError(f"expected `simplex`, got {what!r}")
     needs_extra()
-    from ...dashboards import html, ternary
-    from ..simplex import triangle_of
-    from ..spec import parse_selection
+    from ...dashboards import html
+    from ...dashboards import simplex as ternary
+    from ..board.simplex import triangle_of
+    from ..core.spec import parse_selection
 
     triangle = triangle_of({str(spec): _map(spec) for spec in parse_selection(variants)})
     nulls = [f"{name} gives no weight at all to {n} of them" for name, n in triangle.null_rows.items() if n]
@@ -166,8 +157,8 @@ def _map(spec: Spec) -> Map:
     import torch
 
     from ...variants.contract import AttentionShape, ScoredVariant
-    from ..errors import SelectionError
-    from ..registry import VARIANTS
+    from ..core.errors import SelectionError
+    from ..core.registry import VARIANTS
 
     shape = AttentionShape(heads=1, head_dim=4, max_length=3)
     variant = VARIANTS.build(VARIANTS.resolve(spec), shape)

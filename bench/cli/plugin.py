@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from ..errors import SelectionError, StoreError
-from ..registry import TASKS, VARIANTS
+from ..core.errors import SelectionError, StoreError
+from ..core.registry import TASKS, VARIANTS
 from . import templates
 
 

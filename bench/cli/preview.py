@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from ...tasks.contract import Classification, Ids, Problem, Subset
-from ...tasks.language import Windows
-from ..errors import DataError
+from ...tasks.problems.language_modeling import Windows
+from ..core.errors import DataError
 
 BYTES = 257
 """The vocabulary of gray values and of bytes: their value + 1."""

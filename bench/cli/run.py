@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ..errors import SelectionError
+from ..core.errors import SelectionError
 
 if TYPE_CHECKING:
-    from ..campaign import Campaign
-    from ..cell import Lane
-    from ..spec import Spec
-    from ..suite import Suite
+    from ..core.cell import Lane
+    from ..core.spec import Spec
+    from ..plan.suite import Suite
+    from ..run.runner import Campaign
 
 Variants = Annotated[str | None, typer.Option(help="Variants, such as `rela,local\\[flange=64,128]`.")]
 Tasks = Annotated[str | None, typer.Option("--task", "--tasks", help="Tasks, such as `lra-text\\[length=1k]`.")]
@@ -153,13 +153,15 @@ def plan(
 
 def _show_sweeps(campaign: Campaign, results: Path, presets: dict[Spec, str]) -> None:
     """One board for each sweep of the campaign: lengths beside each other."""
-    from ..lengthboard import boards_over_lengths
-    from ..question import Filter, questions
-    from .leaderboard import Format, read, show
+    from ..board.length_board import boards_over_lengths
+    from ..board.select import read_store
+    from ..score.key import Filter, questions
+    from .leaderboard import show, store_of
+    from .options import Format
 
     swept = {str(task): presets.get(task) for task in campaign.tasks if campaign.is_swept(task)}
     if swept:
-        frame, _ = read(results)
+        frame, _ = read_store(store_of(results))
         found = questions(frame, Filter(machine=campaign.machine.id))
         asked = [q for q in found if q.preset == swept.get(q.task)]
         show(boards_over_lengths(frame, asked, least=1), Format.RICH, None)
@@ -177,8 +179,8 @@ def _suite(
     """The named suite with what the options say in its place, or the options alone."""
     from dataclasses import replace
 
-    from ..spec import Spec, parse_selection
-    from ..suite import Suite, load_suite
+    from ..core.spec import Spec, parse_selection
+    from ..plan.suite import Suite, load_suite
 
     if suite is None and (variants is None or task is None):
         raise SelectionError(
@@ -200,8 +202,8 @@ def _suite(
     asked = replace(base, **changes)
     if memory_budget is None:
         return asked
-    from ..choice import bytes_of
-    from ..longest import with_longest
+    from ..core.spec import bytes_of
+    from ..plan.suite import with_longest
 
     return replace(asked, tasks=with_longest(asked.tasks, int(bytes_of(memory_budget))))
 
@@ -218,7 +220,7 @@ def _campaign(
     lanes: str | None,
     live: Any,
 ) -> Campaign:
-    from ..campaign import Campaign, Request
+    from ..run.runner import Campaign, Request
 
     request = Request(
         suite=suite,

@@ -20,15 +20,15 @@ def sample(
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda.")] = None,
 ) -> None:
     """Go on with a text, token by token, as a model of language that was trained here would."""
-    from ...tasks.data import place
-    from ...tasks.language import Windows
-    from ..decoder import Decoder
-    from ..errors import SelectionError
-    from ..machine import choose_device
-    from ..sampling import caches, utf8
-    from ..sampling import sample as drawn
-    from ..store import Store
-    from ..trained import dataset_of, find, load
+    from ...tasks.data.data import place
+    from ...tasks.problems.language_modeling import Windows
+    from ..core.errors import SelectionError
+    from ..measure.machine import choose_device
+    from ..models.decoder import Decoder
+    from ..models.generate import caches, utf8
+    from ..models.generate import sample as drawn
+    from ..run.load_model import dataset_of, find, load
+    from ..store.store import Store
 
     if not prompt:
         raise SelectionError(

@@ -20,8 +20,8 @@ def validate(
     from dataclasses import asdict
 
     from ...dashboards.escape import visible
-    from ..audit import audit
-    from ..errors import SelectionError
+    from ..core.errors import SelectionError
+    from ..store.validate import audit
 
     if folder is not None and results is not None and folder != results:
         raise SelectionError(f"expected one folder, got {folder} and --results {results}; leave one out")
@@ -52,9 +52,9 @@ def merge(
 ) -> None:
     """Add the Records of other folders that are not there yet, with their artifacts. Unsound ones stay out."""
     from ...dashboards.escape import visible
-    from ..audit import audit
-    from ..cell import content_hash
-    from ..store import Store
+    from ..core.hashing import content_hash
+    from ..store.store import Store
+    from ..store.validate import audit
 
     store = Store(results, notice=lambda text: typer.echo(text, err=True))
     store.prepare()

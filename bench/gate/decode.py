@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..memory import storages
+from ..measure.memory import storages
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
 from .subject import Subject, View

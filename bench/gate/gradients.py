@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...variants.contract import Variant
-from ..errors import Unsupported
+from ..core.errors import Unsupported
 from .property import Answer, Measured, NotApplicable, worst
 from .subject import Subject, View, build
 

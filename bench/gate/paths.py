@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...variants.contract import AttentionShape
-from ..errors import Unsupported
+from ..core.errors import Unsupported
 from .subject import Subject, VariantSource
 from .twins import examined
 

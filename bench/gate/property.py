@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from ..errors import Unsupported
+from ..core.errors import Unsupported
 from .subject import Subject
 
 Verdict = Literal["holds", "fails", "n.a."]

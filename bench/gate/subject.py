@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ...variants.contract import AttentionShape, Mask, ScoredVariant, Variant
-from ..errors import Unsupported
-from ..registry import VARIANTS, parameters
-from ..spec import Spec
+from ..core.errors import Unsupported
+from ..core.registry import VARIANTS, parameters
+from ..core.spec import Spec
 from .distance import own_error
 
 BASE_LENGTH = 96

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from ...variants.contract import AttentionShape
-from ..errors import Unsupported
+from ..core.errors import Unsupported
 from . import causality, decode, dropout, gradients, maps, masks, numerics, twins
 from .property import Finding, Property
 from .subject import BASE_LENGTH, LONG_LENGTH, Subject, VariantSource

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...variants.contract import Variant
-from ..errors import Unsupported
+from ..core.errors import Unsupported
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
 from .subject import Inputs, Reference, Source, Subject, View, build

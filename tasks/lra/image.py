@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..baselines import majority, ridge
 from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Subset, Task, Whole
-from ..data import first_of
-from ..slices import divide
-from .cifar import NAME, PIXELS, at_length
-from .cifar_sources import sources
+from ..data.baselines import majority, ridge
+from ..data.data import first_of
+from ..data.subsets import divide
+from ._image.cifar import NAME, PIXELS, at_length
+from ._image.cifar_sources import sources
 
 
 def mean_intensity(dataset: Dataset, recipe: Recipe) -> Whole:

@@ -10,16 +10,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...bench.errors import DataError, SelectionError
-from ...bench.record import Provenance
-from ..baselines import majority
-from ..checksums import file_checksum
+from ...bench.core.errors import DataError, SelectionError
+from ...bench.core.record import Provenance
 from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Split, Task
-from ..prepared import Prepared, pack, prepare
-from ..recordsets import RecordSet
-from ..slices import divide
-from .expressions import IDS, OPEN, OPERATORS, SEED, VERSION, VOCABULARY, Sizes, generate
-from .heuristics import root_and_literals, root_operator
+from ..data.baselines import majority
+from ..data.checksums import file_checksum
+from ..data.prepared import Prepared, pack, prepare
+from ..data.subsets import divide
+from ..data.tfds import RecordSet
+from ._listops.baselines import root_and_literals, root_operator
+from ._listops.grammar import IDS, OPEN, OPERATORS, SEED, VERSION, VOCABULARY, Sizes, generate
 
 NAME = "lra-listops"
 BUILDER = 1

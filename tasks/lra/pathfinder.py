@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from ...bench.errors import DataError, SelectionError
-from ...bench.spec import Spec
-from ..baselines import majority
+from ...bench.core.errors import DataError, SelectionError
+from ...bench.core.spec import Spec
 from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Task
-from ..prepared import is_complete, prepared_folder
-from ..slices import divide
+from ..data.baselines import majority
+from ..data.prepared import is_complete, prepared_folder
+from ..data.subsets import divide
+from ._pathfinder.archive import Official
+from ._pathfinder.images import VERSION, Scene
+from ._pathfinder.shards import OFFICIAL_EXAMPLES, generated, generator_identity
 from .image import mean_intensity
-from .pathfinder_archive import Official
-from .scenes import VERSION, Scene
-from .shards import OFFICIAL_EXAMPLES, generated, generator_identity
 
 SIDE, PATHX_SIDE = 32, 128
 SECONDS = {32: 0.0015, 64: 0.04, 128: 0.03}

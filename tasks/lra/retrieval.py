@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from ..baselines import majority
 from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Task
-from ..data import first_of
-from ..slices import divide
-from .overlap import word_overlap
-from .pairs import DOCUMENT, NAME, sources
+from ..data.baselines import majority
+from ..data.data import first_of
+from ..data.subsets import divide
+from ._text.baselines import word_overlap
+from ._text.pairs import DOCUMENT, NAME, sources
 
 
 class Retrieval(Task):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from ...bench.errors import SelectionError
-from ...bench.spec import Spec
-from ..baselines import bag_of_tokens, majority
+from ...bench.core.errors import SelectionError
+from ...bench.core.spec import Spec
 from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Task
-from ..data import first_of
-from ..slices import divide
-from .imdb import NAME
-from .imdb_sources import sources
+from ..data.baselines import bag_of_tokens, majority
+from ..data.data import first_of
+from ..data.subsets import divide
+from ._text.imdb import NAME
+from ._text.imdb_sources import sources
 
 
 class Text(Task):

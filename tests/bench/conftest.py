@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from attnbench.bench.cell import Cell
-from attnbench.bench.record import Machine, Measurement, Outcome, Provenance, Record
-from attnbench.bench.spec import Spec
+from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.record import Machine, Measurement, Outcome, Provenance, Record
+from attnbench.bench.core.spec import Spec
 
 SETTING = {
     "layers": 2, "width": 64, "heads": 2, "feed_forward": 128, "positions": "learned", "pooling": "mean", "length": 512,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnbench.bench.board import Board, Column, Entry, Footnote, Row
+from attnbench.bench.board.board import Board, Column, Entry, Footnote, Row
 
 HOSTILE = "a[p=<script>alert(1)</script>]"
 REASON = "crashed: \x1b[31mred\x1b[0m | \u202etxt.exe [bold]loud[/bold] `code` @octocat & " + "x" * 10_000

@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.bench.board import Board
-from attnbench.bench.exhibit import Alpha, CurveSpot, Exhibit, HeadValue, LengthSpot, NullControl, Panel, Source, Spot
+from attnbench.bench.board.board import Board
+from attnbench.bench.board.report import (
+    Alpha,
+    CurveSpot,
+    Exhibit,
+    HeadValue,
+    LengthSpot,
+    NullControl,
+    Panel,
+    Source,
+    Spot,
+)
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
 pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from attnbench.bench.board import Board, Footnote
-from attnbench.dashboards import escape, markdown, tables, terminal
+from attnbench.bench.board.board import Board, Footnote
+from attnbench.dashboards import csv_json as tables
+from attnbench.dashboards import escape, markdown, terminal
 from attnbench.dashboards.escape import visible
 
 GOLDEN = Path(__file__).parent.parent / "golden"

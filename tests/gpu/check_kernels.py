@@ -74,7 +74,7 @@ def check(selection, dtype, shapes, device):
 def _compare(selection, dtype, shape, device):
     import torch
 
-    from attnbench.bench.errors import AttnbenchError
+    from attnbench.bench.core.errors import AttnbenchError
     from attnbench.variants import AttentionShape, Mask, build
 
     of = getattr(torch, dtype)

@@ -19,12 +19,13 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnbench.bench.clock import interleave
-from attnbench.bench.errors import AttnbenchError
-from attnbench.tasks.score_inputs import draw_heads
+from attnbench.bench.core.errors import AttnbenchError
+from attnbench.bench.measure.timer import interleave
+from attnbench.tasks.sweep_inputs import draw_heads
 from attnbench.variants import AttentionShape, Mask, build
-from attnbench.variants.kernels import triton_entmax, triton_rela
-from attnbench.variants.kernels.triton_tiles import Tiles
+from attnbench.variants.kernels.triton import entmax as triton_entmax
+from attnbench.variants.kernels.triton import rela as triton_rela
+from attnbench.variants.kernels.triton.tiles import Tiles
 
 MODULES = (
     "rela", "local[query_block=256]", "local[query_block=256,impl=flex]", "linear", "additive-lm", "relative",

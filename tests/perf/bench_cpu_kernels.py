@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnbench.bench.clock import interleave, ratio_half_width
-from attnbench.bench.errors import Unsupported
-from attnbench.bench.memory import peak_bytes
+from attnbench.bench.core.errors import Unsupported
+from attnbench.bench.measure.memory import peak_bytes
+from attnbench.bench.measure.timer import interleave, ratio_half_width
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
 

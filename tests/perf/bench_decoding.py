@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import torch
 
-from attnbench.bench.clock import interleave
-from attnbench.bench.decoding import caches, start, stepper
-from attnbench.bench.transformer import Transformer
-from attnbench.tasks.translation import Translation, TranslationRecipe
+from attnbench.bench.measure.timer import interleave
+from attnbench.bench.models.decoding import caches, start, stepper
+from attnbench.bench.models.encoder_decoder import Transformer
+from attnbench.tasks.problems.translation import Translation, TranslationRecipe
 from attnbench.variants import build
 
 ROWS = 32 * 4

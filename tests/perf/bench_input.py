@@ -35,10 +35,10 @@ def measure(name: str) -> dict[str, float]:
     started = time.time() - time.process_time()
     import torch
 
-    from attnbench.bench.kinds.known import kind_of
-    from attnbench.bench.registry import TASKS, VARIANTS
-    from attnbench.bench.spec import Spec
-    from attnbench.tasks.data import place
+    from attnbench.bench.core.registry import TASKS, VARIANTS
+    from attnbench.bench.core.spec import Spec
+    from attnbench.bench.train.objectives.registry import kind_of
+    from attnbench.tasks.data.data import place
 
     torch.set_num_threads(1)
     spec = TASKS.resolve(Spec.parse(name))
@@ -61,10 +61,10 @@ def measure(name: str) -> dict[str, float]:
 
 
 def main(names: list[str]) -> None:
-    from attnbench.bench.errors import DataError
-    from attnbench.bench.registry import TASKS as known
-    from attnbench.bench.spec import Spec
-    from attnbench.tasks.data import place
+    from attnbench.bench.core.errors import DataError
+    from attnbench.bench.core.registry import TASKS as known
+    from attnbench.bench.core.spec import Spec
+    from attnbench.tasks.data.data import place
 
     print(
         f"{'task':34}{'load s':>8}{'start s':>9}{'batch':>7}{'batch ms':>10}{'1/s':>8}{'step ms':>9}{'head room':>11}"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attnbench.variants.entmax import entmax, entmax15, sparsemax
+from attnbench.variants.ops.entmax import entmax, entmax15, sparsemax
 
 ROUNDS = 7
 MAPS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -17,11 +17,11 @@ import statistics
 
 import torch
 
-from attnbench.bench.clock import canary, interleave
-from attnbench.bench.intervals import Interval
-from attnbench.bench.lanes.point import PointSetup, point_of
-from attnbench.bench.score import log_ratio, ratio
-from attnbench.bench.spec import Spec
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.measure.timer import canary, interleave
+from attnbench.bench.run.workloads.sweep_point import PointSetup, point_of
+from attnbench.bench.stats.intervals import Interval
+from attnbench.bench.stats.scoring import log_ratio, ratio
 
 CPU = torch.device("cpu")
 

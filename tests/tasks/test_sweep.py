@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbench.bench.errors import SelectionError
-from attnbench.bench.registry import TASKS
-from attnbench.bench.spec import Spec, parse_selection
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.registry import TASKS
+from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.tasks.contract import DataPlace
-from attnbench.tasks.score_inputs import RUN, draw_heads, draw_states
 from attnbench.tasks.sweep import Sweep
+from attnbench.tasks.sweep_inputs import RUN, draw_heads, draw_states
 
 PLACE = DataPlace(root=Path(), cache=Path())
 LENGTH, WIDTH = 1024, 64

@@ -16,15 +16,16 @@ import typer
 from typer.testing import CliRunner, Result
 
 from attnbench.bench.cli.check import check
-from attnbench.bench.errors import Unsupported
+from attnbench.bench.core.errors import Unsupported
+from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import paths, quick_gate
 from attnbench.bench.gate.property import Measured
 from attnbench.bench.gate.subject import Source, Subject
 from attnbench.bench.gate.twins import implementations_agree
-from attnbench.bench.registry import VARIANTS
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
-from attnbench.variants.kernels import cpu_build, triton_launch
+from attnbench.variants.kernels.cpu import build as cpu_build
+from attnbench.variants.kernels.triton import launch as triton_launch
 
 SELECTIONS = (
     "rela", "sparsemax", "entmax15", "entmax[alpha=1.25]", "entmax[alpha=learned]", "linear", "additive-lm", "additive",

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from attnbench.bench.errors import SelectionError
-from attnbench.bench.record import Provenance
-from attnbench.bench.spec import Spec
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.record import Provenance
+from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import (
     Availability,
     Baseline,

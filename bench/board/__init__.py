@@ -1,0 +1,1 @@
+"""Figures become Boards and reports."""

@@ -1,0 +1,287 @@
+"""Published: numbers that papers printed, as boards of their own, shown beside ours and never ranked with them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from ..core.errors import StoreError
+from ..core.metrics import QUANTITIES
+from ..core.paths import PACKAGE
+from ..stats.metric import Yardstick
+from .board import Board, Column, Entry, Footnote, Row
+from .report import Exhibit
+
+FOLDER = PACKAGE / "tasks" / "published"
+FAILED = "FAIL"
+FIVE = ("lra-listops", "lra-text", "lra-retrieval", "lra-image", "lra-pathfinder")
+SIX = (*FIVE, "lra-pathx")
+CHANCE = 50.0
+"""What a model that fails on Path-X counts as, where six tasks are averaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table of a paper: `rows` holds model → a cell for each of `columns`, text where it is no number.
+
+    `ours`: the paper's name of a model → our variant of the same mechanism. `read`: where the numbers were read.
+    `quantity`: of `record.QUANTITIES` where boards of ours may have it too, else in words. `tasks`: those beside whose
+    boards it stands in full, where no `suite` names them.
+    """
+
+    paper: str
+    short: str
+    year: int
+    title: str
+    source: str
+    suite: str
+    tasks: tuple[str, ...]
+    quantity: str
+    unit: str
+    better: Literal["higher", "lower"]
+    read: str
+    columns: tuple[str, ...]
+    rows: dict[str, tuple[float | str, ...]]
+    ours: dict[str, str]
+    notes: tuple[str, ...] = ()
+    protocol: tuple[str, ...] = ()
+
+    def cells(self, model: str) -> dict[str, float | str]:
+        return dict(zip(self.columns, self.rows[model], strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """A paper that belongs here, and why none of its numbers does."""
+
+    paper: str
+    source: str
+    suite: str
+    tasks: tuple[str, ...]
+    reason: str
+
+
+@lru_cache(maxsize=1)
+def published() -> tuple[tuple[Table, ...], tuple[Absent, ...]]:
+    """All tables by year, and the papers that are left out. Raises StoreError where a file of ours is damaged."""
+    tables: list[Table] = []
+    absent: list[Absent] = []
+    for path in sorted(FOLDER.glob("*.toml")):
+        try:
+            paper = tomllib.loads(path.read_text(encoding="utf-8"))
+            tables += (_table(paper, table) for table in paper.get("tables", ()))
+            if "absent" in paper:
+                absent.append(Absent(reason=paper["absent"], **_place(paper)))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{path} does not read as published numbers ({error}); install attnbench again") from error
+    return tuple(sorted(tables, key=lambda table: table.year)), tuple(absent)
+
+
+def average(table: Table, model: str, tasks: Sequence[str]) -> float | None:
+    """Mean of the model's accuracies on these tasks, a failed Path-X counting as chance; None where one is lacking.
+
+    >>> lra = next(table for table in published()[0] if table.paper == "Long Range Arena")
+    >>> round(average(lra, "Transformer", FIVE), 2), round(average(lra, "Transformer", SIX), 2)
+    (54.39, 53.66)
+    """
+    cells = table.cells(model)
+    found = [CHANCE if cells.get(task) == FAILED and task == "lra-pathx" else cells.get(task) for task in tasks]
+    numbers = [value for value in found if isinstance(value, float)]
+    return sum(numbers) / len(tasks) if len(numbers) == len(tasks) else None
+
+
+def beside(boards: Sequence[Board], suite: str | None) -> list[Board]:
+    """Our boards, each with what papers report on its task after it; for a suite, with all tables of its papers.
+
+    Tasks of no suite have all tables of their papers at the end.
+    """
+    if suite is not None:
+        return [*boards, *boards_for_suite(suite)]
+    pairs = [(board, board_beside(board, _task(board))) for board in boards]
+    shown = [each for pair in pairs for each in pair if each is not None]
+    return [*shown, *boards_for_tasks([_task(board) for board in boards])]
+
+
+def exhibits_beside(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
+    """Our exhibits, each with what papers report on its task after it, as `beside`."""
+    of = {id(exhibit.board): exhibit for exhibit in exhibits}
+    boards = beside([exhibit.board for exhibit in exhibits], None)
+    return [of.get(id(board)) or Exhibit(name=board.name, board=board, commands={}, machines={}) for board in boards]
+
+
+def boards_for_suite(suite: str) -> list[Board]:
+    """Every table of the papers on that suite, in full; averages are computed from the cells beside them."""
+    return _in_full(lambda paper: paper.suite == suite)
+
+
+def boards_for_tasks(tasks: Sequence[str]) -> list[Board]:
+    """Every table of the papers that name one of these tasks, which need no suite, in full."""
+    names = {task.partition("[")[0] for task in tasks}
+    return _in_full(lambda paper: not names.isdisjoint(paper.tasks))
+
+
+def board_beside(board: Board, task: str) -> Board | None:
+    """What papers give for `task`, by our names, beside what our `board` measures of the same quantity.
+
+    None where no paper has any. Nothing on it is ranked.
+    """
+    name = task.partition("[")[0]
+    tables = [table for table in published()[0] if name in table.columns]
+    quantities = {table.quantity for table in tables}
+    at = next((at for at, column in enumerate(board.columns) if column.name in quantities), None)
+    if at is None:
+        return None
+    column = board.columns[at]
+    tables = [table for table in tables if table.quantity == column.name]
+    ours = {row.name: row.entries[at] for row in (*board.ranked, *board.unranked)}
+    rows = []
+    mentioned: dict[str, None] = {}
+    for table in tables:
+        mentioned |= dict.fromkeys(table.ours.get(model, model) for model in table.rows)
+    for known in mentioned:
+        same = [variant for variant in ours if variant.partition("[")[0] == known] or [known]
+        theirs = tuple(_cell_of(table, known, name) for table in tables)
+        rows += [Row(name=each, entries=(ours.get(each, Entry()), *theirs)) for each in same]
+    own = replace(column, name="ours", title="ours", importance=0, description=board.title)
+    columns = [
+        replace(column, name=_slug(table), title=table.short, unit=table.unit, importance=1, description=table.source)
+        for table in tables
+    ]
+    notes = [
+        Footnote(
+            topic="ours",
+            text=f"{board.title}; other sizes, lengths, steps and data than the papers', so nothing here is ranked",
+            warning=True,
+        ),
+        *(Footnote(topic=table.paper, text=_origin(table)) for table in tables),
+    ]
+    return Board(
+        name=f"published/{board.name}",
+        title=f"{name}, published beside ours",
+        question=f"What have papers reported on {name}?",
+        columns=(own, *columns),
+        ranked=(),
+        unranked=tuple(rows),
+        footnotes=tuple(notes),
+    )
+
+
+def _table(paper: dict[str, Any], table: dict[str, Any]) -> Table:
+    rows = {
+        model: tuple(cell if isinstance(cell, str) else float(cell) for cell in cells)
+        for model, cells in table["rows"].items()
+    }
+    columns = tuple(table["columns"])
+    uneven = [model for model, cells in rows.items() if len(cells) != len(columns)]
+    if uneven or table["better"] not in ("higher", "lower"):
+        raise ValueError(f"{paper['title']}, {table['title']}: expected {len(columns)} cells of {', '.join(uneven)}")
+    return Table(
+        **_place(paper),
+        short=paper["short"],
+        year=paper["year"],
+        title=f"{paper['title']}, {table['title']}",
+        quantity=table["quantity"],
+        unit=table["unit"],
+        better=table["better"],
+        read=table["read"],
+        columns=columns,
+        rows=rows,
+        ours=dict(paper.get("ours", {})),
+        notes=tuple(table.get("notes", ())),
+        protocol=tuple(paper["protocol"]),
+    )
+
+
+def _place(paper: dict[str, Any]) -> dict[str, Any]:
+    """Which paper it is, and where its numbers are shown; raises ValueError where that is nowhere."""
+    suite, tasks = paper.get("suite", ""), tuple(paper.get("tasks", ()))
+    if not suite and not tasks:
+        raise ValueError(f"{paper['title']}: expected a suite, or tasks")
+    return {"paper": paper["title"], "source": paper["source"], "suite": suite, "tasks": tasks}
+
+
+def _in_full(chosen: Callable[[Table | Absent], bool]) -> list[Board]:
+    """The tables of papers that are `chosen`; what is absent stands under the last."""
+    tables, absent = published()
+    boards = [_board(table) for table in tables if chosen(table)]
+    left_out = [Footnote(topic=each.paper, text=f"{each.reason}; {each.source}") for each in absent if chosen(each)]
+    return [*boards[:-1], _with(boards[-1], left_out)] if boards else []
+
+
+def _task(board: Board) -> str:
+    return board.name.partition("/")[0]
+
+
+def _board(table: Table) -> Board:
+    averages = [
+        (f"average of {len(tasks)}", tasks)
+        for tasks in (FIVE, SIX)
+        if table.quantity == "accuracy" and set(tasks) <= set(table.columns)
+    ]
+    columns = [
+        *(
+            Column(name=each, title=each.removeprefix("lra-"), unit=table.unit, better=table.better, importance=1,
+                   description=table.quantity)
+            for each in table.columns
+        ),
+        *(
+            Column(name=title, title=title, unit=table.unit, better=table.better, importance=0,
+                   description="mean of the cells before it")
+            for title, _ in averages
+        ),
+    ]  # fmt: skip
+    places = [_places(table, at) for at in range(len(table.columns))]
+    rows = []
+    for model, cells in table.rows.items():
+        means = (average(table, model, tasks) for _, tasks in averages)
+        printed = (_entry(cell, at) for cell, at in zip(cells, places, strict=True))
+        entries = (*printed, *(_entry("" if mean is None else mean, 2) for mean in means))
+        rows.append(Row(name=model, entries=entries))
+    notes = [Footnote(topic="source", text=_origin(table))]
+    notes += [Footnote(topic="note", text=note) for note in table.notes]
+    if averages:
+        counted = f", {FAILED} on Path-X counting as {CHANCE:.0f}" if len(averages) > 1 else ""
+        notes.append(Footnote(topic="average", text=f"computed from the cells beside it{counted}, not the printed one"))
+    measured = Yardstick.of(table.quantity).title if table.quantity in QUANTITIES else table.quantity
+    unit = f", {table.unit}" if table.unit not in ("", measured) else ""
+    return Board(
+        name=f"published/{table.title}",
+        title=f"published: {table.title}",
+        question=f"{measured[0].upper()}{measured[1:]}{unit}, as printed; never ranked with ours",
+        columns=tuple(columns),
+        ranked=(),
+        unranked=tuple(rows),
+        footnotes=tuple(notes),
+    )
+
+
+def _cell_of(table: Table, known: str, task: str) -> Entry:
+    """The cell of the model that goes by `known` here."""
+    at = table.columns.index(task)
+    models = [model for model in table.rows if table.ours.get(model, model) == known]
+    return _entry(table.rows[models[0]][at], _places(table, at)) if models else Entry()
+
+
+def _entry(cell: float | str, places: int) -> Entry:
+    return Entry(text=cell) if isinstance(cell, str) else Entry(text=f"{cell:.{places}f}", value=cell)
+
+
+def _places(table: Table, at: int) -> int:
+    """Decimals that the paper prints in a column: the most that any cell of it needs."""
+    numbers = [cells[at] for cells in table.rows.values() if not isinstance(cells[at], str)]
+    return max((len(f"{number:g}".partition(".")[2]) for number in numbers), default=0)
+
+
+def _origin(table: Table) -> str:
+    return f"{table.source}; read in {table.read}; " + "; ".join(table.protocol)
+
+
+def _slug(table: Table) -> str:
+    return table.title.lower().replace(",", "").replace(" ", "_")
+
+
+def _with(board: Board, notes: list[Footnote]) -> Board:
+    return replace(board, footnotes=(*board.footnotes, *notes))

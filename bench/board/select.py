@@ -1,0 +1,110 @@
+"""Boards of a results folder: which Records answer which question, as Boards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..store.artifacts import StoredCurves, StoredPredictions, StoredSets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..score.cost import Mode
+    from ..score.key import Question
+    from ..score.quality import Predictions
+    from ..store.store import Store
+    from ..store.table import Frame
+    from .board import Board
+
+
+def scored(
+    store: Store,
+    filters: dict[str, str | None],
+    margin: float | None,
+    *,
+    suite: tuple[str, tuple[str, ...]] | None = None,
+    lengths: bool = False,
+    mode: Mode | None = None,
+    reader: Callable[[Store], tuple[Frame, StoredPredictions]] | None = None,
+) -> list[Board]:
+    """The boards that are asked for, scored before or now.
+
+    `suite`: its name and tasks, to average over. `reader`: `read_store`, or what keeps what it gives.
+    """
+    from .cache import boards_of
+
+    asked = [filters, suite, lengths, mode, margin]
+    return boards_of(
+        store, asked, lambda: _boards(*(reader or read_store)(store), filters, suite, lengths, mode, margin)
+    )
+
+
+def _boards(
+    frame: Frame,
+    predictions: StoredPredictions,
+    filters: dict[str, str | None],
+    suite: tuple[str, tuple[str, ...]] | None,
+    lengths: bool,
+    mode: Mode | None,
+    margin: float | None,
+) -> list[Board]:
+    from ..score.key import Filter, questions
+    from .task_board import board_for_task
+
+    found = questions(frame, Filter(**filters))
+    if suite is not None:
+        return [_board_for_suite(frame, *suite, found, predictions)]
+    if lengths:
+        return _boards_for_lengths(frame, found, mode, 2)
+    trained = [question for question in found if question.runs(frame, "train", "baseline")]
+    curves, sets = StoredCurves(predictions.store), StoredSets(predictions.store)
+    boards = [
+        board_for_task(frame, question, predictions=predictions, curves=curves, sets=sets, margin=margin)
+        for question in trained
+    ]
+    untrained = sorted(set(found) - set(trained))
+    return boards + _boards_for_lengths(frame, untrained, mode, 1)
+
+
+def _board_for_suite(
+    frame: Frame, name: str, tasks: tuple[str, ...], found: list[Question], predictions: Predictions
+) -> Board:
+    from dataclasses import replace
+
+    from .suite_board import board_for_suite
+
+    judged = [question for question in found if question.task in tasks and question.runs(frame, "train", "baseline")]
+    # accuracy may come from any machine
+    of_suite = {replace(question, machine="") for question in judged}
+    return board_for_suite(frame, name, sorted(of_suite), predictions=predictions, wanted=tasks)
+
+
+def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode | None, least: int) -> list[Board]:
+    from ..core.errors import SelectionError
+    from .length_board import boards_over_lengths
+
+    boards = boards_over_lengths(frame, found, mode, least)
+    if not boards and least > 1:
+        raise SelectionError("no task was timed at two lengths or more; run one with a range such as [length=256..4k]")
+    return boards
+
+
+def read_store(store: Store) -> tuple[Frame, StoredPredictions]:
+    """The Records of a results folder; raises StoreError, saying what to run, where there are none."""
+    from ..core.errors import StoreError
+    from ..store.cache import frame_of_store
+
+    frame = frame_of_store(store)
+    if frame.cells.empty:
+        raise StoreError(
+            f"no Records in {store.root}{_elsewhere()}; make some with "
+            "`attnbench run --variants rela,entmax15 --task lra-text`, or name a folder that has some with --results"
+        )
+    return frame, StoredPredictions(store)
+
+
+def _elsewhere() -> str:
+    """Folders of Records that a person may have meant, for an error."""
+    found = sorted({str(path.parent.parent) for path in Path("results").glob("**/records/*.jsonl")})
+    return f" (there are some in {', '.join(found[:3])})" if found else ""

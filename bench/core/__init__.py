@@ -1,0 +1,1 @@
+"""Values of the flow: Spec, Cell, Record, metrics, registry, errors."""

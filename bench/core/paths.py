@@ -1,0 +1,7 @@
+"""Where the package lies on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent.parent

@@ -1,0 +1,186 @@
+"""Spec: a name with parameters, `local[window=64]`, as text, as a value, and as canonical text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from .errors import SelectionError
+
+Value = bool | int | float | str | None
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]*")
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([kM]?)")
+_SUFFIX = {"": 1, "k": 1_000, "M": 1_000_000}
+_WORDS: dict[str, Value] = {"true": True, "false": False, "none": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A name with parameters, ordered by name.
+
+    >>> str(Spec.of("local", window=64, causal=True))
+    'local[causal=true,window=64]'
+    """
+
+    name: str
+    parameters: tuple[tuple[str, Value], ...] = ()
+
+    @classmethod
+    def of(cls, name: str, **parameters: Value) -> Spec:
+        return cls(name, tuple(sorted(parameters.items())))
+
+    @classmethod
+    def parse(cls, text: str) -> Spec:
+        """The one Spec that `text` names; raises SelectionError where it names none or several.
+
+        >>> Spec.parse("local[window=1k]")
+        Spec(name='local', parameters=(('window', 1000),))
+        """
+        specs = parse_selection(text)
+        if len(specs) != 1:
+            raise SelectionError(f"expected one name, got {len(specs)} in {text!r}")
+        return specs[0]
+
+    def __str__(self) -> str:
+        if not self.parameters:
+            return self.name
+        inside = ",".join(f"{name}={value_text(value)}" for name, value in self.parameters)
+        return f"{self.name}[{inside}]"
+
+    def get(self, parameter: str, default: Value = None) -> Value:
+        return dict(self.parameters).get(parameter, default)
+
+
+def parse_selection(text: str) -> list[Spec]:
+    """The Specs that a comma-separated selection names, in order, without repeats.
+
+    Several values of a parameter expand to several Specs; `a..b` doubles from a to b; `1k` is 1,000.
+
+    >>> [str(s) for s in parse_selection("rela,local[window=64..256,flange=0,8]")]  # doctest: +NORMALIZE_WHITESPACE
+    ['rela', 'local[flange=0,window=64]', 'local[flange=8,window=64]', 'local[flange=0,window=128]',
+     'local[flange=8,window=128]', 'local[flange=0,window=256]', 'local[flange=8,window=256]']
+    """
+    found: dict[Spec, None] = {}
+    for item in _split_outside_brackets(text):
+        for spec in _expand(item):
+            found[spec] = None
+    if not found:
+        raise SelectionError(f"expected a name such as `softmax` or `local[flange=64]`, got {text!r}")
+    return list(found)
+
+
+def value_text(value: Value) -> str:
+    """Canonical text of one value; `parse_value` reads it back."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return f"{value:.1f}"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def parse_value(text: str) -> Value:
+    """A Boolean, none, an integer, a finite float or, failing all, the text itself.
+
+    >>> parse_value("1k"), parse_value("1.5"), parse_value("true"), parse_value("learned")
+    (1000, 1.5, True, 'learned')
+    """
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    match = _NUMBER.fullmatch(text)
+    if not match:
+        return text
+    digits, suffix = match.groups()
+    is_whole = re.fullmatch(r"[+-]?\d+", digits) is not None
+    if not math.isfinite(float(digits) * _SUFFIX[suffix]):
+        return text
+    number = int(digits) if is_whole else float(digits)
+    scaled = number * _SUFFIX[suffix]
+    if suffix and not is_whole and float(scaled).is_integer():
+        return int(scaled)
+    return scaled
+
+
+def _expand(item: str) -> Iterator[Spec]:
+    name, bracket, rest = item.partition("[")
+    name = name.strip()
+    if not _NAME.fullmatch(name):
+        raise SelectionError(f"expected a name of letters, digits, '-', '_', got {name!r} in {item!r}")
+    if not bracket:
+        yield Spec(name)
+        return
+    if not rest.endswith("]"):
+        raise SelectionError(f"expected `{name}[parameter=value]`, got {item!r}: the bracket is not closed at the end")
+    axes = _axes(rest[:-1], item)
+    for values in product(*axes.values()):
+        yield Spec(name, tuple(sorted(zip(axes, values, strict=True))))
+
+
+def _axes(inside: str, item: str) -> dict[str, list[Value]]:
+    axes: dict[str, list[Value]] = {}
+    parameter = None
+    for part in inside.split(","):
+        left, equals, right = part.partition("=")
+        if equals:
+            parameter = left.strip()
+            if not _NAME.fullmatch(parameter):
+                raise SelectionError(f"expected a parameter name, got {parameter!r} in {item!r}")
+            if parameter in axes:
+                raise SelectionError(f"{parameter!r} is given twice in {item!r}")
+            axes[parameter] = []
+        else:
+            right = left
+        if parameter is None or not right.strip():
+            raise SelectionError(f"expected `parameter=value` pairs inside the brackets, got {item!r}")
+        axes[parameter].extend(_range(right.strip(), item))
+    return axes
+
+
+def _range(text: str, item: str) -> list[Value]:
+    low_text, dots, high_text = text.partition("..")
+    if not dots:
+        return [parse_value(text)]
+    low, high = parse_value(low_text), parse_value(high_text)
+    if not (isinstance(low, int) and isinstance(high, int) and 0 < low <= high):
+        raise SelectionError(f"expected a range such as 256..4096 of positive whole numbers, got {text!r} in {item!r}")
+    values: list[Value] = []
+    while low <= high:
+        values.append(low)
+        low *= 2
+    return values
+
+
+def _split_outside_brackets(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter == "[") - (letter == "]")
+        if depth not in (0, 1):
+            raise SelectionError(f"unbalanced brackets in {text!r}")
+        if letter == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    if depth:
+        raise SelectionError(f"unbalanced brackets in {text!r}")
+    parts.append(text[start:])
+    return [part.strip() for part in parts if part.strip()]
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?")
+_POWER = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
+
+
+def bytes_of(text: str) -> float:
+    """
+    >>> bytes_of("40GB"), bytes_of("512 MiB")
+    (40000000000.0, 536870912.0)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise SelectionError(f"expected a size such as 40GB or 512MiB, got {text!r}")
+    number, prefix, binary = match.groups()
+    return float(number) * (1024.0 if binary else 1000.0) ** _POWER[prefix]

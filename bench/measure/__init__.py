@@ -1,0 +1,1 @@
+"""Numbers about work: time, memory, FLOPs, load."""

@@ -1,0 +1,1 @@
+"""Numbers about attention: sparsity, entropy, heads, alignment, maps."""

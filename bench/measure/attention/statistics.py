@@ -1,0 +1,154 @@
+"""Sparsity: what a trained model's attention does on real batches, never N × N beyond one chunk of queries.
+
+Formulas: zero share, null rows and entropy as in ReLA (Zhang et al. 2021) and adaptively sparse Transformers (Correia
+et al. 2019); distance is Long Range Arena's required attention span (Tay et al. 2020, section 2.3), in tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....variants.contract import Mask, Variant
+from ...core.record import Measurement
+from ...models.blocks import Batch, Model
+
+BLOCKS = (16, 64, 128)
+CHUNK = 128
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over the rows of one layer, by head: (heads,) float64 each."""
+
+    heads: int
+    rows: Tensor = field(init=False)
+    null: Tensor = field(init=False)
+    entries: Tensor = field(init=False)
+    zeros: Tensor = field(init=False)
+    entropy: Tensor = field(init=False)
+    entropy_rows: Tensor = field(init=False)
+    distance: Tensor = field(init=False)
+    distance_rows: Tensor = field(init=False)
+    tiles: dict[int, Tensor] = field(init=False)
+    empty_tiles: dict[int, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "null", "entries", "zeros", "entropy", "entropy_rows", "distance", "distance_rows"):
+            setattr(self, name, torch.zeros(self.heads, dtype=torch.float64))
+        self.tiles = {block: torch.zeros(self.heads, dtype=torch.float64) for block in BLOCKS}
+        self.empty_tiles = {block: torch.zeros(self.heads, dtype=torch.float64) for block in BLOCKS}
+
+
+def measure_attention(model: Model, batches: Iterable[Batch]) -> list[Measurement]:
+    """Overall, per-layer and per-head figures over `batches`; none for a variant without weights."""
+    tallies: dict[int, Tally] = {}
+    model.eval()
+    handles = [variant.register_forward_hook(_recorder(tallies, layer)) for layer, variant in enumerate(model.variants)]
+    try:
+        with torch.inference_mode():
+            for batch in batches:
+                model.loss(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return list(tallied(tallies))
+
+
+def _recorder(tallies: dict[int, Tally], layer: int) -> Any:
+    def record(variant: Variant, arguments: tuple[Tensor, Tensor, Tensor, Mask], _: Tensor) -> None:
+        query, key, _, mask = arguments
+        for first in range(0, query.shape[2], CHUNK):
+            rows = slice(first, min(first + CHUNK, query.shape[2]))
+            weights = variant.weights(query, key, mask, rows)
+            if weights is None:
+                return
+            tally = tallies.setdefault(layer, Tally(weights.shape[1]))
+            count_rows(tally, weights, mask, query.shape[2], rows)
+
+    return record
+
+
+def count_rows(tally: Tally, weights: Tensor, mask: Mask, queries: int, rows: slice) -> None:
+    """Adds weights (batch, heads, rows, keys) of the queries in `rows`; padded queries do not count.
+
+    `rows` must start at a multiple of the largest block, so that tiles are whole.
+    """
+    batch, _, count, keys = weights.shape
+    weights = weights.to(torch.float64)
+    allowed = mask.allowed(queries, keys, weights.device, rows)
+    if allowed is None:
+        allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=weights.device)
+    real = torch.ones(batch, count, dtype=torch.bool, device=weights.device)
+    if mask.keep is not None and queries == keys:
+        real = mask.keep[:, rows]
+    entry = (allowed & real[:, None, :, None]).expand(batch, 1, count, keys)
+    positive = (weights > 0) & entry
+    live = positive.any(-1) & real[:, None]
+
+    def add(total: Tensor, values: Tensor) -> None:
+        total += values.sum((0, 2)).cpu().double().expand_as(total)
+
+    add(tally.rows, real[:, None].double())
+    add(tally.null, (real[:, None] & ~live).double())
+    add(tally.entries, entry.sum(-1).double())
+    add(tally.zeros, (entry & (weights == 0)).sum(-1).double())
+    normal = weights * entry
+    normal = normal / normal.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    options = entry.sum(-1)
+    counted = live & (options > 1)
+    bits = -(torch.where(normal > 0, normal, 1.0).log() * normal).sum(-1)
+    add(tally.entropy, torch.where(counted, bits / options.clamp(min=2).double().log(), 0.0))
+    add(tally.entropy_rows, counted.double())
+    at = torch.arange(rows.start, rows.start + count, device=weights.device) + (keys - queries)
+    distance = (torch.arange(keys, device=weights.device)[None, :] - at[:, None]).abs().double()
+    add(tally.distance, torch.where(live, (normal * distance).sum(-1), 0.0))
+    add(tally.distance_rows, live.double())
+    for block in BLOCKS:
+        inside, filled = _tiles(entry, block), _tiles(positive, block)
+        add(tally.tiles[block], inside.sum(-1).double())
+        add(tally.empty_tiles[block], (inside & ~filled).sum(-1).double())
+
+
+def _tiles(entries: Tensor, block: int) -> Tensor:
+    """Whether each block × block tile has a true entry: (batch, heads, row tiles, key tiles)."""
+    rows, keys = entries.shape[-2:]
+    padded = torch.nn.functional.pad(entries, (0, -keys % block, 0, -rows % block))
+    tiles: Tensor = padded.unflatten(-1, (-1, block)).any(-1).unflatten(-2, (-1, block)).any(-2)  # type: ignore[no-untyped-call]
+    return tiles
+
+
+def tallied(tallies: dict[int, Tally]) -> Iterator[Measurement]:
+    if not tallies:
+        return
+    layers = sorted(tallies)
+    for name, top, bottom, where in _quotients():
+        numerators = torch.stack([top(tallies[layer]) for layer in layers])
+        denominators = torch.stack([bottom(tallies[layer]) for layer in layers])
+        if float(denominators.sum()) == 0:
+            continue
+        # the mean over layers and heads, each an average over its own rows
+        cells = numerators / denominators.clamp(min=1)
+        yield Measurement.of(name, float(cells[denominators > 0].mean()), **where)
+        for at, layer in enumerate(layers):
+            for head in range(cells.shape[1]):
+                if denominators[at, head] > 0:
+                    yield Measurement.of(name, float(cells[at, head]), **where, layer=layer, head=head)
+
+
+def _quotients() -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
+    yield "sparsity", lambda t: t.zeros, lambda t: t.entries, {}
+    yield "null_rate", lambda t: t.null, lambda t: t.rows, {}
+    yield "entropy", lambda t: t.entropy, lambda t: t.entropy_rows, {}
+    yield "attention_distance", lambda t: t.distance, lambda t: t.distance_rows, {}
+    for block in BLOCKS:
+        yield (
+            "block_sparsity",
+            lambda t, block=block: t.empty_tiles[block],
+            lambda t, block=block: t.tiles[block],
+            {"block": block},
+        )

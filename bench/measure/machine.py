@@ -1,0 +1,106 @@
+"""The machine that a Record was made on: hardware and the software that a speed depends on; no name, no address."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from ..core.errors import DeviceError
+from ..core.hashing import content_hash
+from ..core.record import Machine
+
+
+def choose_device(wanted: str | None) -> torch.device:
+    """The device to run on: as asked, else the GPU where there is one. Raises DeviceError for one that is not there."""
+    if wanted in (None, "auto"):
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(str(wanted))
+    except RuntimeError:
+        raise DeviceError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise DeviceError(
+                f"{wanted!r} was asked for, but PyTorch {torch.__version__} sees {count} CUDA devices here; "
+                "use --device cpu, or install a CUDA build of PyTorch (see the README)"
+            )
+    elif device.type != "cpu":
+        raise DeviceError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}")
+    return device
+
+
+def describe(device: torch.device) -> Machine:
+    """The machine as it stands; `id` is a hash of all that decides a speed."""
+    accelerators: tuple[str, ...] = ()
+    driver = ""
+    if device.type == "cuda":
+        accelerators = (torch.cuda.get_device_name(device),)
+        driver = torch.version.cuda or ""
+    versions = {"python": platform.python_version()}
+    for package in ("attnbench", "torch", "triton", "numpy"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    machine = Machine(
+        id="",
+        system=f"{platform.system()} {platform.machine()}",
+        processor=_processor(),
+        cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        memory_bytes=_memory_bytes(),
+        accelerators=accelerators,
+        driver=driver,
+        versions=versions,
+    )
+    return replace(machine, id=_identity(machine))
+
+
+def _identity(machine: Machine) -> str:
+    # memory in GiB, since what the system reports moves a little between two starts
+    decides = [machine.system, machine.processor, machine.cores, machine.threads, round(machine.memory_bytes / 2**30)]
+    return content_hash([*decides, machine.accelerators, machine.driver, machine.versions["torch"]], 12)
+
+
+def available_bytes() -> int | None:
+    """Memory that a new allocation can have now; None where the system does not tell."""
+    return _meminfo("MemAvailable")
+
+
+def _memory_bytes() -> int:
+    return _meminfo("MemTotal") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _meminfo(name: str) -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").split("\n")
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _processor() -> str:
+    """Model name with the widest vector extension, since two hosts of one name may differ in it."""
+    name, flags = platform.processor() or platform.machine(), ""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return name
+    for line in lines:
+        field, _, value = line.partition(":")
+        if field.strip() == "model name":
+            name = value.strip()
+        elif field.strip() == "flags":
+            flags = value
+            break
+    widest = next((f for f in ("amx_tile", "avx512f", "avx2", "avx") if f in flags.split()), "")
+    return f"{name} ({widest})" if widest else name

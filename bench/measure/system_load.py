@@ -1,0 +1,79 @@
+"""Foreign load: what other processes did on the processor and the GPU while we measured."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .gpu import Gpu, read_gpu
+
+CORES = 0.25
+"""Processor time of others, per second, from which a Record carries a note; an idle desktop stays below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """`cores`: processor time that others used, per second of ours; None where the system does not tell.
+
+    `gpu`: the GPU when the measurement ended, None on a CPU. `throttled`: at its beginning or at its end.
+    """
+
+    cores: float | None = None
+    gpu: Gpu | None = None
+    throttled: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What a reader must know; empty where all was quiet.
+
+        >>> Foreign(cores=0.8).note
+        'other processes used 0.80 cores, over the threshold of 0.25'
+        """
+        parts = []
+        if self.cores is not None and self.cores > CORES:
+            parts.append(f"other processes used {self.cores:.2f} cores, over the threshold of {CORES}")
+        if self.gpu is not None and self.gpu.others:
+            parts.append(f"other processes on the GPU: {self.gpu.others}")
+        if self.throttled:
+            parts.append(f"the GPU was throttled by {', '.join(self.throttled)}")
+        return "; ".join(parts)
+
+
+class Watch:
+    """Begins when it is made; `seen` says what others did until now."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.first = self._gpu()
+        self.started, self.own, self.busy = time.perf_counter(), time.process_time(), _busy_seconds()
+
+    def seen(self) -> Foreign:
+        last = self._gpu()
+        throttled = [reason for gpu in (self.first, last) if gpu for reason in gpu.throttled]
+        return Foreign(cores=self._cores(), gpu=last, throttled=tuple(dict.fromkeys(throttled)))
+
+    def _cores(self) -> float | None:
+        busy = _busy_seconds()
+        if busy is None or self.busy is None:
+            return None
+        foreign = (busy - self.busy) - (time.process_time() - self.own)
+        return max(foreign, 0.0) / max(time.perf_counter() - self.started, 1e-9)
+
+    def _gpu(self) -> Gpu | None:
+        if self.device.type != "cuda":
+            return None
+        return read_gpu(f"GPU-{torch.cuda.get_device_properties(self.device).uuid}")
+
+
+def _busy_seconds() -> float | None:
+    try:
+        with Path("/proc/stat").open(encoding="ascii") as file:
+            fields = [int(ticks) for ticks in file.readline().split()[1:]]
+    except (OSError, ValueError):
+        return None
+    user, nice, system, _, _, irq, soft_irq, steal = (fields + [0] * 8)[:8]
+    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")

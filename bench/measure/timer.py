@@ -1,0 +1,224 @@
+"""Clock: the time of several subjects, measured interleaved so that drift hits all alike.
+
+Rounds come in pairs, one in a drawn order and one in its reverse: drift hits all alike, and nobody has the same
+neighbours all the time, who leave caches and memory behind as they please. Sampling goes on until the interval of every
+subject's log-ratio to the reference is narrow, or the budget ends. No sample is deleted.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn import functional as F
+
+from .system_load import Foreign, Watch
+
+Work = Callable[[], object]
+
+LEAST_ROUNDS = 5
+MOST_ROUNDS = 1000
+FLUSH_BYTES = 256 * 2**20
+
+LEAST_SECONDS = 1e-2
+"""On a CPU shorter work is repeated within a sample: a timer tick or an interrupt would be a large part of it."""
+
+COLD_SECONDS = 5e-2
+"""On a CPU a sample of shorter work begins with a unit that is not timed: what it finds in the caches is another's."""
+
+LOOK = 1.25
+"""Growth of the rounds between two looks at the intervals; who looks all the time stops at a lucky one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Samples:
+    """Samples of one subject, one a round, in the order of the rounds, each of one unit of work.
+
+    `cpu_seconds` counts all threads. `launch_seconds`: how long the host was busy starting the work of a GPU.
+    `repeats`: units that one sample is the mean of. `begins_cold`: whether no unit that is not timed comes before them.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+    launch_seconds: list[float] = field(default_factory=list)
+    repeats: int = 1
+    begins_cold: bool = True
+
+    @property
+    def host_bound(self) -> float:
+        """Share of samples in which starting the work took the host as long as the work took: not the GPU was timed."""
+        pairs = list(zip(self.launch_seconds, self.seconds, strict=False))
+        return sum(launch >= 0.9 * whole for launch, whole in pairs) / len(pairs) if pairs else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """What a block of interleaved rounds gave. `canary`: seconds of a fixed piece of work, once a round."""
+
+    samples: dict[str, Samples]
+    rounds: int
+    stopped: str
+    foreign: Foreign
+    canary: tuple[float, ...] = ()
+
+    @property
+    def drift(self) -> float:
+        """How much slower the canary was in the last third of the rounds than in the first, as a share; 0 unknown."""
+        third = len(self.canary) // 3
+        if not third:
+            return 0.0
+        first, last = sorted(self.canary[:third]), sorted(self.canary[-third:])
+        return last[third // 2] / first[third // 2] - 1.0
+
+
+def interleave(
+    subjects: Mapping[str, Work],
+    *,
+    reference: str,
+    device: torch.device,
+    budget_seconds: float,
+    half_width: float = 0.02,
+    least_rounds: int = LEAST_ROUNDS,
+    before: Callable[[str], None] = lambda name: None,
+    prepare: Mapping[str, Work] | None = None,
+    canary: Work | None = None,
+) -> Timing:
+    """Times every subject once a round until every ratio's 95 % half-width is below `half_width`, or the budget ends.
+
+    All are warmed up before any is timed; `before` is told whose turn it is. `prepare`: what a subject needs done
+    before each sample, untimed. At least `least_rounds` rounds are made, whatever the budget.
+    """
+    prepare = prepare or {}
+    stopwatch = _CudaStopwatch(device) if device.type == "cuda" else _HostStopwatch()
+    samples = {name: Samples() for name in subjects}
+
+    def ready(name: str) -> Work:
+        before(name)
+        prepare.get(name, _nothing)()
+        return subjects[name]
+
+    for name in subjects:
+        seconds = min(_warm_up(ready(name)) for _ in range(2))
+        if device.type == "cpu" and name not in prepare and 0 < seconds < COLD_SECONDS:
+            samples[name].repeats = math.ceil(LEAST_SECONDS / seconds)
+            samples[name].begins_cold = False
+    sung = []
+    if canary is not None:
+        canary()
+    others = Watch(device)
+    started, rounds, look, stopped = time.perf_counter(), 0, 2 * LEAST_ROUNDS, "budget"
+    while rounds < least_rounds or time.perf_counter() - started < budget_seconds:
+        if canary is not None:
+            sung.append(stopwatch.measure(canary, 1)[0])
+        for name in _order(list(subjects), rounds):
+            mine, work = samples[name], ready(name)
+            if not mine.begins_cold:
+                work()
+            seconds, cpu_seconds, launch_seconds = stopwatch.measure(work, mine.repeats)
+            mine.seconds.append(seconds)
+            mine.cpu_seconds.append(cpu_seconds)
+            if device.type == "cuda":
+                mine.launch_seconds.append(launch_seconds)
+        rounds += 1
+        if rounds >= look:
+            look = math.ceil(LOOK * rounds)
+            if _widest(samples, reference) < half_width:
+                stopped = "narrow"
+                break
+        if rounds >= MOST_ROUNDS:
+            stopped = "rounds"
+            break
+    return Timing(samples=samples, rounds=rounds, stopped=stopped, foreign=others.seen(), canary=tuple(sung))
+
+
+def _order(names: list[str], round_: int) -> list[str]:
+    """The order of a round; every second one is the reverse of the one before.
+
+    >>> _order(["a", "b", "c"], 1) == _order(["a", "b", "c"], 0)[::-1]
+    True
+    """
+    random.Random(round_ // 2).shuffle(names)
+    return names if round_ % 2 == 0 else names[::-1]
+
+
+def _widest(samples: Mapping[str, Samples], reference: str) -> float:
+    theirs = samples[reference].seconds
+    return max((ratio_half_width(s.seconds, theirs) for n, s in samples.items() if n != reference), default=0.0)
+
+
+def ratio_half_width(ours: list[float], reference: list[float]) -> float:
+    """Half-width of the 95 % interval of the mean log-ratio, by the normal approximation: to stop by, not to report."""
+    logs = [math.log(a / b) for a, b in zip(ours, reference, strict=True)]
+    mean = sum(logs) / len(logs)
+    variance = sum((x - mean) ** 2 for x in logs) / max(len(logs) - 1, 1)
+    return 1.96 * math.sqrt(variance / len(logs))
+
+
+def canary(device: torch.device) -> Work:
+    """A fixed piece of work, scaled dot-product attention at 512 tokens: if it moves, the machine did."""
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 4, 512, 64, generator=draw).to(device) for _ in range(3))
+
+    def work() -> object:
+        with torch.no_grad():
+            return F.scaled_dot_product_attention(query, key, value)
+
+    return work
+
+
+def captured(work: Work, device: torch.device) -> Work:
+    """`work` as a CUDA graph, so that a sample holds no launching; raises RuntimeError where it cannot be captured."""
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def _nothing() -> None:
+    """Needs no preparation."""
+
+
+def _warm_up(work: Work) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+class _HostStopwatch:
+    def measure(self, work: Work, repeats: int) -> tuple[float, float, float]:
+        """Wall, processor and launch seconds of one unit of work."""
+        cpu, wall = time.process_time(), time.perf_counter()
+        for _ in range(repeats):
+            work()
+        seconds = (time.perf_counter() - wall) / repeats
+        return seconds, (time.process_time() - cpu) / repeats, seconds
+
+
+class _CudaStopwatch:
+    """Events round the work; the L2 cache is flushed first, so that no subject finds its inputs warm."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
+
+    def measure(self, work: Work, repeats: int) -> tuple[float, float, float]:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        self.flush.zero_()
+        torch.cuda.synchronize(self.device)
+        cpu, host = time.process_time(), time.perf_counter()
+        begin.record()
+        work()
+        end.record()
+        launched = time.perf_counter() - host
+        torch.cuda.synchronize(self.device)
+        return begin.elapsed_time(end) / 1000.0, time.process_time() - cpu, launched

@@ -1,0 +1,1 @@
+"""The networks that a variant sits in, and decoding."""

@@ -1,0 +1,186 @@
+"""The one model that every variant sits in, of pre-norm Transformer blocks, and the one that classifies.
+
+Shared parameters take their values from the seed alone, so two variants of one seed start from the same model; what a
+variant adds is drawn apart and counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...tasks.contract import Classification, Problem, Recipe
+from ...variants.contract import AttentionShape, Mask, Variant
+from ..core.hashing import axis_seed
+
+Batch = tuple[Tensor, ...]
+"""Token ids (batch, towers, length), their lengths (batch, towers), then whatever the objective needs."""
+
+BuildVariant = Callable[[AttentionShape], Variant]
+
+
+class Attention(nn.Module):
+    """Projections round a variant: (batch, length, width) to the same."""
+
+    variant: Variant
+
+    def __init__(self, variant: Variant, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.project_in = nn.Linear(width, 3 * width)
+        self.variant = variant
+        self.project_out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, mask: Mask) -> Tensor:
+        query, key, value = self._heads(x)
+        # a variant decides itself what it accumulates in; autocast would cast its float32 scores back down
+        with torch.autocast(x.device.type, enabled=False):
+            output = self.variant(query, key, value, mask)
+        return self._joined(output)
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One more position of each sequence, (batch, 1, width), with what the variant keeps of those before."""
+        query, key, value = self._heads(x)
+        with torch.autocast(x.device.type, enabled=False):
+            output, state = self.variant.step(query, key, value, state)
+        return self._joined(output), state
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """Query, key and value, (3, batch, heads, length, head_dim)."""
+        batch, length, width = x.shape
+        joined: Tensor = self.project_in(x).view(batch, length, 3, self.heads, width // self.heads)
+        return joined.permute(2, 0, 3, 1, 4)
+
+    def _joined(self, output: Tensor) -> Tensor:
+        batch, heads, length, head_dim = output.shape
+        joined: Tensor = self.project_out(output.transpose(1, 2).reshape(batch, length, heads * head_dim))
+        return joined
+
+
+@dataclass(frozen=True, slots=True)
+class BlockState:
+    """What a block keeps while decoding: `kept` by its variant; `past` inputs (batch, seen, width) where it needs them.
+
+    A variant's own sublayer has no step of its own, so its inputs are kept.
+    """
+
+    kept: Any = None
+    past: Tensor | None = None
+
+
+class Block(nn.Module):
+    """Pre-norm attention and feed-forward with residuals; a variant may put a sublayer of its own before attention."""
+
+    def __init__(self, variant: Variant, before: nn.Module | None, recipe: Recipe):
+        super().__init__()
+        self.before = before
+        self.attention_norm = nn.LayerNorm(recipe.width)
+        self.attention = Attention(variant, recipe.width, recipe.heads)
+        self.feed_forward_norm = nn.LayerNorm(recipe.width)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(recipe.width, recipe.feed_forward),
+            nn.GELU(),
+            nn.Dropout(recipe.dropout),
+            nn.Linear(recipe.feed_forward, recipe.width),
+        )
+        self.dropout = nn.Dropout(recipe.dropout)
+
+    def forward(self, x: Tensor, mask: Mask) -> Tensor:
+        if self.before is not None:
+            x = x + self.before(x, mask.keep)
+        x = x + self.dropout(self.attention(self.attention_norm(x), mask))
+        x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return x
+
+    def step(self, x: Tensor, state: BlockState) -> tuple[Tensor, BlockState]:
+        """One more position of each sequence, (batch, 1, width); what comes before attention is run over all so far."""
+        past = state.past
+        if self.before is not None:
+            past = x if past is None else torch.cat([past, x], dim=1)
+            x = x + self.before(past, None)[:, -1:]
+        attended, kept = self.attention.step(self.attention_norm(x), state.kept)
+        x = x + self.dropout(attended)
+        x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return x, BlockState(kept, past)
+
+
+class Model(nn.Module):
+    """What training and measuring ask of a model, whatever its problem."""
+
+    recipe: Recipe
+
+    @property
+    def variants(self) -> list[Variant]:
+        """One for each attention, in the order of the layers."""
+        return [module.variant for module in self.modules() if isinstance(module, Attention)]
+
+    def loss(self, batch: Any) -> Tensor:
+        """Mean loss of one batch of the model's kind, in nats, label smoothing only while training."""
+        raise TypeError(f"{type(self).__name__} defines no loss(batch)")
+
+    def auxiliary_loss(self) -> Tensor | None:
+        """Sum of what the variants add to the loss; None where none adds anything."""
+        terms = [term for term in (variant.auxiliary_loss() for variant in self.variants) if term is not None]
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def after_step(self) -> None:
+        for variant in self.variants:
+            variant.after_step()
+
+    def parameter_counts(self) -> tuple[int, int]:
+        """Trainable parameters of the whole model, and of them those that the variants bring."""
+        own = [parameter for variant in self.variants for parameter in variant.parameters()]
+        own += [parameter for name, parameter in self.named_parameters() if "before" in name.split(".")]
+        return _count(list(self.parameters())), _count(own)
+
+
+def brought_by(
+    build: BuildVariant, problem: Problem, recipe: Recipe, seed: int, device: str
+) -> list[tuple[Variant, nn.Module | None]]:
+    """What the variant brings to each layer, drawn apart, so that it moves no random number of the shared model."""
+    found = []
+    for layer in range(recipe.layers):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(axis_seed(use="variant init", seed=seed, layer=layer))
+            variant = build(attention_shape(problem, recipe, layer, device))
+            found.append((variant, variant.pre_layer(recipe.width)))
+    return found
+
+
+def attention_shape(problem: Problem, recipe: Recipe, layer: int, device: str) -> AttentionShape:
+    """What the variant of one layer is built for."""
+    mixed = recipe.precision == "bfloat16" and device.startswith("cuda")
+    summarised = isinstance(problem, Classification) and recipe.pooling == "cls"
+    return AttentionShape(
+        heads=recipe.heads,
+        head_dim=recipe.head_dim,
+        max_length=recipe.length + summarised,
+        causal=problem.causal,
+        padding=problem.padded,
+        dropout=recipe.attention_dropout,
+        dtype="bfloat16" if mixed else "float32",
+        device=device,
+        layer=layer,
+        layers=recipe.layers,
+    )
+
+
+def position_table(recipe: Recipe, length: int) -> Tensor | None:
+    """(length, width): drawn now where it is learned, None where there is none."""
+    if recipe.positions == "none":
+        return None
+    if recipe.positions == "learned":
+        return nn.Parameter(torch.randn(length, recipe.width) * 0.02)
+    half = torch.exp(torch.arange(0, recipe.width, 2) * (-math.log(10_000.0) / recipe.width))
+    angles = torch.arange(length)[:, None] * half[None, :]
+    # the table of Vaswani et al. 2017, section 3.5, cut to an odd width where there is one
+    return nn.Buffer(torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, : recipe.width], persistent=False)
+
+
+def _count(parameters: list[nn.Parameter]) -> int:
+    return sum(p.numel() for p in parameters if p.requires_grad)

@@ -1,0 +1,288 @@
+"""The model that translates: encoder, decoder and cross attention, each with the variant under test or with softmax.
+
+Vaswani et al. 2017, with one embedding for source, target and output. What parameters share and what variants bring is
+as in `backbone`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...tasks.problems.translation import KINDS, Translation, TranslationRecipe
+from ...variants.contract import AttentionShape, Mask, Variant
+from ..core.cell import REFERENCE
+from ..core.errors import Unsupported
+from ..core.hashing import axis_seed
+from ..core.registry import VARIANTS
+from ..core.spec import Spec
+from .blocks import Attention, BlockState, BuildVariant, Model, position_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the encoder made of the sources: states (batch, sources, width), keep (batch, sources), True = a token."""
+
+    states: Tensor
+    keep: Tensor | None
+
+
+class CrossAttention(nn.Module):
+    """Projections round a variant whose queries are of one sequence, and keys and values of another."""
+
+    def __init__(self, variant: Variant, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.project_query = nn.Linear(width, width)
+        self.project_memory = nn.Linear(width, 2 * width)
+        self.variant = variant
+        self.project_out = nn.Linear(width, width)
+
+    def remember(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Keys and values of the sources, (batch, heads, sources, head_dim), the same for all queries to come."""
+        batch, length, width = memory.states.shape
+        split = self.project_memory(memory.states).view(batch, length, 2, self.heads, width // self.heads)
+        key, value = split.permute(2, 0, 3, 1, 4)
+        return key, value
+
+    def forward(self, x: Tensor, remembered: tuple[Tensor, Tensor], keep: Tensor | None) -> Tensor:
+        batch, length, width = x.shape
+        query = self.project_query(x).view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+        with torch.autocast(x.device.type, enabled=False):
+            output = self.variant(query, *remembered, Mask(keep))
+        joined: Tensor = self.project_out(output.transpose(1, 2).reshape(batch, length, width))
+        return joined
+
+
+class Sublayer(nn.Module):
+    """The norm, dropout and residual round one sublayer: x + f(norm(x)), or norm(x + f(x))."""
+
+    def __init__(self, recipe: TranslationRecipe):
+        super().__init__()
+        self.norm = nn.LayerNorm(recipe.width)
+        self.dropout = nn.Dropout(recipe.dropout)
+        self.pre = recipe.norm == "pre"
+
+    def entering(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x) if self.pre else x
+        return normed
+
+    def leaving(self, x: Tensor, output: Tensor) -> Tensor:
+        x = x + self.dropout(output)
+        normed: Tensor = x if self.pre else self.norm(x)
+        return normed
+
+
+class Layer(nn.Module):
+    """One layer of the encoder or, with cross attention, of the decoder; a variant may bring a sublayer of its own."""
+
+    def __init__(
+        self, attention: Attention, before: nn.Module | None, cross: CrossAttention | None, recipe: TranslationRecipe
+    ):
+        super().__init__()
+        self.before = before
+        self.attention = attention
+        self.around_attention = Sublayer(recipe)
+        self.cross = cross
+        self.around_cross = Sublayer(recipe) if cross is not None else None
+        self.feed_forward = nn.Sequential(
+            nn.Linear(recipe.width, recipe.feed_forward),
+            nn.ReLU(),
+            nn.Dropout(recipe.dropout),
+            nn.Linear(recipe.feed_forward, recipe.width),
+        )
+        self.around_feed_forward = Sublayer(recipe)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        remembered: tuple[Tensor, Tensor] | None = None,
+        memory_keep: Tensor | None = None,
+    ) -> Tensor:
+        if self.before is not None:
+            x = x + self.before(x, mask.keep)
+        attended = self.attention(self.around_attention.entering(x), mask)
+        return self.after_attention(self.around_attention.leaving(x, attended), remembered, memory_keep)
+
+    def step(
+        self, x: Tensor, state: BlockState, remembered: tuple[Tensor, Tensor] | None, memory_keep: Tensor | None
+    ) -> tuple[Tensor, BlockState]:
+        """One more position of each sequence, (batch, 1, width); what comes before attention is run over all so far."""
+        past = state.past
+        if self.before is not None:
+            past = x if past is None else torch.cat([past, x], dim=1)
+            x = x + self.before(past, None)[:, -1:]
+        attended, kept = self.attention.step(self.around_attention.entering(x), state.kept)
+        x = self.after_attention(self.around_attention.leaving(x, attended), remembered, memory_keep)
+        return x, BlockState(kept, past)
+
+    def after_attention(
+        self, x: Tensor, remembered: tuple[Tensor, Tensor] | None, memory_keep: Tensor | None
+    ) -> Tensor:
+        """Cross attention where there is some, and feed-forward."""
+        if self.cross is not None and self.around_cross is not None and remembered is not None:
+            crossed = self.cross(self.around_cross.entering(x), remembered, memory_keep)
+            x = self.around_cross.leaving(x, crossed)
+        return self.around_feed_forward.leaving(x, self.feed_forward(self.around_feed_forward.entering(x)))
+
+
+class Transformer(Model):
+    """Sources to translations. `build` makes the variant under test, used where `problem.where` says.
+
+    Raises Unsupported, with the kind of attention and the reason, for a variant that cannot be used there.
+    """
+
+    recipe: TranslationRecipe
+
+    def __init__(
+        self, problem: Translation, recipe: TranslationRecipe, build: BuildVariant, seed: int, device: str = "cpu"
+    ):
+        super().__init__()
+        self.problem, self.recipe = problem, recipe
+        brought = {
+            kind: [self._brought(build, kind, layer, seed, device) for layer in range(recipe.layers)] for kind in KINDS
+        }
+        width, heads = recipe.width, recipe.heads
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(axis_seed(use="init", seed=seed))
+            self.embedding = nn.Embedding(recipe.vocabulary, width, padding_idx=0)
+            nn.init.normal_(self.embedding.weight, std=width**-0.5)
+            with torch.no_grad():
+                self.embedding.weight[0] = 0
+            self.positions = position_table(recipe, recipe.length)
+            self.dropout = nn.Dropout(recipe.dropout)
+            self.encoder = nn.ModuleList(
+                Layer(Attention(variant, width, heads), before, None, recipe) for variant, before in brought["encoder"]
+            )
+            self.decoder = nn.ModuleList(
+                Layer(Attention(variant, width, heads), before, CrossAttention(crossing, width, heads), recipe)
+                for (variant, before), (crossing, _) in zip(brought["decoder"], brought["cross"], strict=True)
+            )
+            self.encoder_norm, self.decoder_norm = (
+                nn.LayerNorm(width) if recipe.norm == "pre" else nn.Identity() for _ in range(2)
+            )
+            for layer in self.layers():
+                _xavier(layer)
+
+    def _brought(
+        self, build: BuildVariant, kind: str, layer: int, seed: int, device: str
+    ) -> tuple[Variant, nn.Module | None]:
+        """What the variant brings to a layer, drawn apart, so that it moves no random number of the shared model."""
+        shape = attention_shape(self.recipe, kind, layer, device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(axis_seed(use="variant init", seed=seed, layer=layer, kind=kind))
+            if kind not in self.problem.where:
+                return VARIANTS.build(Spec(REFERENCE), shape), None
+            try:
+                variant = build(shape)
+            except Unsupported as error:
+                raise Unsupported(f"{kind} attention: {error}") from None
+            return variant, None if kind == "cross" else variant.pre_layer(self.recipe.width)
+
+    def layers(self) -> Iterator[Layer]:
+        for layer in [*self.encoder, *self.decoder]:
+            assert isinstance(layer, Layer)
+            yield layer
+
+    def kinds(self) -> dict[str, list[Variant]]:
+        """The variants of each kind of attention, by layer, those under test and those that are softmax."""
+        layers = list(self.layers())
+        return {
+            "encoder": [layer.attention.variant for layer in layers if layer.cross is None],
+            "decoder": [layer.attention.variant for layer in layers if layer.cross is not None],
+            "cross": [layer.cross.variant for layer in layers if layer.cross is not None],
+        }
+
+    @property
+    def variants(self) -> list[Variant]:
+        """Those under test."""
+        return [variant for kind, each in self.kinds().items() if kind in self.problem.where for variant in each]
+
+    def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        """Logits (batch, targets, vocabulary) of target ids (batch, targets), each from those before it.
+
+        source: ids (batch, 1, sources) or (batch, sources), 0 = padding; lengths: (batch, 1) or (batch,).
+        """
+        memory = self.encode(source, lengths)
+        begin = torch.full_like(target[:, :1], self.problem.begin)
+        return self.decode(torch.cat([begin, target[:, :-1]], dim=1), memory, target != 0)
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Memory:
+        source, lengths = source.flatten(0, -2), lengths.flatten()
+        keep = None
+        if self.problem.padded:
+            keep = torch.arange(source.shape[1], device=source.device)[None, :] < lengths[:, None]
+        x = self.embed(source)
+        for layer in self.encoder:
+            x = layer(x, Mask(keep))
+        return Memory(states=self.encoder_norm(x), keep=keep)
+
+    def decode(self, inputs: Tensor, memory: Memory, keep: Tensor | None = None) -> Tensor:
+        """Logits of all outputs at once, from decoder inputs (batch, targets); keep: (batch, targets)."""
+        x = self.embed(inputs)
+        for layer in self.decoder:
+            assert isinstance(layer, Layer) and layer.cross is not None
+            x = layer(x, Mask(keep, causal=True), layer.cross.remember(memory), memory.keep)
+        return self.logits(x)
+
+    def embed(self, ids: Tensor, first: int = 0) -> Tensor:
+        """(batch, length) to (batch, length, width); the first id stands at position `first`."""
+        x = self.embedding(ids) * math.sqrt(self.recipe.width)
+        if self.positions is not None:
+            x = x + self.positions[first : first + ids.shape[1]]
+        embedded: Tensor = self.dropout(x)
+        return embedded
+
+    def logits(self, x: Tensor) -> Tensor:
+        return F.linear(self.decoder_norm(x), self.embedding.weight)
+
+    def loss(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """Mean cross entropy of the target tokens of a batch of source ids, lengths and target ids, in nats."""
+        source, lengths, target = batch
+        smoothing = self.recipe.label_smoothing if self.training else 0.0
+        logits = self(source, lengths, target).float()
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, label_smoothing=smoothing)
+
+    def parameter_counts(self) -> tuple[int, int]:
+        """Trainable parameters of the whole model, and of them those that the variants under test bring."""
+        own = [parameter for variant in self.variants for parameter in variant.parameters()]
+        own += [p for layer in self.layers() if layer.before is not None for p in layer.before.parameters()]
+        whole, extra = (sum(p.numel() for p in each if p.requires_grad) for each in (list(self.parameters()), own))
+        return whole, extra
+
+
+def attention_shape(recipe: TranslationRecipe, kind: str, layer: int, device: str) -> AttentionShape:
+    """What the variant of one layer and kind is built for."""
+    mixed = recipe.precision == "bfloat16" and device.startswith("cuda")
+    return AttentionShape(
+        heads=recipe.heads,
+        head_dim=recipe.head_dim,
+        max_length=recipe.length,
+        causal=kind == "decoder",
+        cross=kind == "cross",
+        padding=True,
+        dropout=recipe.attention_dropout,
+        dtype="bfloat16" if mixed else "float32",
+        device=device,
+        layer=layer,
+        layers=recipe.layers,
+    )
+
+
+def _xavier(layer: Layer) -> None:
+    """Vaswani's uniform initialisation for the shared maps, drawn in a fixed order; what a variant brings stays."""
+    maps = [layer.attention.project_in, layer.attention.project_out]
+    if layer.cross is not None:
+        maps += [layer.cross.project_query, layer.cross.project_memory, layer.cross.project_out]
+    for each in [*maps, *(part for part in layer.feed_forward if isinstance(part, nn.Linear))]:
+        # a fused map is initialised as the square maps that it holds
+        squares = each.out_features // each.in_features if each in maps else 1
+        for square in each.weight.chunk(squares):
+            nn.init.xavier_uniform_(square)
+        nn.init.zeros_(each.bias)

@@ -1,0 +1,1 @@
+"""What to run: suites, planner, fingerprints, skip rules."""

@@ -1,0 +1,43 @@
+"""Shorter: what failed at a shorter length of a sweep is not tried at a longer one, but recorded with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..core.cell import Cell
+from ..core.record import Outcome, Record
+from ..core.spec import Spec
+
+Lengths = Callable[[Spec], int]
+"""The length that a task's Spec stands for, which the Spec leaves out where it is the default."""
+
+
+def failed_shorter(
+    cell: Cell, digest: str, machine_id: str, records: Iterable[Record], length_of: Lengths
+) -> Record | None:
+    """The longest failure of the same variant, by the same code on this machine, at a length below that of `cell`.
+
+    `records` in the order of being made: of one cell the last counts.
+    """
+    newest: dict[str, Record] = {}
+    for record in records:
+        if record.digest == digest and record.machine.id == machine_id and _family(record.cell) == _family(cell):
+            newest[record.key] = record
+    length = length_of(cell.task)
+    failures = {length_of(record.cell.task): record for record in newest.values() if record.outcome is not Outcome.OK}
+    shorter = [failed for failed in failures if failed < length]
+    return failures[max(shorter)] if shorter else None
+
+
+def reason_to_skip(failure: Record, length: int) -> str:
+    """Why a cell is not tried after `failure` at `length`; a failure that was itself skipped passes its reason on."""
+    if failure.reason.startswith("skipped: "):
+        return failure.reason
+    words = str(failure.outcome).replace("_", " ")
+    return f"skipped: {words} at length {length:,}" + (f" ({failure.reason})" if failure.reason else "")
+
+
+def _family(cell: Cell) -> tuple[object, ...]:
+    """All of a cell but its length."""
+    task = Spec(cell.task.name, tuple(p for p in cell.task.parameters if p[0] != "length"))
+    return cell.variant, task, cell.preset, cell.lane, cell.protocol

@@ -1,0 +1,1 @@
+"""A plan becomes Records: runner, executors, workers, lanes."""

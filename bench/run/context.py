@@ -1,0 +1,114 @@
+"""Desk: what every lane needs to turn cells into Records, and how failures become outcomes."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ...tasks.contract import DataPlace, Dataset, Recipe, Task
+from ...variants.contract import Variant
+from ..core.cell import Cell
+from ..core.errors import AttnbenchError, Unsupported
+from ..core.record import Machine, Measurement, Outcome, Provenance, Record
+from ..core.registry import TASKS
+from ..gate.build import Incorrect
+from ..measure.machine import describe
+from ..store.store import Store
+
+Send = Callable[[dict[str, Any]], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Desk:
+    """`digests` by cell key; `send` passes events to the parent process."""
+
+    device: torch.device
+    place: DataPlace
+    store: Store
+    digests: dict[str, str]
+    block: str
+    send: Send
+    machine: Machine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.machine = describe(self.device)
+
+    def open(self, cell: Cell) -> Sheet:
+        return Sheet(desk=self, cell=cell, started=datetime.now(UTC), clock=perf_counter())
+
+
+@dataclass(slots=True, kw_only=True)
+class Sheet:
+    """One Cell being worked on: its task, its data, what was measured so far, and in the end its Record."""
+
+    desk: Desk
+    cell: Cell
+    started: datetime
+    clock: float
+    recipe: Recipe | None = None
+    data: Provenance | None = None
+    implementation: str = ""
+    measurements: list[Measurement] = field(default_factory=list)
+    artifacts: dict[str, str] = field(default_factory=dict)
+
+    def load(self) -> tuple[Task, Recipe, Dataset]:
+        """The Cell's task, its recipe and its data; raises AttnbenchError where they cannot be had."""
+        task: Task = TASKS.build(self.cell.task)
+        self.recipe = task.recipe(self.cell.preset)
+        dataset = task.load(self.desk.place, self.recipe, self.cell.seed, self.cell.selection)
+        self.data = dataset.provenance
+        return task, self.recipe, dataset
+
+    def record(self, outcome: Outcome, reason: str = "") -> Record:
+        return Record(
+            cell=self.cell,
+            outcome=outcome,
+            reason=reason,
+            measurements=tuple(self.measurements),
+            machine=self.desk.machine,
+            data=self.data,
+            digest=self.desk.digests[self.cell.key],
+            block=self.desk.block,
+            setting=asdict(self.recipe) if self.recipe else {},
+            implementation=self.implementation,
+            artifacts=self.artifacts,
+            started=self.started.isoformat(timespec="seconds"),
+            seconds=round(perf_counter() - self.clock, 3),
+        )
+
+    def failure(self, error: Exception) -> Record:
+        """The Record of a Cell that `error` ended; errors that the user must cure are raised again."""
+        if isinstance(error, Incorrect):
+            return self.record(Outcome.INCORRECT, str(error))
+        if isinstance(error, Unsupported):
+            return self.record(Outcome.UNSUPPORTED, str(error))
+        if isinstance(error, AttnbenchError):
+            raise error
+        if is_out_of_memory(error):
+            return self.record(Outcome.OUT_OF_MEMORY, _one_line(error))
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return self.record(
+            Outcome.CRASHED, f"{type(error).__name__}: {_one_line(error)} ({where.name}, line {where.lineno})"
+        )
+
+
+def implementation_of(variants: Iterable[Variant]) -> str:
+    """Which code the last forward of a model's layers went through."""
+    return "+".join(sorted({variant.implementation for variant in variants}))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]

@@ -1,0 +1,1 @@
+"""Executors: where Blocks run."""

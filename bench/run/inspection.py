@@ -1,0 +1,189 @@
+"""Inspection: the weights of a trained model on chosen examples, token by token, to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...tasks.contract import Dataset
+from ...tasks.problems.language_modeling import Windows
+from ...tasks.problems.translation import JudgedPairs
+from ...variants.contract import Mask, Variant
+from ..core.errors import SelectionError
+from ..measure.attention.translation import observed
+from ..models.blocks import Model
+from ..models.decoder import Decoder
+from ..models.decoding import translated
+from ..models.encoder_decoder import Transformer
+from ..models.generate import caches, sample, utf8
+from ..train.objectives.registry import kind_of
+from .load_model import Trained
+
+MOST_TOKENS = 48
+"""Tokens of a side that are shown: more cannot be read."""
+
+GOES_ON = 40
+"""Tokens that a model of language adds to a text of one's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One attention on one example: weights (heads, queries, keys), with the tokens in words."""
+
+    attention: str
+    layer: int
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    weights: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected:
+    """One example and its views. `text`: what went in, where it was text, and what came out, where that is text too."""
+
+    name: str
+    text: tuple[str, ...]
+    views: tuple[View, ...]
+
+
+def inspected_example(trained: Trained, dataset: Dataset, example: int, device: torch.device) -> Inspected:
+    """Example number `example` of the test split, with the target that it has. Raises SelectionError past the end."""
+    test = dataset.test
+    if not 0 <= example < len(test):
+        raise SelectionError(f"expected an example from 0 to {len(test) - 1}, got {example}")
+    name = f"test example {example}"
+    if isinstance(test, JudgedPairs) and isinstance(trained.model, Transformer):
+        index = int(test.indices[example])
+        # as far as the model reads, as in its training
+        source, target = (test.split.sequence(index, side)[: trained.recipe.length].tolist() for side in (0, 1))
+        text = test.sources[index], test.references[index]
+        return Inspected(name=name, text=text, views=_translation(trained.model, test, source, target, device))
+    kind = kind_of(trained.task.problem(), trained.recipe)
+    batch = kind.batch(test, np.array([example]), device)
+    ids = batch[0][0, 0][: int(batch[1][0, 0])].tolist()
+    if isinstance(test, Windows):
+        pieces = [test.spelling.pieces[each] for each in ids]
+        return Inspected(name=name, text=(_spelt(pieces),), views=_sequence(trained.model, batch[0], _letters(pieces)))
+    return Inspected(name=name, text=(), views=_sequence(trained.model, batch, _labels(ids)))
+
+
+def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device: torch.device) -> Inspected:
+    """A sentence of one's own and what the model makes of it: a translation, or the likeliest text after it.
+
+    Raises SelectionError for a model that classifies, for no text at all, and for one that is not UTF-8.
+    """
+    test, model = dataset.test, trained.model
+    if not sentence:
+        raise SelectionError("expected a text of at least one byte, got none")
+    text = utf8(sentence, "text")
+    if isinstance(model, Decoder) and isinstance(test, Windows):
+        return _continued(model, test, text, device)
+    if not isinstance(test, JudgedPairs) or not isinstance(model, Transformer):
+        raise SelectionError(
+            "only translation and language modelling take a text of your own; choose test examples by --example"
+        )
+    source = test.encode([sentence])[0][: trained.recipe.length].tolist()
+    ids = torch.tensor([source], device=device)
+    model.eval()
+    best = translated(model, ids[:, None], torch.tensor([[len(source)]], device=device))[0]
+    target = [*best.tokens, model.problem.end]
+    views = _translation(model, test, source, target, device)
+    return Inspected(name=sentence, text=(sentence, test.decode(best.tokens)), views=views)
+
+
+def _translation(
+    model: Transformer, test: JudgedPairs, source: Sequence[int], target: Sequence[int], device: torch.device
+) -> tuple[View, ...]:
+    inside, outside = (numbered(test.pieces(ids)) for ids in (source, target))
+    inputs = numbered(test.pieces([model.problem.begin, *target[:-1]]))
+    sides = {"encoder": (inside, inside), "decoder": (outside, inputs), "cross": (outside, inside)}
+    return tuple(
+        view(kind, layer, weights, *sides[kind])
+        for kind, each in observed(model, source, target, device).items()
+        for layer, weights in enumerate(each)
+    )
+
+
+def _continued(model: Decoder, windows: Windows, text: bytes, device: torch.device) -> Inspected:
+    """A text, as far as a context goes, and what the model of language finds likeliest after it."""
+    spelling = windows.spelling
+    ids = spelling.encode(text)[: model.recipe.length].tolist()
+    after = list(sample(model, ids, GOES_ON, temperature=0.0, cached=caches(model)))
+    pieces, added = ([spelling.pieces[each] for each in part] for part in (ids, after))
+    views = _sequence(model, torch.tensor([[ids]], device=device), _letters(pieces))
+    return Inspected(name=text.decode(), text=(_spelt(pieces), _spelt(added)), views=views)
+
+
+@torch.inference_mode()
+def _sequence(model: Model, batch: tuple[Tensor, ...] | Tensor, labels: tuple[str, ...]) -> tuple[View, ...]:
+    """The attentions of a model over one sequence, or over ids (1, 1, length); none for a variant without weights."""
+    found: list[Tensor] = []
+    handles = [variant.register_forward_hook(_recorder(found)) for variant in model.variants]
+    model.eval()
+    try:
+        if isinstance(batch, Tensor):
+            model(batch[:, 0])
+        else:
+            model.loss(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return tuple(view("self", layer, weights.numpy(), labels, labels) for layer, weights in enumerate(found))
+
+
+def _recorder(found: list[Tensor]) -> Any:
+    def record(variant: Variant, arguments: tuple[Tensor, Tensor, Tensor, Mask], _: Tensor) -> None:
+        query, key, _, mask = arguments
+        # the first queries only: a long sequence needs no N × N tensor to be looked at
+        weights = variant.weights(query, key, mask, slice(0, min(MOST_TOKENS, query.shape[2])))
+        if weights is not None:
+            found.append(weights[0].double().cpu())
+
+    return record
+
+
+def view(
+    attention: str, layer: int, weights: npt.NDArray[np.float64], queries: tuple[str, ...], keys: tuple[str, ...]
+) -> View:
+    """The first MOST_TOKENS of each side."""
+    queries, keys = queries[:MOST_TOKENS], keys[:MOST_TOKENS]
+    shown = weights[:, : len(queries), : len(keys)]
+    return View(attention=attention, layer=layer, queries=queries, keys=keys, weights=shown)
+
+
+def numbered(tokens: Sequence[str]) -> tuple[str, ...]:
+    """Tokens told apart by their places.
+
+    >>> numbered(["a", "b"])
+    ('1 a', '2 b')
+    """
+    return tuple(f"{place} {token}" for place, token in enumerate(tokens, start=1))
+
+
+def _letters(pieces: Sequence[bytes]) -> tuple[str, ...]:
+    """Pieces of a text as they print; blanks and line ends by their signs, what does not print by hexadecimal numbers.
+
+    >>> _letters([b"a", b" ", b"\\n", b" the", b"\\xc3"])
+    ('1 a', '2 ␣', '3 ↵', '4 ␣the', '5 C3')
+    """
+    return numbered([_printed(piece) for piece in pieces])
+
+
+def _printed(piece: bytes) -> str:
+    shown = piece.decode(errors="replace").replace(" ", "␣").replace("\n", "↵")
+    return shown if shown.isprintable() and "\N{REPLACEMENT CHARACTER}" not in shown else piece.hex().upper()
+
+
+def _spelt(pieces: Sequence[bytes]) -> str:
+    return b"".join(pieces).decode(errors="replace")
+
+
+def _labels(ids: Sequence[int]) -> tuple[str, ...]:
+    """Byte tokens as characters where these print, others as numbers."""
+    return numbered([chr(each - 1) if 33 < each < 128 else str(each) for each in ids])

@@ -1,0 +1,114 @@
+"""Costs: the measurements of one subject, from its samples and from what was counted."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ...core.cell import REFERENCE
+from ...core.record import Measurement
+from ...measure.flops import VISIBLE, dense_flops
+from ...measure.memory import held_bytes, peak_bytes, reserved_bytes, storages
+from ...measure.roofline import Peaks, peaks
+from ...measure.system_load import CORES
+from ...measure.timer import Timing
+from ..context import Desk, implementation_of
+from ..workloads.workload import Setup, Subject
+
+NULL = "null control"
+
+
+def peaks_of(setup: Setup, desk: Desk) -> Peaks:
+    """What this machine reaches in the dtype of the Block."""
+    return peaks(setup.device, setup.dtype, desk.machine.id, desk.place.cache)
+
+
+def costs(setup: Setup, subject: Subject, name: str, timing: Timing, limits: Peaks | None) -> Iterator[Measurement]:
+    """Times of one unit with their raw samples, those of the reference and the null control, rates, and work done."""
+    mine, units = timing.samples[name], setup.units
+    median = statistics.median(mine.seconds) / units
+    yield Measurement.of(
+        f"{setup.mode}_seconds", median, _each(mine.seconds, units), rounds=timing.rounds, stopped=timing.stopped,
+        repeats=mine.repeats * units,
+    )  # fmt: skip
+    yield Measurement.of("cpu_seconds", statistics.median(mine.cpu_seconds) / units, _each(mine.cpu_seconds, units))
+    for label, other in (("reference", REFERENCE), ("null", NULL)):
+        if other in timing.samples:
+            seconds = _each(timing.samples[other].seconds, units)
+            yield Measurement.of(f"{label}_{setup.mode}_seconds", statistics.median(seconds), seconds)
+    yield from _surroundings(timing, name)
+    yield Measurement.of("examples_per_second", setup.sequences / median)
+    yield Measurement.of("tokens_per_second", setup.real / median)
+    yield Measurement.of("padded_tokens_per_second", setup.padded / median)
+    density = statistics.fmean(variant.density(variant.shape) for variant in subject.variants)
+    yield Measurement.of("declared_density", density)
+    # what decoding would hold is that of the causal form, whatever the direction of this task
+    states = [variant.state_bytes(replace(variant.shape, causal=True)) for variant in subject.variants]
+    held = [state for state in states if state is not None]
+    if len(held) == len(states) and setup.mode != "decode":
+        yield Measurement.of("state_bytes", sum(held), length=setup.recipe.length)
+    whole, extra = subject.parameters
+    yield Measurement.of("parameters", whole)
+    yield Measurement.of("extra_parameters", extra)
+    yield from _work(setup, subject, density, median, limits)
+
+
+def _surroundings(timing: Timing, name: str) -> Iterator[Measurement]:
+    """What else happened on the machine during the samples."""
+    if timing.foreign.cores is not None:
+        note: dict[str, Any] = {"note": timing.foreign.note} if timing.foreign.note else {}
+        yield Measurement.of("foreign_load", timing.foreign.cores, threshold=CORES, **note)
+    if timing.canary:
+        raw = timing.canary if name == REFERENCE else ()
+        yield Measurement.of("canary_seconds", statistics.median(timing.canary), raw, drift=round(timing.drift, 4))
+    if timing.samples[name].launch_seconds:
+        yield Measurement.of("host_bound", timing.samples[name].host_bound)
+    gpu = timing.foreign.gpu
+    if gpu is not None:
+        throttled: dict[str, Any] = {}
+        if timing.foreign.throttled:
+            throttled["throttled"] = ", ".join(timing.foreign.throttled)
+        yield Measurement.of("gpu_clock", gpu.clock_mhz, memory_mhz=gpu.memory_clock_mhz, watts=gpu.watts, **throttled)
+        yield Measurement.of("gpu_temperature", gpu.celsius)
+
+
+def _work(
+    setup: Setup, subject: Subject, density: float, seconds: float, limits: Peaks | None
+) -> Iterator[Measurement]:
+    """FLOPs by counting; where a kernel hides its products, those that its density declares are added."""
+    shapes = [variant.shape for variant in subject.variants]
+    sequences = setup.sequences
+    dense = dense_flops(shapes, sequences, setup.mode)
+    yield Measurement.of("dense_flops", dense)
+    hidden = set(implementation_of(subject.variants).split("+")) - set(VISIBLE)
+    flops = subject.flops
+    if hidden:
+        # alone, what is seen of attention is part of what is declared; in a model, what is seen are the projections
+        flops = max(flops, dense * density) if setup.bare else flops + dense * density
+    yield Measurement.of("flops", flops, how="declared" if hidden else "counted")
+    yield Measurement.of("traffic_bytes", subject.traffic_bytes)
+    if subject.traffic_bytes:
+        yield Measurement.of("arithmetic_intensity", flops / subject.traffic_bytes)
+    if limits is not None:
+        yield Measurement.of("peak_share", flops / seconds / limits.flops_per_second,
+                             peak_flops_per_second=limits.flops_per_second)  # fmt: skip
+        yield Measurement.of("copy_share", subject.traffic_bytes / seconds / limits.bytes_per_second,
+                             copy_bytes_per_second=limits.bytes_per_second)  # fmt: skip
+
+
+def memory(setup: Setup, subject: Subject) -> Iterator[Measurement]:
+    """Peak of one more sample, with all that stays between samples: parameters, optimiser state, inputs."""
+    held = held_bytes(*subject.owners) + sum(x.untyped_storage().nbytes() for x in subject.inputs)
+    if subject.prepare is not None:
+        subject.prepare()
+    held += sum(storages(subject.state).values())
+    peak = peak_bytes(subject.work, setup.device)
+    yield Measurement.of("peak_bytes", held + peak, held=held)
+    if setup.device.type == "cuda":
+        yield Measurement.of("reserved_bytes", held + reserved_bytes(subject.once, setup.device), held=held)
+
+
+def _each(samples: list[float], units: int) -> tuple[float, ...]:
+    return tuple(seconds / units for seconds in samples) if units > 1 else tuple(samples)

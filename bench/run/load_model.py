@@ -1,0 +1,96 @@
+"""Trained: the model of a finished Cell, read back from its checkpoint.
+
+Parameters stay where training left them, in the results folder's `checkpoints`, and are no part of a Record: they are
+large, they are of use to few, and the same Cell makes them again. A folder that is copied without them loses only
+what looks at the model itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...tasks.contract import DataPlace, Dataset, Recipe, Task
+from ...variants.contract import AttentionShape, Variant
+from ..core.errors import DataError, SelectionError, StoreError
+from ..core.record import Outcome, Record
+from ..core.registry import TASKS, VARIANTS
+from ..models.blocks import Model
+from ..plan.fingerprint import digest_of_cell, with_data
+from ..store.store import Store
+from ..train.checkpoint import read_parameters
+from ..train.objectives.registry import kind_of
+
+SHOWN = 20
+"""Cells that an error lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A model with its best parameters. `is_current`: whether the code behind it is still that which trained it."""
+
+    record: Record
+    task: Task
+    recipe: Recipe
+    model: Model
+    is_current: bool
+
+
+def find(store: Store, key: str) -> Record:
+    """The newest Record of training whose Cell's key begins with `key`; raises SelectionError for none or several."""
+    trained = {
+        record.key: record for record in store.records() if record.cell.lane == "train" and record.outcome is Outcome.OK
+    }
+    found = [record for name, record in trained.items() if name.startswith(key)]
+    if len(found) != 1:
+        shown = sorted(found or trained.values(), key=lambda record: str(record.cell))[:SHOWN]
+        known = "".join(f"\n  {record.key}  {record.cell}" for record in shown) or " there are none"
+        raise SelectionError(
+            f"expected the beginning of one key, got {key!r}, which fits {len(found)} of the cells trained in "
+            f"{store.root}:{known}"
+        )
+    return found[0]
+
+
+def load(store: Store, record: Record, device: torch.device) -> Trained:
+    """The model of `record`. Raises StoreError where its parameters are not at hand or do not fit the code."""
+    cell = record.cell
+    task: Task = TASKS.build(cell.task)
+    recipe = task.recipe(cell.preset)
+
+    def build(shape: AttentionShape) -> Variant:
+        variant: Variant = VARIANTS.build(cell.variant, shape)
+        return variant
+
+    model = kind_of(task.problem(), recipe).model(build, cell.seed, str(device)).to(device)
+    path = store.checkpoint(cell, record.digest)
+    if not path.is_file():
+        raise StoreError(
+            f"the parameters of `{cell}` are not at hand: expected {path}, which stays where the cell was trained; "
+            "use that folder, or train the cell again in another"
+        )
+    try:
+        model.load_state_dict(read_parameters(path, device))
+    except RuntimeError as error:
+        raise StoreError(
+            f"the parameters in {path} do not fit the model of today ({' '.join(str(error).split())[:200]}); "
+            "train the cell again"
+        ) from None
+    current = with_data(digest_of_cell(cell), record.data) == record.digest
+    return Trained(record=record, task=task, recipe=recipe, model=model, is_current=current)
+
+
+def dataset_of(trained: Trained, place: DataPlace) -> Dataset:
+    """The data that it was trained on. Raises DataError where that is not there, or other: ids would mean others."""
+    cell, was = trained.record.cell, trained.record.data
+    found = trained.task.load(place, trained.recipe, cell.seed, cell.selection)
+    changed = [
+        name for name, checksum in (was.files if was else {}).items() if found.provenance.files.get(name) != checksum
+    ]
+    if changed:
+        raise DataError(
+            f"expected the data that `{cell}` was trained on, got others for {', '.join(changed)}; put those back, or "
+            "train the cell again"
+        )
+    return found

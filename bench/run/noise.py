@@ -1,0 +1,75 @@
+"""Noise: what difference can be seen on this machine, by timing the reference against itself."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+import torch
+
+from ..core.cell import REFERENCE
+from ..core.spec import Spec
+from ..measure.timer import canary, interleave
+from ..stats.intervals import Interval
+from ..stats.scoring import log_ratio, ratio
+from .workloads.sweep_point import point_of
+
+TASK = "sweep[length=1024,mode=forward]"
+NULL = "null control"
+WINDOWS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """`null`: the reference over itself, over all windows; `windows`: by each sixth of the time.
+
+    `visible`: the smallest share by which two variants must differ to be told apart in such a window; `spread`:
+    (third - first quartile) / median of the raw samples. `drift`: of the canary. `note`: what others did meanwhile.
+    """
+
+    seconds: float
+    rounds: int
+    null: Interval
+    windows: tuple[Interval, ...]
+    visible: float
+    spread: float
+    drift: float
+    note: str
+
+    @property
+    def separated(self) -> int:
+        """Windows in which identical code looked different: one in twenty does by chance."""
+        return sum(not window.low <= 1.0 <= window.high for window in self.windows)
+
+
+def measure_noise(device: torch.device, seconds: float, task: str = TASK) -> Noise:
+    """Times the reference against itself in six windows of interleaved rounds, `seconds` in all."""
+    setup = point_of(task, device)
+    works = {name: setup.subject(Spec(REFERENCE)).work for name in (REFERENCE, NULL)}
+    ours: list[float] = []
+    theirs: list[float] = []
+    windows, drifts, notes = [], [], []
+    for _ in range(WINDOWS):
+        timing = interleave(
+            works, reference=REFERENCE, device=device, budget_seconds=seconds / WINDOWS, half_width=0.0,
+            canary=canary(device),
+        )  # fmt: skip
+        null, reference = (timing.samples[name].seconds for name in (NULL, REFERENCE))
+        ours += null
+        theirs += reference
+        windows.append(ratio(log_ratio(null, reference)))
+        drifts.append(timing.drift)
+        notes.append(timing.foreign.note)
+    lower, middle, upper = statistics.quantiles(theirs, n=4)
+    # the interval of a difference must leave the noise floor behind: its half-width and the gap of the null control
+    widths = [max(window.high - 1, 1 - window.low) for window in windows]
+    return Noise(
+        seconds=seconds,
+        rounds=len(ours),
+        null=ratio(log_ratio(ours, theirs)),
+        windows=tuple(windows),
+        visible=statistics.median(widths) + statistics.median(w.high / w.value - 1 for w in windows),
+        spread=(upper - lower) / middle,
+        drift=max(drifts, key=abs),
+        note=max(notes, key=len),
+    )

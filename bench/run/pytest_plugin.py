@@ -1,0 +1,97 @@
+"""Fixture: `attention_benchmark` for people who live in pytest-benchmark, over the points that sweeps measure.
+
+    def test_linear(attention_benchmark):
+        attention_benchmark("linear", "sweep[length=1024,mode=forward]")
+
+Loaded by pytest as a plugin; torch and the harness are imported when the fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What one call of the fixture found; the same stands in the benchmark's `extra_info`.
+
+    `ratio`: time over the reference's in interleaved rounds, with the ends of its 95 % interval. `sparsity` and
+    `block_sparsity` (64 × 64) are those of the weights on these inputs, None where there are none.
+    """
+
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    peak_bytes: int
+    sparsity: float | None
+    block_sparsity: float | None
+    implementation: str
+    foreign_load: str
+
+
+@pytest.fixture
+def attention_benchmark(benchmark: Any) -> Callable[..., Timed]:
+    """Times a variant at one point of a sweep through pytest-benchmark; raises Incorrect where the gate is red."""
+
+    def run(variant: str, task: str = "sweep", *, device: str | None = None, budget_seconds: float = 2.0) -> Timed:
+        return timed(benchmark, variant, task, device, budget_seconds)
+
+    return run
+
+
+def timed(benchmark: Any, variant: str, task: str, device: str | None, budget_seconds: float) -> Timed:
+    """`budget_seconds`: what the rounds beside the reference may take, after pytest-benchmark's own."""
+    import torch
+
+    from ..core.cell import REFERENCE
+    from ..core.spec import Spec
+    from ..measure.machine import choose_device
+    from ..measure.timer import interleave
+    from ..stats.scoring import log_ratio, ratio
+    from .context import implementation_of
+    from .lanes.timing_record import memory
+    from .workloads.sweep_point import point_of
+
+    place = choose_device(device)
+    setup = point_of(task, place)
+    ours, reference = setup.subject(Spec.parse(variant)), setup.subject(Spec(REFERENCE))
+    ours.once()
+
+    def work() -> None:
+        ours.work()
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
+
+    if ours.prepare is None:
+        benchmark(work)
+    else:
+        benchmark.pedantic(work, setup=ours.prepare, rounds=20)
+    subjects = {"ours": ours, REFERENCE: reference}
+    timing = interleave(
+        {name: subject.work for name, subject in subjects.items()},
+        reference=REFERENCE,
+        device=place,
+        budget_seconds=budget_seconds,
+        prepare={name: subject.prepare for name, subject in subjects.items() if subject.prepare is not None},
+    )
+    found = ratio(log_ratio(timing.samples["ours"].seconds, timing.samples[REFERENCE].seconds))
+    weights = {(m.name, m.where.get("block")): m.value for m in ours.tell() if "head" not in m.where}
+    peak = next(m for m in memory(setup, ours) if m.name == "peak_bytes")
+    result = Timed(
+        ratio=found.value,
+        ratio_low=found.low,
+        ratio_high=found.high,
+        peak_bytes=int(peak.value),
+        sparsity=weights.get(("sparsity", None)),
+        block_sparsity=weights.get(("block_sparsity", BLOCK)),
+        implementation=implementation_of(ours.variants),
+        foreign_load=timing.foreign.note,
+    )
+    benchmark.extra_info.update({name: getattr(result, name) for name in Timed.__slots__} | {"task": task})
+    return result

@@ -1,0 +1,234 @@
+"""Campaign: one run from a selection to Records in the store: data first, then the plan, then Block by Block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from ...tasks.contract import Dataset, Task
+from ...tasks.data.data import place
+from ..core.cell import REFERENCE, Cell, Lane
+from ..core.errors import DataError, SelectionError
+from ..core.record import Machine, Provenance, Record
+from ..core.registry import TASKS, VARIANTS
+from ..core.spec import Spec
+from ..measure.machine import choose_device, describe
+from ..models.blocks import attention_shape
+from ..plan.fingerprint import digest_of_cell, with_data
+from ..plan.planner import Block, Plan, plan
+from ..plan.skip import failed_shorter, reason_to_skip
+from ..plan.suite import Suite
+from ..store.store import Store
+from .executors.local import execute
+from .job import Job
+
+DEFAULT_SEEDS = {"smoke": 1}
+"""Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
+
+DEFAULT_PRESETS = {"cuda": ("pt-2x64", "quick")}
+"""Presets where none is asked for, by kind of device: the first that all tasks have; `quick` for every other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a person asked for, as text that has been read but not yet looked up."""
+
+    suite: Suite
+    results: Path
+    device: str | None = None
+    data_dir: Path | None = None
+    offline: bool = False
+    retry: bool = False
+    timeout: float | None = None
+    threads: int = 0
+    lanes: tuple[Lane, ...] = get_args(Lane)
+
+
+@dataclass(slots=True, kw_only=True)
+class Campaign:
+    """A request made concrete on this machine. `notice` gets sentences, `progress` long work on data."""
+
+    request: Request
+    notice: Callable[[str], None]
+    progress: Callable[[str, int, int], None]
+    device: torch.device = field(init=False)
+    machine: Machine = field(init=False)
+    store: Store = field(init=False)
+    preset: Spec = field(init=False)
+    seeds: int = field(init=False)
+    tasks: list[Spec] = field(init=False)
+    data: dict[Spec, Provenance | None] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.device = choose_device(request.device)
+        _refuse_interpreted_timings(request, self.device)
+        torch.set_num_threads(request.threads or len(os.sched_getaffinity(0)))
+        self.machine = describe(self.device)
+        self.store = Store(request.results, self.notice)
+        self.tasks = [TASKS.resolve(task) for task in request.suite.tasks]
+        self.preset = request.suite.preset or Spec(default_preset(self.tasks, self.device.type))
+        self.seeds = request.suite.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
+
+    def plan(self) -> Plan:
+        """The cells, what is done and what is left; data that is there is read, none is fetched."""
+        for task in self.tasks:
+            built: Task = TASKS.build(task)
+            self._try(built)
+            if task not in self.data:
+                is_ready = any(way.ready for way in built.availability(self._place()))
+                self.data[task] = self._load(built).provenance if is_ready else None
+        made = plan(
+            variants=self.request.suite.variants,
+            tasks=self.tasks,
+            preset=self.preset,
+            seeds=self.seeds,
+            selection=self.request.suite.selection,
+            store=self.store,
+            digests=self._digests,
+            machine_id=self.machine.id,
+            retry=self.request.retry,
+        )
+        return _only(made, self.request.lanes)
+
+    def prepare(self) -> None:
+        """Fetches and prepares the data of all tasks; a task of a suite that has none is left out, and that is said.
+
+        Raises DataError, before anything runs, for a task that was named by itself, and where no task has any data.
+        """
+        self.store.prepare()
+        lacking: dict[Spec, DataError] = {}
+        for task in self.tasks:
+            built: Task = TASKS.build(task)
+            try:
+                self.data[task] = self._load(built).provenance
+            except DataError as error:
+                lacking[task] = error
+                if not self.request.suite.name or len(lacking) == len(self.tasks):
+                    raise
+        self.tasks = [task for task in self.tasks if task not in lacking]
+        for task, lack in lacking.items():
+            self.notice(
+                f"{task} is left out of this run, and the other {len(self.tasks)} of {self.request.suite.name} go on: "
+                f"{lack}\n  once its data is here, the same command adds it"
+            )
+
+    def run(self, block: Block, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]) -> None:
+        """One Block to its end; `keep` is called with each Record after it is stored, `tell` with each event."""
+        request = self.request
+
+        def store(record: Record) -> None:
+            self.store.append(record)
+            keep(record)
+
+        cells = self._not_hopeless(block, store)
+        if not cells:
+            return
+        job = Job(
+            block=block.id,
+            cells=cells,
+            digests={cell.key: self._digests(cell)[0] for cell in cells},
+            codes={cell.key: digest_of_cell(cell) for cell in cells},
+            device=str(self.device),
+            results=request.results,
+            data_dir=request.data_dir,
+            offline=request.offline,
+            threads=torch.get_num_threads(),
+        )
+
+        execute(job, machine=self.machine, keep=store, tell=tell, timeout=request.timeout)
+
+    def is_swept(self, task: Spec) -> bool:
+        """Whether a task is only timed, so that its lengths belong side by side."""
+        return tuple(TASKS.build(task).lanes) == ("time",)
+
+    def _not_hopeless(self, block: Block, keep: Callable[[Record], None]) -> tuple[Cell, ...]:
+        """The cells of a Block that are worth trying; the others end in Records that say what failed before."""
+        if not self.is_swept(block.cells[0].task):
+            return block.cells
+        task: Task = TASKS.build(block.cells[0].task)
+        records = list(self.store.records())
+        lengths: dict[Spec, int] = {}
+
+        def length_of(spec: Spec) -> int:
+            if spec not in lengths:
+                lengths[spec] = TASKS.build(spec).recipe(self.preset).length
+            return lengths[spec]
+
+        left = []
+        for cell in block.cells:
+            digest = self._digests(cell)[0]
+            failure = failed_shorter(cell, digest, self.machine.id, records, length_of)
+            if failure is None:
+                left.append(cell)
+                continue
+            keep(
+                Record(
+                    cell=cell,
+                    outcome=failure.outcome,
+                    reason=reason_to_skip(failure, length_of(failure.cell.task)),
+                    machine=self.machine,
+                    data=self.data[cell.task],
+                    digest=digest,
+                    block=block.id,
+                    setting=asdict(task.recipe(self.preset)),
+                    started=datetime.now(UTC).isoformat(timespec="seconds"),
+                )
+            )
+        # the reference was to be measured again for others, none of which is left
+        again = {cell for cell in left if cell.variant == Spec(REFERENCE) and self._is_done(cell)}
+        return () if set(left) == again else tuple(left)
+
+    def _is_done(self, cell: Cell) -> bool:
+        found = self.store.finished(cell, self._digests(cell)[0], self.machine.id, retry=self.request.retry)
+        return found is not None
+
+    def _try(self, task: Task) -> None:
+        """Builds every variant once, so that a parameter it refuses is said now and not after hours."""
+        recipe = task.recipe(self.preset)
+        shape = attention_shape(task.problem(), recipe, 0, str(self.device))
+        for variant in self.request.suite.variants:
+            VARIANTS.build(variant, shape)
+
+    def _load(self, task: Task) -> Dataset:
+        return task.load(self._place(), task.recipe(self.preset), 0, self.request.suite.selection)
+
+    def _digests(self, cell: Cell) -> Sequence[str]:
+        return [with_data(digest_of_cell(cell), self.data[cell.task])]
+
+    def _place(self) -> Any:
+        return place(self.request.data_dir, self.request.offline, self.notice, self.progress)
+
+
+def _refuse_interpreted_timings(request: Request, device: torch.device) -> None:
+    """Raises SelectionError where kernels that Triton interprets would be timed: a thousandth of what they are."""
+    asked = [str(spec) for spec in request.suite.variants if spec.get("impl") == "triton"]
+    if asked and device.type == "cpu" and "time" in request.lanes and os.environ.get("TRITON_INTERPRET") == "1":
+        raise SelectionError(
+            f"expected compiled kernels to time, got TRITON_INTERPRET=1 and {', '.join(asked)}: leave timings out with "
+            "`--lanes train,baseline`, examine the kernels with `attnbench check`, or time them on a GPU"
+        )
+
+
+def default_preset(tasks: Sequence[Spec], device: str) -> str:
+    """The preset of a run that names none; where tasks share none, one that the lookup of the first of them refuses."""
+    presets = [TASKS.build(task).presets() for task in tasks]
+    wanted = DEFAULT_PRESETS.get(device, ("quick",))
+    return next((name for name in wanted if all(name in known for known in presets)), wanted[-1])
+
+
+def _only(made: Plan, lanes: tuple[Lane, ...]) -> Plan:
+    unknown = set(lanes) - set(get_args(Lane))
+    if unknown:
+        raise SelectionError(f"expected lanes among {', '.join(get_args(Lane))}, got {', '.join(sorted(unknown))}")
+    return Plan(
+        steps=tuple(step for step in made.steps if step.cell.lane in lanes),
+        blocks=tuple(block for block in made.blocks if block.lane in lanes),
+        notices=made.notices,
+    )

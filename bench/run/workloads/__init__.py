@@ -1,0 +1,1 @@
+"""Workloads: the pieces of work that are timed."""

@@ -1,0 +1,280 @@
+"""One point of a sweep, as the time lane measures it: attention alone, a block round it, or the whole encoder."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ....tasks.contract import Dataset
+from ....tasks.data.data import place
+from ....tasks.sweep_point import Point, TimedTask
+from ....variants.contract import AttentionShape, Mask, Variant
+from ...core.errors import SelectionError, Unsupported
+from ...core.hashing import axis_seed
+from ...core.order import spaced
+from ...core.record import Measurement
+from ...core.registry import TASKS
+from ...core.spec import Spec
+from ...gate.build import builder
+from ...measure.attention.synthetic import on_inputs
+from ...measure.memory import storages
+from ...measure.timer import captured
+from ...models.blocks import Batch, Block, BuildVariant, Model
+from ...train.objectives.registry import kind_of
+from ...train.trainer import train_step
+from .workload import Setup, Subject
+
+DECODED = 16
+"""Tokens of one decoding sample: the last ones up to the length, so that buffers that double need not grow in it."""
+
+LEAST_LIMIT = 10.0
+"""Seconds that one sample may take, however short the budget: the first one is counted, which slows it down."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PointSetup(Setup):
+    """Every subject gets the very same tensors: `heads` (3, batch, heads, length, head_dim), or `states`, or `batch`.
+
+    `toward`: the gradient that arrives at the output in a training step.
+    """
+
+    point: Point
+    task: TimedTask
+    mask: Mask
+    heads: tuple[Tensor, ...] = ()
+    states: Tensor | None = None
+    batch: Batch = ()
+    toward: Tensor | None = None
+    build: Callable[[Spec, torch.device], BuildVariant] = builder
+
+    @classmethod
+    def of(
+        cls,
+        task: TimedTask,
+        point: Point,
+        dataset: Dataset,
+        device: torch.device,
+        build: Callable[[Spec, torch.device], BuildVariant] = builder,
+    ) -> PointSetup:
+        setup = cls(
+            recipe=point, device=device, mode=point.mode, sequences=point.batch,
+            limit_seconds=max(point.timing_seconds, LEAST_LIMIT),
+            units=DECODED if point.decoding else 1, real=point.batch * (1 if point.decoding else point.real),
+            padded=point.batch * (1 if point.decoding else point.length), bare=point.level == "attention",
+            point=point, task=task, mask=mask_of(point, device), build=build,
+        )  # fmt: skip
+        setup.draw(dataset)
+        return setup
+
+    def draw(self, dataset: Dataset) -> None:
+        """Makes the inputs of this point's level."""
+        point, device = self.point, self.device
+        if point.level == "model":
+            kind = kind_of(self.task.problem(), point)
+            self.batch = kind.batch(dataset.train, spaced(len(dataset.train), point.batch), device)
+            return
+        if point.level == "block":
+            self.states = torch.from_numpy(self.task.states(point)).to(device)
+            shape = self.states.shape
+        else:
+            drawn = self.task.heads(point)
+            self.heads = tuple(
+                torch.from_numpy(array).to(device, self.dtype) for array in (drawn.query, drawn.key, drawn.value)
+            )
+            shape = self.heads[0].shape
+        draw = torch.Generator().manual_seed(axis_seed(use="sweep gradient") % 2**31)
+        self.toward = torch.randn(shape, generator=draw).to(device, self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.point.dtype)
+        if self.point.level == "model" and self.device.type == "cpu":
+            return torch.float32
+        return dtype
+
+    def subject(self, variant: Spec) -> Subject:
+        make = {"attention": self._attention, "block": self._block, "model": self._model}[self.point.level]
+        subject = make(variant)
+        subject.tell = lambda: self._sparsity(subject)
+        if self.point.graph and self.device.type == "cuda":
+            subject.work = captured(subject.work, self.device)
+        return subject
+
+    def _attention(self, spec: Spec) -> Subject:
+        variant = self.build(spec, self.device)(shape_of(self.point, self.device)).to(self.device)
+        variant.train(self.point.mode == "step")
+        parameters = [p for p in variant.parameters() if p.requires_grad]
+        count = sum(p.numel() for p in parameters)
+        subject = Subject(
+            variants=[variant], work=lambda: None, owners=(variant,), inputs=self.heads, parameters=(count, count)
+        )
+        if self.point.mode == "decode":
+            self._decode(subject, variant)
+            return subject
+        leaves = [x.detach().requires_grad_(self.point.mode == "step") for x in self.heads]
+
+        def forward() -> Tensor:
+            output: Tensor = variant(*leaves, self.mask)
+            return output
+
+        subject.work = self._work(forward, variant.auxiliary_loss, variant.after_step, [*leaves, *parameters], None)
+        return subject
+
+    def _decode(self, subject: Subject, variant: Variant) -> None:
+        """Work that decodes the last tokens; before each sample the state is set back to the token before them."""
+        if variant.state_bytes(variant.shape) is None:
+            raise Unsupported("it cannot decode")
+        length, filled = self.point.length, max(self.point.length - DECODED, 0)
+
+        @torch.no_grad()
+        def advance(state: Any, first: int, last: int) -> Any:
+            for at in range(first, last):
+                query, key, value = (x[:, :, at : at + 1] for x in self.heads)
+                _, state = variant.step(query, key, value, state)
+            return state
+
+        before = advance(None, 0, filled)
+
+        def prepare() -> None:
+            subject.state[:] = [copy.deepcopy(before)]
+
+        def work() -> object:
+            subject.state[:] = [advance(subject.state[0], filled, length)]
+            return subject.state
+
+        subject.work, subject.prepare = work, prepare
+
+    def _block(self, spec: Spec) -> Subject:
+        shape = shape_of(self.point, self.device)
+        build = self.build(spec, self.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(axis_seed(use="variant init", seed=0, layer=0))
+            variant = build(shape)
+            before = variant.pre_layer(self.point.width)
+            torch.manual_seed(axis_seed(use="init", seed=0))
+            block = Block(variant, before, self.point).to(self.device)
+        block.train(self.point.mode == "step")
+        parameters = list(block.parameters())
+        optimiser = torch.optim.AdamW(parameters, lr=0.0, fused=True)
+        states = self.states
+        assert states is not None
+
+        def forward() -> Tensor:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16):
+                output: Tensor = block(states, self.mask)
+            return output
+
+        own = [*variant.parameters(), *(before.parameters() if before else ())]
+        return Subject(
+            variants=[variant],
+            work=self._work(forward, variant.auxiliary_loss, variant.after_step, parameters, optimiser),
+            owners=(block, optimiser),
+            inputs=(states,),
+            parameters=(sum(p.numel() for p in parameters), sum(p.numel() for p in own)),
+        )
+
+    def _work(
+        self,
+        forward: Callable[[], Tensor],
+        auxiliary_loss: Callable[[], Tensor | None],
+        after_step: Callable[[], None],
+        leaves: list[Tensor] | list[nn.Parameter],
+        optimiser: torch.optim.Optimizer | None,
+    ) -> Callable[[], object]:
+        """A forward pass without gradients, or a training step; attention alone has no optimiser."""
+        toward = self.toward
+
+        @torch.no_grad()
+        def passing() -> object:
+            return forward()
+
+        def step() -> object:
+            output, extra = forward(), auxiliary_loss()
+            outputs, arriving = [output], [toward.to(output.dtype) if toward is not None else None]
+            if extra is not None:
+                outputs, arriving = [output, extra], [*arriving, torch.ones_like(extra)]
+            found = torch.autograd.grad(outputs, leaves, arriving, allow_unused=True)
+            if optimiser is not None:
+                for leaf, gradient in zip(leaves, found, strict=True):
+                    leaf.grad = gradient
+                optimiser.step()
+            after_step()
+            return found
+
+        return step if self.point.mode == "step" else passing
+
+    def _model(self, spec: Spec) -> Subject:
+        kind = kind_of(self.task.problem(), self.point)
+        model: Model = kind.model(self.build(spec, self.device), 0, str(self.device)).to(self.device)
+        model.train(self.point.mode == "step")
+        optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
+
+        def step() -> object:
+            return train_step(model, optimiser, [self.batch], self.point, 0.0)
+
+        @torch.no_grad()
+        def passing() -> object:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16):
+                return model(*self.batch[:2])
+
+        return Subject(
+            variants=model.variants,
+            work=step if self.point.mode == "step" else passing,
+            owners=(model, optimiser) if self.point.mode == "step" else (model,),
+            inputs=self.batch,
+            parameters=model.parameter_counts(),
+        )
+
+    def _sparsity(self, subject: Subject) -> Iterator[Measurement]:
+        """What the weights are on this point's inputs; and of decoding, the bytes that its state holds."""
+        if self.point.decoding:
+            subject.once()
+            held = sum(storages(subject.state).values()) / self.point.batch
+            yield Measurement.of("state_bytes", held, length=self.point.length, how="measured")
+            return
+        yield from on_inputs(subject.variants, lambda: self._pass(subject), self.point.heads)
+
+    def _pass(self, subject: Subject) -> None:
+        """The inputs through the variants once, whatever is timed."""
+        owner = subject.owners[0]
+        assert isinstance(owner, nn.Module)
+        if self.point.level == "attention":
+            owner(*self.heads, self.mask)
+        elif self.point.level == "block":
+            owner(self.states, self.mask)
+        else:
+            owner(*self.batch[:2])
+
+
+def point_of(task: str, device: torch.device, preset: str = "quick") -> PointSetup:
+    """The inputs of one point outside of a run; raises SelectionError where `task` is no sweep."""
+    built = TASKS.build(TASKS.resolve(Spec.parse(task)))
+    recipe = built.recipe(Spec.parse(preset))
+    if not isinstance(built, TimedTask) or not isinstance(recipe, Point):
+        raise SelectionError(f"expected a sweep such as sweep[length=1024], got {task!r}")
+    return PointSetup.of(built, recipe, built.load(place(offline=True), recipe, 0, "validation"), device)
+
+
+def shape_of(point: Point, device: torch.device) -> AttentionShape:
+    """What a variant is built for at a point, at the levels below the model."""
+    return AttentionShape(
+        heads=point.heads,
+        head_dim=point.head_dim,
+        max_length=point.length,
+        causal=point.causal,
+        padding=point.padding > 0,
+        dtype=point.dtype,
+        device=str(device),
+    )
+
+
+def mask_of(point: Point, device: torch.device) -> Mask:
+    keep = None
+    if point.padding > 0:
+        keep = (torch.arange(point.length, device=device) < point.real)[None].repeat(point.batch, 1)
+    return Mask(keep=keep, causal=point.causal)

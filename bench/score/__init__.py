@@ -1,0 +1,1 @@
+"""Records become comparable figures: quality, cost, Pareto frontier."""

@@ -1,0 +1,128 @@
+"""Timings: what one variant costs against the reference, in the same rounds on the same machine."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.cell import REFERENCE
+from ..core.protocol import LEAST_ROUNDS
+from ..core.record import Outcome
+from ..stats.intervals import Estimate, mean_estimate
+from ..stats.scoring import capped, log_ratio, log_ratios, noise_floor
+from ..store.rows import Run, newest
+from ..store.table import Frame
+from .key import Question
+
+Samples = tuple[float, ...]
+Mode = Literal["step", "forward", "decode"]
+
+CAPPED = (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT, Outcome.INCORRECT)
+"""Outcomes that count as the cap, so that failing where one is slow never pays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """`cost`: log-ratio to the reference, None where none could be measured; `logs`: the draws that it is the mean of.
+
+    `seconds`: one sample a round.
+
+    `failure`: the outcome in words where it is not ok, `reason` its own words. `block`: whose rounds it shared.
+    """
+
+    variant: str
+    row: int
+    cost: Estimate | None = None
+    null: Estimate | None = None
+    logs: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0), compare=False)
+    seconds: tuple[float, ...] = ()
+    outcome: str = Outcome.OK
+    reason: str = ""
+    block: str = ""
+
+    @property
+    def standing(self) -> Estimate | None:
+        """The log-ratio that a rank uses: measured, or the cap for a failure; None where it cannot be ranked."""
+        if self.outcome in CAPPED:
+            return capped(None)
+        return capped(self.cost) if self.cost is not None else None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    def gap(self, other: Timing) -> Estimate:
+        """How far this is ahead of `other` (lower log cost), by rounds where they shared them.
+
+        Raises ValueError where either has no standing.
+        """
+        mine, theirs = self.standing, other.standing
+        if mine is None or theirs is None:
+            raise ValueError(f"{self.variant} or {other.variant} has no standing")
+        measured = mine.noise and theirs.noise
+        if measured and self.block and self.block == other.block and len(self.seconds) == len(other.seconds):
+            return log_ratio(other.seconds, self.seconds)
+        return theirs.minus(mine)
+
+
+def timings_of_all(frame: Frame, question: Question, mode: Mode = "step") -> dict[str, Timing]:
+    """Timings by variant on the question's machine; empty where the question names none."""
+    if not question.machine:
+        return {}
+    return dict(_timings(frame, question, mode))
+
+
+@lru_cache(maxsize=1024)
+def _timings(frame: Frame, question: Question, mode: Mode) -> dict[str, Timing]:
+    # a page asks for the same timings once for each of its boards; a frame is the same object or another one
+    runs = newest(question.runs(frame, "time"), "variant")
+    return {run.variant: _timed(frame, run, mode) for run in runs}
+
+
+def floor_of(timings: dict[str, Timing]) -> float:
+    """The noise floor of the blocks that these timings come from, as a log-ratio."""
+    return noise_floor(controls(timings))
+
+
+def controls(timings: dict[str, Timing]) -> list[Estimate]:
+    """The null control of each block once."""
+    blocks = {t.block or t.variant: t.null for t in timings.values() if t.null is not None}
+    return list(blocks.values())
+
+
+def _timed(frame: Frame, run: Run, mode: Mode) -> Timing:
+    named = (frame.number(f"{prefix}{mode}_seconds", run.at) for prefix in ("", "reference_", "null_"))
+    own, reference, null = (_positive(m.samples) if m else () for m in named)
+    enough = len(own) >= LEAST_ROUNDS and len(own) == len(reference)
+    reason, logs = run.reason, np.empty(0)
+    cost: Estimate | None = None
+    if run.outcome == Outcome.OK and not enough:
+        reason = reason or f"fewer than {LEAST_ROUNDS} rounds beside the reference"
+    elif run.outcome == Outcome.OK and run.variant == REFERENCE:
+        # the reference is itself: its own samples divided by themselves say nothing
+        cost = Estimate(0.0)
+    elif run.outcome == Outcome.OK:
+        logs = log_ratios(own, reference)
+        cost = mean_estimate(logs)
+    return Timing(
+        variant=run.variant,
+        row=run.at,
+        cost=cost,
+        logs=logs,
+        null=log_ratio(null, reference) if len(null) == len(reference) >= LEAST_ROUNDS else None,
+        seconds=own,
+        outcome=run.outcome,
+        reason=reason,
+        block=run.block,
+    )
+
+
+def _positive(samples: Samples) -> Samples:
+    """The samples where all are times that can be; none at all otherwise."""
+    return samples if all(0 < sample < math.inf for sample in samples) else ()

@@ -1,0 +1,218 @@
+"""Trials: what the seeds of one variant gave on one task, lined up with the reference's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.cell import REFERENCE
+from ..core.protocol import LEAST_SEEDS
+from ..core.record import Outcome
+from ..stats.bootstrap import corpus_score, resampled_scores, resampled_shares, sound_statistics
+from ..stats.intervals import Estimate, Interval
+from ..stats.metric import ACCURACY, YARDSTICKS, Yardstick
+from ..stats.scoring import Correct, Draws, accuracy, corpus_gap, corpus_level, quality_gap
+from ..store.rows import Run
+from ..store.table import Frame
+from .key import Question
+
+Predictions = Callable[[str], npt.NDArray[Any] | None]
+"""Reads an artifact: which test examples were right, 0 or 1 each, or their statistics (examples, k) as
+`bench.aggregate` names them; None where it is not at hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """Test scores by seed, in the unit of the yardstick's quantity.
+
+    Of what is known of each example, None unless it is kept for every seed: `correct`, for accuracy, by seed; `draws`,
+    for all else, (draws, seeds), the scores of resampled examples. `curves`: artifacts that hold the training curves,
+    by seed, empty where there is none. `lack`: why these trials do not suffice for a rank; empty where they do.
+    `rows`: of the Frame, the failed ones too.
+    """
+
+    variant: str
+    yardstick: Yardstick = ACCURACY
+    seeds: tuple[int, ...] = ()
+    scores: tuple[float, ...] = ()
+    examples: int = 0
+    correct: tuple[Correct, ...] | None = None
+    draws: Draws | None = None
+    curves: tuple[str, ...] = ()
+    lack: str = ""
+    rows: tuple[int, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.scores) / len(self.scores)
+
+    @property
+    def keeps_examples(self) -> bool:
+        return self.correct is not None or self.draws is not None
+
+    def level(self) -> Interval:
+        """The mean score with its interval."""
+        if self.yardstick.is_share:
+            return accuracy(self.scores, self.examples, self.correct)
+        return corpus_level(self.scores, self.draws)
+
+    def gap(self, other: Trials) -> Estimate:
+        """How much better these are than `other`, whichever way the quantity points, by the seeds that both have.
+
+        Raises ValueError where they have none.
+        """
+        both = sorted(set(self.seeds) & set(other.seeds))
+        if not both:
+            raise ValueError(f"{self.variant} and {other.variant} have no seed in common")
+        at = [[t.seeds.index(seed) for seed in both] for t in (self, other)]
+        ours, theirs = ([t.scores[i] for i in places] for t, places in zip((self, other), at, strict=True))
+        if self.yardstick.is_share:
+            ours_right, theirs_right = (
+                [t.correct[i] for i in places] if t.correct else None
+                for t, places in zip((self, other), at, strict=True)
+            )
+            paired = ours_right and theirs_right and ours_right[0].shape == theirs_right[0].shape
+            return quality_gap(
+                ours,
+                theirs,
+                min(self.examples, other.examples),
+                ours_right if paired else None,
+                theirs_right if paired else None,
+            )
+        drawn = self.draws is not None and other.draws is not None and self.examples == other.examples
+        our_draws, their_draws = (
+            t.draws[:, places] if drawn and t.draws is not None else None
+            for t, places in zip((self, other), at, strict=True)
+        )
+        if self.yardstick.sign < 0:
+            return corpus_gap(theirs, ours, their_draws, our_draws)
+        return corpus_gap(ours, theirs, our_draws, their_draws)
+
+    def resampled(self) -> Draws | None:
+        """Scores in every draw of examples, (draws, seeds), whichever the yardstick; None where these are not kept."""
+        return resampled_shares(self.correct) if self.correct else self.draws
+
+
+def trials_of_all(frame: Frame, question: Question, predictions: Predictions) -> dict[str, Trials]:
+    """Trials by variant. The reference's seeds are the question's: more are not used, with fewer there is no rank."""
+    # a cell that was run on two machines counts once, the newer
+    runs = {run.key: run for run in question.runs(frame, "train")}
+    by_variant: dict[str, list[Run]] = {}
+    for row in sorted(runs.values(), key=lambda run: (run.variant, run.seed)):
+        by_variant.setdefault(row.variant, []).append(row)
+    yardstick = yardstick_of(frame, question)
+    done = {variant: _done(frame, rows, yardstick) for variant, rows in by_variant.items()}
+    wanted = {one.row.seed for one in done.get(REFERENCE, ())}
+    return {
+        variant: _trials(variant, rows, done[variant], wanted, predictions, yardstick)
+        for variant, rows in by_variant.items()
+    }
+
+
+class _Done(NamedTuple):
+    row: Run
+    score: float
+    examples: int
+
+
+def _done(frame: Frame, rows: list[Run], yardstick: Yardstick) -> list[_Done]:
+    """The rows with a usable test score."""
+    found = []
+    for row in rows:
+        tested = frame.number(yardstick.name, row.at, split="test") if row.outcome == Outcome.OK else None
+        if tested is None or not 0 <= tested.value < math.inf:
+            continue
+        count = int(tested.where.get("examples") or 0)
+        if not yardstick.is_share or (tested.value <= 1 and count > 0):
+            found.append(_Done(row, tested.value, count))
+    return found
+
+
+def _trials(
+    variant: str,
+    rows: list[Run],
+    done: list[_Done],
+    wanted: set[int],
+    predictions: Predictions,
+    yardstick: Yardstick,
+) -> Trials:
+    used = [one for one in done if not wanted or one.row.seed in wanted]
+    seeds = tuple(int(one.row.seed) for one in used)
+    kept = _kept(used, predictions, yardstick)
+    counted = min((one.examples for one in used), default=0)
+    return Trials(
+        variant=variant,
+        yardstick=yardstick,
+        seeds=seeds,
+        scores=tuple(float(one.score) for one in used),
+        examples=counted if yardstick.is_share or kept is None else len(kept[0]),
+        correct=kept if yardstick.is_share else None,
+        draws=None if yardstick.is_share or kept is None else _draws(kept, yardstick),
+        curves=tuple(one.row.artifacts.get("curve", "") for one in used),
+        lack=_lack(rows, set(seeds), wanted),
+        rows=tuple(sorted(int(row.at) for row in rows)),
+    )
+
+
+def _kept(used: list[_Done], predictions: Predictions, yardstick: Yardstick) -> tuple[npt.NDArray[Any], ...] | None:
+    """What is known of each example, by seed; None unless it is at hand for every seed, of the same examples."""
+    found = []
+    for one in used:
+        name = one.row.artifacts.get("predictions")
+        kept = predictions(name) if name else None
+        if kept is None or not _bears_out(kept, one, yardstick):
+            return None
+        found.append(kept)
+    return tuple(found) if found and len({len(kept) for kept in found}) == 1 else None
+
+
+def _bears_out(kept: npt.NDArray[Any], one: _Done, yardstick: Yardstick) -> bool:
+    # predictions that do not bear out their Record's score are not its own
+    if yardstick.is_share:
+        return kept.ndim == 1 and len(kept) == one.examples and abs(float(np.mean(kept)) - one.score) <= 1e-6
+    if not sound_statistics(yardstick.name, kept) or one.examples not in (0, len(kept)):
+        return False
+    return abs(corpus_score(yardstick.name, kept) - one.score) <= 1e-6 * max(1.0, one.score)
+
+
+def _draws(kept: tuple[npt.NDArray[Any], ...], yardstick: Yardstick) -> Draws:
+    return np.stack([resampled_scores(yardstick.name, statistics) for statistics in kept], axis=1)
+
+
+def _lack(rows: list[Run], seeds: set[int], wanted: set[int]) -> str:
+    failed = [row for row in rows if row.outcome != Outcome.OK and (not wanted or row.seed in wanted)]
+    if failed:
+        first = failed[0]
+        also = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        because = f": {first.reason}" if first.reason else ""
+        return f"{outcome_words(first.outcome)} at seed {first.seed}{also}{because}"
+    if not wanted:
+        return f"no result of {REFERENCE}, the reference, to compare with"
+    missing = sorted(wanted - seeds)
+    if missing:
+        return f"seed {', '.join(map(str, missing))} of the reference is missing here; run it to be ranked"
+    if len(seeds) < LEAST_SEEDS:
+        return f"fewer than {LEAST_SEEDS} seeds"
+    return ""
+
+
+def outcome_words(outcome: str) -> str:
+    """
+    >>> outcome_words("out_of_memory")
+    'out of memory'
+    """
+    return outcome.replace("_", " ")
+
+
+def yardstick_of(frame: Frame, question: Question) -> Yardstick:
+    """The first yardstick of which a Record of the question holds a test measurement; accuracy where none does."""
+    rows = [run.at for run in question.runs(frame, "train", "baseline")]
+    for yardstick in YARDSTICKS:
+        if any(frame.number(yardstick.name, at, split="test") is not None for at in rows):
+            return yardstick
+    return ACCURACY

@@ -1,0 +1,1 @@
+"""Pure rules of numbers: intervals, ratios, ranking, bootstrap."""

@@ -1,0 +1,73 @@
+"""Ranks: which variants are told apart, as intervals of places with tie groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .intervals import LEVEL, Estimate
+
+Gap = Callable[[str, str], Estimate]
+"""How far the first is ahead of the second; positive where the first is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The places that a variant may hold. Variants with the same places form one tie group."""
+
+    name: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+def standings(names: Sequence[str], gap: Gap, floor: float = 0.0) -> list[Standing]:
+    """Rank intervals: one place below all that are proven better, and above all that are proven worse.
+
+    Proven: the gap's p-value, times the number of pairs, is under 5 %, and the gap exceeds `floor`; or it follows from
+    two that are (A before B before C). Every pair is judged by itself: Holm's step-down would let one pair's verdict
+    hang on the others', and then a variant that gets worse can win a place. The order is by interval, and inside a
+    tie alphabetical.
+
+    >>> points = {"a": 1.0, "b": 5.0, "c": 1.2}
+    >>> exact = lambda x, y: Estimate(points[x] - points[y])
+    >>> [f"{s.name} {s}" for s in standings(["a", "b", "c"], exact, floor=0.5)]
+    ['b 1', 'a 2-3', 'c 2-3']
+    """
+    pairs = max(len(names) * (len(names) - 1) // 2, 1)
+    better: dict[str, set[str]] = {name: set() for name in names}
+    for at, one in enumerate(names):
+        for other in names[at + 1 :]:
+            difference = gap(one, other)
+            if abs(difference.value) > floor and difference_is_proven(difference, pairs):
+                winner, loser = (one, other) if difference.value > 0 else (other, one)
+                better[loser].add(winner)
+    ahead = {name: _closure(name, better) for name in names}
+    found = [
+        Standing(name, 1 + len(ahead[name]), len(names) - sum(name in others for others in ahead.values()))
+        for name in names
+    ]
+    return sorted(found, key=lambda s: (s.first, s.last, s.name))
+
+
+def difference_is_proven(difference: Estimate, pairs: int = 1) -> bool:
+    """Whether zero is out of the question, as one of that many pairs.
+
+    >>> from attnbench.bench.stats.intervals import Noise
+    >>> gap = Estimate(2.2, (Noise(1.0),))
+    >>> difference_is_proven(gap), difference_is_proven(gap, pairs=3)
+    (True, False)
+    """
+    return difference.half_width(1 - (1 - LEVEL) / pairs) < abs(difference.value)
+
+
+def _closure(name: str, better: dict[str, set[str]]) -> frozenset[str]:
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        new = better[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return frozenset(found)

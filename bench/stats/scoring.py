@@ -1,0 +1,188 @@
+"""Score: the rules that turn samples into figures that may be compared. Pure functions of numbers.
+
+Cost is a ratio to the reference in the same rounds; quality is points against the reference on the same seeds and
+examples; neither is ever multiplied into the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .intervals import LEVEL, Estimate, Interval, Noise, mean_estimate, wilson
+
+CAP = 64.0
+"""No cost counts as more than this many times the reference's; a failure counts as exactly this."""
+BATCHES = 10
+
+Correct = npt.NDArray[np.uint8]
+Draws = npt.NDArray[np.float64]
+Verdict = Literal["better", "within margin", "worse", "undecided"]
+
+
+def log_ratio(costs: Sequence[float], reference: Sequence[float]) -> Estimate:
+    """Logarithm of the geometric mean of cost over reference, round by round, with a t interval over rounds.
+
+    From 20 rounds on, consecutive rounds are averaged into ten batches first: neighbours in time are not independent,
+    and a batch holds the order A B C as often as C B A.
+
+    >>> math.exp(log_ratio([2.0, 1.0, 4.0], [4.0, 2.0, 8.0]).value)
+    0.5
+    """
+    if len(costs) != len(reference):
+        raise ValueError(f"expected samples of the same rounds, got {len(costs)} and {len(reference)}")
+    return mean_estimate(log_ratios(costs, reference))
+
+
+def log_ratios(costs: Sequence[float], reference: Sequence[float]) -> npt.NDArray[np.float64]:
+    """The draws behind `log_ratio`: log-ratios by round, or by batch where there are many rounds."""
+    values = np.log(np.asarray(costs, dtype=np.float64)) - np.log(np.asarray(reference, dtype=np.float64))
+    if len(values) < 2 * BATCHES:
+        return values
+    if len(values) % BATCHES == 0:
+        means: npt.NDArray[np.float64] = values.reshape(BATCHES, -1).mean(axis=1)
+        return means
+    return np.array([batch.mean() for batch in np.array_split(values, BATCHES)])
+
+
+def ratio(estimate: Estimate, level: float = LEVEL) -> Interval:
+    """The ratio that a log-ratio stands for, with its interval; no end exceeds the cap.
+
+    >>> ratio(Estimate(math.log(100.0))).value
+    64.0
+    """
+    ends = estimate.interval(level)
+    return Interval(*(min(math.exp(min(end, 700.0)), CAP) for end in (ends.value, ends.low, ends.high)))
+
+
+def capped(estimate: Estimate | None) -> Estimate:
+    """The log-ratio that a standing uses: the cap, without noise, for a failure (None) and for all beyond it.
+
+    >>> round(math.exp(capped(None).value), 9), capped(Estimate(math.log(1000.0), (Noise(0.1),))).noise
+    (64.0, ())
+    """
+    top = Estimate(math.log(CAP))
+    return top if estimate is None or estimate.value >= top.value else estimate
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """Twice as fast here and twice as slow there is as fast; an arithmetic mean would say 1.25 of it and its opposite.
+
+    >>> geometric_mean([2.0, 0.5])
+    1.0
+    """
+    return math.exp(sum(math.log(r) for r in ratios) / len(ratios))
+
+
+def accuracy(shares: Sequence[float], examples: int, correct: Sequence[Correct] | None = None) -> Interval:
+    """Mean accuracy over seeds, with an interval over seeds (t) and over test examples, added in quadrature.
+
+    All seeds are judged on the same examples, so the noise of the test set does not shrink with seeds. `correct`: 0 or
+    1 per example, one array a seed; without them the seeds are taken to err on the same examples (Wilson), which is the
+    widest that can be. One seed gives the noise of the test set alone.
+
+    >>> accuracy([0.5, 0.5, 0.5], 100) == wilson(0.5, 100)
+    True
+    """
+    mean = float(np.mean(shares))
+    of_test = wilson(mean, examples)
+    if correct is not None and len(correct) > 1:
+        of_seeds = np.mean(np.stack(correct).astype(np.float64), axis=0)
+        spread = math.sqrt(mean * (1 - mean))
+        shrink = min(1.0, float(of_seeds.std()) / spread) if spread else 1.0
+        of_test = Interval(mean, mean - (mean - of_test.low) * shrink, mean + (of_test.high - mean) * shrink)
+    seeds = mean_estimate(shares).half_width() if len(shares) > 1 else 0.0
+    low = mean - math.hypot(seeds, mean - of_test.low)
+    high = mean + math.hypot(seeds, of_test.high - mean)
+    return Interval(mean, max(low, 0.0), min(high, 1.0))
+
+
+def quality_gap(
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    examples: int,
+    our_correct: Sequence[Correct] | None = None,
+    their_correct: Sequence[Correct] | None = None,
+) -> Estimate:
+    """Mean difference of two variants' accuracies on the same seeds, with the noise of seeds (t) and of test examples.
+
+    With predictions the examples are paired: each example's difference, averaged over seeds, is one draw. Without them
+    the two are taken to err independently, which is wider. No two are closer than one example can tell. One seed has no
+    noise of seeds: the caller must say so.
+
+    >>> gap = quality_gap([0.62, 0.60, 0.64], [0.60, 0.59, 0.61], 1000)
+    >>> round(gap.value, 3), [n.freedom for n in gap.noise]
+    (0.02, [2, None])
+    """
+    differences = [float(one) - float(other) for one, other in zip(ours, theirs, strict=True)]
+    if our_correct is not None and their_correct is not None:
+        pairs = np.stack(our_correct).astype(np.float64) - np.stack(their_correct)
+        test = float(pairs.mean(axis=0).std(ddof=1)) / math.sqrt(pairs.shape[1])
+    else:
+        p, q = (math.fsum(shares) / len(shares) for shares in (ours, theirs))
+        test = math.sqrt((p * (1 - p) + q * (1 - q)) / examples)
+    seeds = mean_estimate(differences).noise if len(differences) > 1 else ()
+    return Estimate(math.fsum(differences) / len(differences), (*seeds, Noise(max(test, 1 / examples))))
+
+
+def corpus_level(scores: Sequence[float], draws: Draws | None = None) -> Interval:
+    """Mean over seeds of a score that is no share, such as BLEU, with an interval over seeds (t) and test examples.
+
+    `draws`: (draws, seeds), the scores of resampled examples; every seed is judged on the same. Without them the
+    interval is over seeds alone, on these very examples. The squares of both half-widths are added.
+
+    >>> draws = np.array([[19.0, 21.0, 20.0], [21.0, 23.0, 22.0]])  # means 20 and 22: error √2
+    >>> alone, both = corpus_level([20.0, 22.0, 21.0]), corpus_level([20.0, 22.0, 21.0], draws)
+    >>> round(alone.high - 21, 3), round(both.high - 21, 3)  # 4.303 / √3; with 1.96 × √2 in squares
+    (2.484, 3.722)
+    """
+    seeds = mean_estimate(scores).noise if len(scores) > 1 else ()
+    return Estimate(math.fsum(scores) / len(scores), (*seeds, *_noise_of(draws))).interval()
+
+
+def corpus_gap(
+    ours: Sequence[float], theirs: Sequence[float], our_draws: Draws | None = None, their_draws: Draws | None = None
+) -> Estimate:
+    """Mean difference of two variants' scores on the same seeds, with the noise of seeds (t) and of test examples.
+
+    Draws as in `corpus_level`: the same examples in the same draw, so that they are paired; the deviation of the
+    difference over draws is its error (Koehn 2004 resamples translations so).
+
+    >>> ours, theirs = np.array([[30.0], [34.0]]), np.array([[29.0], [32.0]])  # ahead by 1 and by 2
+    >>> corpus_gap([32.0], [30.5], ours, theirs).noise == (Noise(math.sqrt(0.5)),)
+    True
+    """
+    differences = [float(one) - float(other) for one, other in zip(ours, theirs, strict=True)]
+    seeds = mean_estimate(differences).noise if len(differences) > 1 else ()
+    draws = our_draws - their_draws if our_draws is not None and their_draws is not None else None
+    return Estimate(math.fsum(differences) / len(differences), (*seeds, *_noise_of(draws)))
+
+
+def _noise_of(draws: Draws | None) -> tuple[Noise, ...]:
+    return () if draws is None else (Noise(float(draws.mean(axis=1).std(ddof=1))),)
+
+
+def verdict(gap: Interval, margin: float) -> Verdict:
+    """What a difference to the reference proves, higher being better; `margin` in the same unit.
+
+    >>> verdict(Interval(-0.2, -0.8, 0.4), margin=1.0), verdict(Interval(-0.2, -2.0, 1.6), margin=1.0)
+    ('within margin', 'undecided')
+    """
+    if gap.low > 0:
+        return "better"
+    if gap.low > -margin:
+        return "within margin"
+    return "worse" if gap.high < -margin else "undecided"
+
+
+def noise_floor(controls: Sequence[Estimate]) -> float:
+    """The largest log-ratio that code which is the reference's own may show; no smaller difference means anything.
+
+    >>> round(noise_floor([Estimate(0.01, (Noise(0.005),))]), 4)
+    0.0198
+    """
+    return max((abs(c.value) + c.half_width() for c in controls), default=0.0)

@@ -1,0 +1,77 @@
+"""Classification: one label for each sequence or pair, judged by the share that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ....tasks.contract import Classification, Subset, Whole
+from ...core.record import Measurement
+from ...models.blocks import BuildVariant, Model
+from ...models.encoder import Encoder
+from ..device import autocast, to_device
+from .objective import Columns, Evaluation, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged(Evaluation):
+    """Loss (nats per example), predicted classes and whether they are right, in the order of the subset."""
+
+    quantity: ClassVar[str] = "accuracy"
+    loss: float
+    predicted: Whole
+    correct: Whole
+
+    @property
+    def value(self) -> float:
+        return float(self.correct.mean())
+
+    def measurements(self, split: str) -> list[Measurement]:
+        return [
+            Measurement.of(name, value, split=split, examples=len(self.correct))
+            for name, value in (("accuracy", self.value), ("loss", self.loss))
+        ]
+
+    def predictions(self) -> dict[str, Columns]:
+        return {"correct": self.correct.astype(np.uint8), "predicted": self.predicted.astype(np.uint8)}
+
+
+class Classifying(Kind):
+    """An encoder, cross entropy, and every example of a split judged once."""
+
+    quantity = "accuracy"
+    problem: Classification
+
+    def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Encoder:
+        return Encoder(self.problem, self.recipe, build, seed, device)
+
+    def batch(self, subset: Subset, at: Whole, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """ids (batch, towers, length), lengths (batch, towers), labels (batch,)."""
+        return to_device(subset.batch(at, self.recipe.length), device)
+
+    def evaluate(
+        self, model: Model, subset: Subset, device: torch.device, beat: Callable[[], None] = lambda: None
+    ) -> Judged:
+        recipe = self.recipe
+        model.eval()
+        losses, predicted = 0.0, np.empty(len(subset), dtype=np.int64)
+        with torch.inference_mode(), autocast(recipe, device):
+            for first in range(0, len(subset), recipe.evaluate_batch):
+                at = np.arange(first, min(first + recipe.evaluate_batch, len(subset)))
+                ids, lengths, labels = self.batch(subset, at, device)
+                logits = model(ids, lengths).float()
+                losses += float(F.cross_entropy(logits, labels, reduction="sum"))
+                predicted[at] = logits.argmax(-1).cpu().numpy()
+                beat()
+        correct = (predicted == subset.labels).astype(np.int64)
+        return Judged(loss=losses / len(subset), predicted=predicted, correct=correct)
+
+    def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
+        accuracy = float(np.mean(predicted == test.labels))
+        return [Measurement.of("accuracy", accuracy, split="test", examples=len(test))]

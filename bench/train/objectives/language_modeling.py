@@ -1,0 +1,194 @@
+"""Language: the next token of a text, judged by the bits spent on each character."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ....tasks.contract import Subset, Whole
+from ....tasks.problems.language_modeling import Language, LanguageRecipe, Windows
+from ....variants.contract import Mask, Variant
+from ...core.hashing import axis_seed
+from ...core.order import order, spaced
+from ...core.record import Measurement
+from ...measure.attention.heads import Diversity, head_diversity
+from ...models.blocks import Batch, BuildVariant, Model
+from ...models.decoder import UNCOUNTED, Decoder
+from ..device import autocast, to_device
+from .objective import Columns, Evaluation, Feed, Kind
+
+Real = npt.NDArray[np.float64]
+
+COMPARED = 8
+"""Validation windows in which the heads of a layer are compared."""
+
+ROWS, STRETCHES = 32, 4
+"""Queries that are compared at once, and how often in a window: all of up to 128, and of more some of each part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Evaluation):
+    """What predicting a text cost. `bits`, `characters`, `words` and `tokens` are by window, float64 (windows,).
+
+    Words are those of the original text between blanks, and each end of a line counts as one, whatever the tokens are.
+    `compare`: looks at the heads of the model as it is then, so it is called for a validation that is kept alone.
+    """
+
+    quantity: ClassVar[str] = "bits_per_character"
+    recipe: LanguageRecipe
+    bits: Real
+    characters: Real
+    words: Real
+    tokens: Real
+    compare: Callable[[], Sequence[Measurement]] = field(default=tuple, repr=False)
+
+    @property
+    def loss(self) -> float:  # type: ignore[override]
+        return float(self.bits.sum() / self.tokens.sum()) * math.log(2)
+
+    @property
+    def value(self) -> float:
+        return float(self.bits.sum() / self.characters.sum())
+
+    @property
+    def perplexity(self) -> float:
+        """2 to the bits per word; infinite where that is no number."""
+        bits, words = float(self.bits.sum()), float(self.words.sum())
+        return 2.0 ** (bits / words) if bits < 1024 * words else math.inf
+
+    def measurements(self, split: str) -> list[Measurement]:
+        of: dict[str, Any] = {"split": split, "examples": len(self.bits)}
+        read: dict[str, Any] = {"context": self.recipe.length, "stride": self.recipe.stride}
+        # a script without blanks has words of any length
+        known = [self.perplexity] if math.isfinite(self.perplexity) else []
+        return [
+            Measurement.of("bits_per_character", self.value, **of, **read),
+            *(Measurement.of("perplexity", each, **of, **read, token="word") for each in known),
+            Measurement.of("loss", self.loss, **of),
+            *(self.compare() if split == "validation" else ()),
+        ]
+
+    def predictions(self) -> dict[str, Columns]:
+        return {"statistics": np.stack([self.bits, self.characters], axis=1)}
+
+
+class Predicting(Kind):
+    """A decoder, cross entropy, and windows of a text that slide by a stride, so that each token counts once."""
+
+    quantity = "bits_per_character"
+    problem: Language
+    recipe: LanguageRecipe
+
+    def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Decoder:
+        return Decoder(self.problem, self.recipe, build, seed, device)
+
+    def batch(self, subset: Subset, at: Whole, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """ids (batch, 1, length), lengths (batch, 1), targets (batch, length) with 0 where none counts."""
+        return to_device(subset.batch(at, self.recipe.length), device)
+
+    def feed(self, train: Subset, task: str, seed: int) -> Feed:
+        """Windows in an order drawn anew each epoch, moved on by a number drawn anew, so that edges differ."""
+        assert isinstance(train, Windows)
+        return partial(self._moved, train, task, seed)
+
+    def _moved(self, train: Windows, task: str, seed: int, step: int, device: torch.device) -> Batch:
+        batch, count = self.recipe.batch, len(train)
+        drawn = axis_seed(use="shift", task=task, seed=seed, epoch=step * batch // count)
+        taken = train.taken(order(step, batch, count, task, seed)).moved(drawn % self.recipe.length)
+        return self.batch(taken, np.arange(batch), device)
+
+    def evaluate(
+        self, model: Model, subset: Subset, device: torch.device, beat: Callable[[], None] = lambda: None
+    ) -> Read:
+        assert isinstance(subset, Windows)
+        model.eval()
+        bits = np.zeros(len(subset))
+        counts = np.zeros((3, len(subset)))
+        with torch.inference_mode(), autocast(self.recipe, device):
+            for at in _alike(subset, self.recipe.evaluate_batch):
+                ids, _, targets = self.batch(subset, at, device)
+                logits = model(ids[:, 0]).float().transpose(1, 2)
+                nats = F.cross_entropy(logits, targets - 1, ignore_index=UNCOUNTED, reduction="none")
+                bits[at] = nats.sum(1, dtype=torch.float64).cpu().numpy() / math.log(2)
+                counts[:, at] = self._counted(subset, at)
+                beat()
+        return Read(
+            recipe=self.recipe,
+            bits=bits,
+            characters=counts[0],
+            words=counts[1],
+            tokens=counts[2],
+            compare=partial(self._diversities, model, subset, device),
+        )
+
+    def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
+        bits, count = predicted.sum(0)
+        return [Measurement.of("bits_per_character", float(bits / count), split="test", examples=len(test))]
+
+    @torch.inference_mode()
+    def _diversities(self, model: Model, windows: Windows, device: torch.device) -> list[Measurement]:
+        """How far the heads of a layer look apart: the mean over layers, and each; none without weights."""
+        found: list[list[Diversity]] = [[] for _ in model.variants]
+        handles = [v.register_forward_hook(_comparer(own)) for v, own in zip(model.variants, found, strict=True)]
+        model.eval()
+        try:
+            # one at a time: they may differ in length
+            for place in spaced(len(windows), COMPARED):
+                model(self.batch(windows, np.array([place]), device)[0][:, 0])
+        finally:
+            for handle in handles:
+                handle.remove()
+        by_layer = {}
+        for layer, own in enumerate(found):
+            rows = sum(each.rows for each in own)
+            if rows:
+                share = rows / sum(each.all_rows for each in own)
+                mean = sum(each.total for each in own) / rows
+                by_layer[layer] = Measurement.of("head_diversity", mean, layer=layer, rows=share)
+        if not by_layer:
+            return []
+        overall = float(np.mean([each.value for each in by_layer.values()]))
+        return [Measurement.of("head_diversity", overall), *by_layer.values()]
+
+    def _counted(self, windows: Windows, at: Whole) -> Real:
+        """Characters, words and tokens that count in these windows, (3, windows)."""
+        ids, _, targets = windows.batch(at, self.recipe.length)
+        counted = targets > 0
+        spelling = windows.spelling
+        spelt = spelling.characters[targets] * counted
+        begun = spelling.words(ids[:, 0], targets) * counted
+        return np.stack([spelt.sum(1), begun.sum(1), counted.sum(1)]).astype(np.float64)
+
+
+def _comparer(found: list[Diversity]) -> Any:
+    def compare(variant: Variant, arguments: tuple[Tensor, Tensor, Tensor, Mask], _: Tensor) -> None:
+        query, key, _, mask = arguments
+        queries = query.shape[2]
+        starts = (
+            range(0, queries, ROWS) if queries <= ROWS * STRETCHES else spaced(queries - ROWS + 1, STRETCHES).tolist()
+        )
+        for first in starts:
+            weights = variant.weights(query, key, mask, slice(first, min(first + ROWS, queries)))
+            if weights is None:
+                return
+            found.extend(head_diversity(each.double().cpu().numpy()) for each in weights)
+
+    return compare
+
+
+def _alike(windows: Windows, batch: int) -> Iterator[Whole]:
+    """Positions of windows of one length each, up to `batch` at a time: nothing is padded."""
+    reads = windows.reads[windows.indices]
+    for length in np.unique(reads):
+        alike = np.flatnonzero(reads == length)
+        for first in range(0, len(alike), batch):
+            yield alike[first : first + batch]

@@ -1,0 +1,86 @@
+"""Kind: the seam between the training loop and the kinds of problem."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+import torch
+
+from ....tasks.contract import Problem, Recipe, Subset, Whole
+from ...core.metrics import QUANTITIES
+from ...core.order import order
+from ...core.record import Measurement
+from ...models.blocks import Batch, BuildVariant, Model
+
+Feed = Callable[[int, torch.device], Batch]
+"""The batch of a step, on a device; a function of the step alone, so that a run resumes anywhere."""
+
+Columns = npt.NDArray[Any]
+
+
+class Evaluation(ABC):
+    """What a model made of a subset. `loss`: nats per example, or per token of a text."""
+
+    quantity: ClassVar[str]
+    loss: float
+
+    @property
+    @abstractmethod
+    def value(self) -> float:
+        """In the unit of `quantity`."""
+
+    @abstractmethod
+    def measurements(self, split: str) -> list[Measurement]:
+        """All that a Record keeps of it."""
+
+    @abstractmethod
+    def predictions(self) -> dict[str, Columns]:
+        """The arrays of the artifact `predictions`, one row for each example."""
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """The higher the better: by the value, then by the loss."""
+        sign = 1.0 if QUANTITIES[self.quantity].better == "higher" else -1.0
+        return sign * self.value, -self.loss
+
+
+class Kind(ABC):
+    """A kind of problem under one recipe. `quantity`: the measurement by which steps of a training are compared.
+
+    `observes`: what its evaluation of the test split measures of attention is all that is measured of it.
+    """
+
+    quantity: ClassVar[str]
+    observes: ClassVar[bool] = False
+
+    def __init__(self, problem: Problem, recipe: Recipe):
+        self.problem, self.recipe = problem, recipe
+
+    @abstractmethod
+    def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Model:
+        """The model that every variant of this problem sits in."""
+
+    @abstractmethod
+    def batch(self, subset: Subset, at: Whole, device: torch.device) -> Batch:
+        """Examples `at`, which are positions in `subset`."""
+
+    def feed(self, train: Subset, task: str, seed: int) -> Feed:
+        """Batches of `recipe.batch` examples, in an order drawn anew each epoch by (task, seed)."""
+        return partial(self._fed, train, task, seed)
+
+    def _fed(self, train: Subset, task: str, seed: int, step: int, device: torch.device) -> Batch:
+        return self.batch(train, order(step, self.recipe.batch, len(train), task, seed), device)
+
+    @abstractmethod
+    def evaluate(
+        self, model: Model, subset: Subset, device: torch.device, beat: Callable[[], None] = lambda: None
+    ) -> Evaluation:
+        """Every example of the subset, none dropped; `beat` is called after each batch, as a sign of life."""
+
+    @abstractmethod
+    def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
+        """What a trivial baseline reaches on the test split, from what it returned."""

@@ -1,0 +1,240 @@
+"""Translation: sequences into others, judged by BLEU of what a beam search finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ....tasks.contract import Subset, Whole
+from ....tasks.problems.translation import JudgedPairs, SentencePairs, Translation, TranslationRecipe
+from ...core.order import spaced
+from ...core.record import Measurement
+from ...models.blocks import BuildVariant, Model
+from ...models.decoding import translated
+from ...models.encoder_decoder import Transformer
+from ..batching import TokenBatches
+from ..device import autocast, to_device
+from .bleu import TranslationScore, scored
+from .objective import Columns, Evaluation, Feed, Kind
+
+OBSERVED = 32
+"""Test pairs whose attention is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestSet:
+    """One set that was translated, and its scores. `places`: of its pairs, in the order of the subset."""
+
+    name: str
+    places: tuple[int, ...]
+    score: TranslationScore
+
+    @property
+    def examples(self) -> int:
+        return len(self.places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged(Evaluation):
+    """Loss (nats per target token). Where translations were searched for: their scores by set, the first one ranking.
+
+    `translations`: text, in the order of the subset. `figures`: what attention does.
+    """
+
+    quantity: ClassVar[str] = "loss"
+    loss: float
+    tokens: int
+    sets: tuple[TestSet, ...] = ()
+    translations: tuple[str, ...] = ()
+    tokens_per_second: float = 0.0
+    beam: int = 1
+    figures: tuple[Measurement, ...] = field(default=(), repr=False)
+
+    @property
+    def value(self) -> float:
+        return self.loss
+
+    def measurements(self, split: str) -> list[Measurement]:
+        found = [m for each in self.sets for m in set_measurements(each, split)]
+        # a baseline has neither a loss nor a search
+        if self.tokens:
+            found.append(Measurement.of("loss", self.loss, split=split, tokens=self.tokens))
+        if self.tokens_per_second:
+            found.append(
+                Measurement.of("decode_tokens_per_second", self.tokens_per_second, split=split, beam=self.beam)
+            )
+        return [*found, *self.figures]
+
+    def predictions(self) -> dict[str, Columns]:
+        """`statistics` (sentences of the ranked set, 10), see `aggregate`; `translations` of all sets as UTF-8.
+
+        In the order of these: `sentence_statistics` (sentences, 10), and `sentence_sets`, the place in `set_names` of
+        the set that each is of.
+        """
+        if not self.sets:
+            return {}
+        text = "\n".join(line.replace("\n", " ") for line in self.translations).encode()
+        ranked = self.sets[0].score.statistics
+        statistics = np.zeros((len(self.translations), ranked.shape[1]))
+        numbers = np.zeros(len(self.translations), dtype=np.uint8)
+        for number, each in enumerate(self.sets):
+            statistics[list(each.places)], numbers[list(each.places)] = each.score.statistics, number
+        return {
+            "statistics": ranked,
+            "sentence_statistics": statistics,
+            "sentence_sets": numbers,
+            "set_names": np.array([each.name for each in self.sets]),
+            "translations": np.frombuffer(text, dtype=np.uint8),
+        }
+
+
+def set_measurements(each: TestSet, split: str) -> list[Measurement]:
+    score = each.score
+    where: dict[str, Any] = {"split": split, "set": each.name, "examples": each.examples}
+    return [
+        Measurement.of("bleu", score.bleu, **where, signature=score.bleu_signature),
+        Measurement.of("chrf", score.chrf, **where, signature=score.chrf_signature),
+    ]
+
+
+class Translating(Kind):
+    """The Transformer; batches of like lengths; the checkpoint with the lowest validation loss."""
+
+    quantity = "loss"
+    observes: ClassVar[bool] = True
+    """The figures of attention come with the test split, by kind of attention: see `observation`."""
+    problem: Translation
+    recipe: TranslationRecipe
+
+    def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Transformer:
+        return Transformer(self.problem, self.recipe, build, seed, device)
+
+    def batch(self, subset: Subset, at: Whole, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Source ids (batch, 1, sources), lengths (batch, 1), target ids (batch, targets), END last."""
+        return to_device(subset.batch(at, self.recipe.length), device)
+
+    def feed(self, train: Subset, task: str, seed: int) -> Feed:
+        """Batches of at most `recipe.tokens` tokens a side, pairs of like lengths together."""
+        assert isinstance(train, SentencePairs)
+        lengths = np.minimum(train.lengths(), self.recipe.length)
+        batches = TokenBatches(lengths, self.recipe.tokens, task=task, seed=seed)
+        return partial(self._bucket, train, batches)
+
+    def _bucket(
+        self, train: Subset, batches: TokenBatches, step: int, device: torch.device
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self.batch(train, batches.at(step), device)
+
+    def evaluate(
+        self, model: Model, subset: Subset, device: torch.device, beat: Callable[[], None] = lambda: None
+    ) -> Judged:
+        """The loss; for pairs that are to be judged as text, translations and their scores too."""
+        assert isinstance(model, Transformer) and isinstance(subset, SentencePairs)
+        model.eval()
+        # like lengths together: less padding, and results in the subset's order all the same
+        order = np.argsort(subset.lengths(), kind="stable")
+        size = self.recipe.evaluate_batch
+        batches = [order[first : first + size] for first in range(0, len(order), size)]
+        loss, tokens = self._loss(model, subset, batches, device, beat)
+        if not isinstance(subset, JudgedPairs):
+            return Judged(loss=loss, tokens=tokens)
+        translations, speed = self._translations(model, subset, batches, device, beat)
+        return Judged(
+            loss=loss,
+            tokens=tokens,
+            sets=tuple(test_sets(translations, subset)),
+            translations=tuple(translations),
+            tokens_per_second=speed,
+            beam=self.recipe.beam,
+            figures=tuple(self._figures(model, subset, device)),
+        )
+
+    def _loss(
+        self,
+        model: Transformer,
+        subset: Subset,
+        batches: Sequence[Whole],
+        device: torch.device,
+        beat: Callable[[], None],
+    ) -> tuple[float, int]:
+        total, tokens = 0.0, 0
+        with torch.inference_mode(), autocast(self.recipe, device):
+            for at in batches:
+                source, lengths, target = self.batch(subset, at, device)
+                logits = model(source, lengths, target).float()
+                total += float(F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, reduction="sum"))
+                tokens += int((target != 0).sum())
+                beat()
+        return total / max(tokens, 1), tokens
+
+    def _translations(
+        self,
+        model: Transformer,
+        subset: JudgedPairs,
+        batches: Sequence[Whole],
+        device: torch.device,
+        beat: Callable[[], None],
+    ) -> tuple[list[str], float]:
+        """Text in the order of the subset, and tokens put out per second of the search."""
+        found = [""] * len(subset)
+        tokens, seconds = 0, 0.0
+        # on a GPU kernels are compiled for the first batch, so that is translated once before any is timed
+        warm_up = batches[:1] if device.type == "cuda" else []
+        for number, at in enumerate([*warm_up, *batches]):
+            source, lengths, _ = self.batch(subset, at, device)
+            started = perf_counter()
+            with autocast(self.recipe, device):
+                hypotheses = translated(model, source, lengths)
+            if number < len(warm_up):
+                continue
+            seconds += perf_counter() - started
+            for place, hypothesis in zip(at, hypotheses, strict=True):
+                found[place] = subset.decode(hypothesis.tokens)
+                tokens += len(hypothesis.tokens) + 1
+            beat()
+        return found, tokens / max(seconds, 1e-9)
+
+    def _figures(self, model: Transformer, subset: JudgedPairs, device: torch.device) -> list[Measurement]:
+        from ...measure.attention.translation import alignment_figures, attention_figures
+
+        length = self.recipe.length
+        chosen = subset.indices[spaced(len(subset), OBSERVED)]
+        pairs = [
+            tuple(subset.split.sequence(int(index), side)[:length].tolist() for side in (0, 1)) for index in chosen
+        ]
+        return [
+            *attention_figures(model, [(source, target) for source, target in pairs], device),
+            *alignment_figures(model, subset.aligned[: self.recipe.test_examples], device),
+        ]
+
+    def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
+        """Scores of a baseline's translations, as text."""
+        return self.judged(predicted, test).measurements("test")
+
+    def judged(self, predicted: Columns, test: Subset) -> Judged:
+        """A baseline's translations as those of a model are judged; it has no loss."""
+        assert isinstance(test, JudgedPairs)
+        lines = tuple(str(line) for line in predicted)
+        return Judged(loss=math.nan, tokens=0, sets=tuple(test_sets(lines, test)), translations=lines)
+
+
+def test_sets(translations: Sequence[str], subset: JudgedPairs) -> list[TestSet]:
+    """Scores of each test set that has pairs in the subset."""
+    labels = subset.labels
+    found = []
+    for number, name in enumerate(subset.sets):
+        at = np.flatnonzero(labels == number).tolist()
+        if at:
+            mine = [translations[place] for place in at]
+            its = [subset.references[subset.indices[place]] for place in at]
+            found.append(TestSet(name=name, places=tuple(at), score=scored(mine, its, subset.language)))
+    return found

@@ -1,0 +1,49 @@
+"""State of a training run: what it has learned so far, and the curve of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """What was known at one step: mean training loss since the last point, and validation.
+
+    `validation`: in the unit of what the kind of problem is judged by.
+    """
+
+    step: int
+    train_loss: float
+    validation_loss: float
+    validation: float
+    seconds: float
+
+    def to_json(self, quantity: str) -> dict[str, float]:
+        return {
+            "step": self.step,
+            "train_loss": self.train_loss,
+            "validation_loss": self.validation_loss,
+            f"validation_{quantity}": self.validation,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(slots=True)
+class Training:
+    """State of a run between two steps; all that a checkpoint holds besides the model and the optimiser.
+
+    `best`: the higher the better, see `Evaluation.rank`. `last_states`: to be averaged at the end.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    best_step: int = 0
+    best: tuple[float, float] = (-math.inf, -math.inf)
+    best_state: dict[str, Tensor] = field(default_factory=dict)
+    last_states: list[dict[str, Tensor]] = field(default_factory=list)
+    curve: list[CurvePoint] = field(default_factory=list)

@@ -1,0 +1,146 @@
+"""Ternary: what maps from scores to weights do, drawn in the triangle of three choices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from ..bench.board.triangle import Triangle
+from .figures import COLOUR, Chart, as_data, values
+
+SIDE = 340
+HEIGHT = SIDE * 3**0.5 / 2
+
+# room for the names of the corners
+_X = alt.Scale(domain=[-0.12, 1.12])
+_Y = alt.Scale(domain=[-0.1, 0.98])
+
+
+def charts(triangle: Triangle) -> dict[str, Chart]:
+    """The figures by name."""
+    return {
+        "trajectories": _faceted(
+            _outline() + _lines() + _ends(),
+            triangle.trajectories,
+            "variant:N",
+            "Five scores from hot (all near the middle) to cold (in a corner); the dot is at temperature 1",
+        ),
+        "random": _faceted(
+            _outline() + _cloud(), triangle.random, "variant:N", "A hundred random scores: who is pushed to edges"
+        ),
+        "two-choices": two_choices(triangle),
+        "contours": _faceted(
+            _outline() + _contours(),
+            triangle.contours,
+            "alpha:N",
+            "Lines of equal Tsallis entropy, Shannon's at alpha = 1; where they meet the edges, weights become zero",
+        ),
+        "surface": surface(triangle),
+    }
+
+
+def two_choices(triangle: Triangle) -> Chart:
+    """Weight of one of two choices over its lead in score."""
+    return (
+        alt.Chart(as_data(triangle.choices))
+        .mark_line()
+        .encode(
+            x=alt.X("lead:Q", title="lead of its score"),
+            y=alt.Y("weight:Q", title="its weight"),
+            color=alt.Color("variant:N", scale=COLOUR, legend=alt.Legend(title=None)),
+            strokeDash=alt.StrokeDash("variant:N", legend=alt.Legend(title=None)),
+            tooltip=["variant:N", alt.Tooltip("lead:Q", format=".2f"), alt.Tooltip("weight:Q", format=".3f")],
+        )
+        .properties(width=440, height=280, title="Two choices: how soon one takes all")
+        .interactive()
+    )
+
+
+def surface(triangle: Triangle) -> Chart:
+    """The entropies as surfaces over the triangle, seen from above and aside."""
+    return (
+        alt.Chart(as_data(triangle.surface))
+        .mark_line(strokeWidth=0.8)
+        .encode(
+            x=alt.X("x:Q", axis=None),
+            y=alt.Y("y:Q", axis=None),
+            detail="line:N",
+            order="at:O",
+            color=alt.Color("alpha:N", scale=COLOUR, legend=None),
+        )
+        .properties(width=240, height=220)
+        .facet(
+            facet=alt.Facet("alpha:N", title=None, header=alt.Header(labelExpr="'alpha = ' + datum.value")), columns=3
+        )
+        .properties(title="The entropies themselves, over the triangle")
+    )
+
+
+def _outline() -> Chart:
+    """The triangle and the numbers of its corners."""
+    top = 3**0.5 / 2
+    corners = [{"x": x, "y": y, "at": at} for at, (x, y) in enumerate([(0, 0), (1, 0), (0.5, top), (0, 0)])]
+    names = [
+        {"x": 0, "y": -0.06, "name": "1"},
+        {"x": 1, "y": -0.06, "name": "2"},
+        {"x": 0.5, "y": top + 0.06, "name": "3"},
+    ]
+    x, y = _axes()
+    edge = alt.Chart(values(corners)).mark_line(color="#888888", strokeWidth=1).encode(x=x, y=y, order="at:O")
+    labels = alt.Chart(values(names)).mark_text(color="#888888").encode(x=x, y=y, text="name:N")
+    return edge + labels
+
+
+def _axes() -> tuple[Any, Any]:
+    return alt.X("x:Q", axis=None, scale=_X), alt.Y("y:Q", axis=None, scale=_Y)
+
+
+def _lines() -> Chart:
+    x, y = _axes()
+    order = alt.Order("temperature:Q", sort="descending")
+    return alt.Chart().mark_line(strokeWidth=2).encode(x=x, y=y, order=order, color=_start(), detail="start:N")
+
+
+def _ends() -> Chart:
+    x, y = _axes()
+    at_one = alt.Chart().transform_filter("abs(datum.temperature - 1) < 0.05")
+    return at_one.mark_point(filled=True, size=60).encode(x=x, y=y, color=_start(), tooltip=_hint())
+
+
+def _cloud() -> Chart:
+    x, y = _axes()
+    return alt.Chart().mark_point(filled=True, size=28, opacity=0.6, color="#0072b2").encode(x=x, y=y, tooltip=_hint())
+
+
+def _contours() -> Chart:
+    x, y = _axes()
+    return (
+        alt.Chart()
+        .mark_rule(strokeWidth=1.4)
+        .encode(
+            x=x, y=y, x2="x2:Q", y2="y2:Q", color=alt.Color("level:Q", scale=alt.Scale(scheme="viridis"), legend=None)
+        )
+    )
+
+
+def _start() -> Any:
+    return alt.Color("start:N", scale=COLOUR, legend=None)
+
+
+def _hint() -> list[Any]:
+    return [
+        "variant:N",
+        *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("first", "second", "third", "temperature")),
+    ]
+
+
+def _faceted(chart: Chart, items: Sequence[Any], field: str, title: str) -> Chart:
+    name = field.partition(":")[0]
+    label = "'alpha = ' + datum.value" if name == "alpha" else "datum.value"
+    return (
+        chart.properties(width=SIDE * 0.8, height=HEIGHT * 0.8, data=as_data(items))
+        .facet(facet=alt.Facet(field, title=None, header=alt.Header(labelExpr=label)), columns=3)
+        .properties(title=title)
+    )

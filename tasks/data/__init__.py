@@ -1,0 +1,1 @@
+"""Where data lies, how it is fetched, prepared and checked."""

@@ -1,0 +1,181 @@
+"""Download: one file by HTTP, resumed where it broke off, checked by size and SHA-256; and reading of tar archives."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+import threading
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from ...bench.core.errors import DataError
+from ..contract import DataPlace
+from .prepared import file_digest, writing
+
+CHUNK = 1 << 18
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 30.0
+TRIES = 4
+RETRY_SECONDS = 3_600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """A file that can be had at any of `urls`. `bytes` and `sha256` are those of the whole file."""
+
+    name: str
+    urls: tuple[str, ...]
+    sha256: str
+    bytes: int
+
+
+class Unreachable(Exception):
+    """No server answered, or none gave the whole file; the reason is the message."""
+
+
+def fetch(remote: Remote, place: DataPlace) -> Path:
+    """The file under `place.cache`, downloaded where it is not there yet; what an earlier try got is kept and resumed.
+
+    Raises Unreachable where no URL answers in a few seconds (remembered for an hour, see `forget_failures`), DataError
+    where what came is not the file.
+    """
+    path = downloaded(remote, place)
+    failure = _failure(remote, place)
+    if path.is_file():
+        return path
+    if failure.is_file() and time.time() - failure.stat().st_mtime < RETRY_SECONDS:
+        raise Unreachable(f"{failure.read_text(encoding='utf-8')} (remembered; `attnbench data get` tries again)")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            if not path.is_file():
+                try:
+                    _fetch(remote, path, place)
+                except Unreachable as error:
+                    failure.write_text(str(error), encoding="utf-8")
+                    raise
+                failure.unlink(missing_ok=True)
+    return path
+
+
+def forget_failures(place: DataPlace) -> None:
+    """Lets the next `fetch` of any file try the network again at once."""
+    for failure in (place.cache / "downloads").glob("*.failed"):
+        failure.unlink(missing_ok=True)
+
+
+def downloaded(remote: Remote, place: DataPlace) -> Path:
+    """Where `fetch` puts the file; only a whole, checked file ever has this name."""
+    return place.cache / "downloads" / remote.name
+
+
+def _failure(remote: Remote, place: DataPlace) -> Path:
+    return downloaded(remote, place).with_name(f"{remote.name}.failed")
+
+
+def _fetch(remote: Remote, path: Path, place: DataPlace) -> None:
+    partial = path.with_name(f"{path.name}.part")
+    problems = []
+    for url in remote.urls:
+        try:
+            _fetch_from(url, remote, partial, place)
+        except Unreachable as error:
+            problems.append(f"{url}: {error}")
+            continue
+        digest = file_digest(partial)
+        if digest == remote.sha256:
+            partial.replace(path)
+            return
+        partial.unlink()
+        raise DataError(f"{url} gave SHA-256 {digest}, expected {remote.sha256}; the file was deleted, try again later")
+    raise Unreachable("; ".join(problems))
+
+
+def _fetch_from(url: str, remote: Remote, partial: Path, place: DataPlace) -> None:
+    # a try that brought bytes costs nothing; only barren ones count
+    barren = 0
+    while True:
+        have = partial.stat().st_size if partial.exists() else 0
+        if have > remote.bytes:
+            partial.unlink()
+            have = 0
+        if have == remote.bytes:
+            return
+        try:
+            with _open(url, have) as answer:
+                _receive(answer, remote, partial, have, place)
+            problem = "the connection closed early"
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code < 500 and error.code != 429:
+                raise Unreachable(f"HTTP {error.code} {error.reason}") from error
+            problem = f"HTTP {error.code} {error.reason}"
+        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+            if have == 0 and not partial.exists():
+                raise Unreachable(str(getattr(error, "reason", error)) or type(error).__name__) from error
+            problem = str(error)
+        now = partial.stat().st_size if partial.exists() else 0
+        barren = 0 if now > have else barren + 1
+        if barren == TRIES:
+            raise Unreachable(f"{problem} ({now:,} of {remote.bytes:,} bytes are kept for the next try)")
+        time.sleep(0.2 * 2**barren if barren else 0)
+
+
+def _receive(answer: Any, remote: Remote, partial: Path, have: int, place: DataPlace) -> None:
+    if answer.status != 206:
+        have = 0  # the server ignores ranges and starts again
+    with partial.open("ab" if have else "wb") as file:
+        while block := answer.read(CHUNK):
+            file.write(block)
+            have += len(block)
+            place.progress(f"downloading {remote.name}", have, remote.bytes)
+            if have > remote.bytes:
+                raise Unreachable(f"it sends more than the expected {remote.bytes:,} bytes")
+
+
+def _open(url: str, have: int) -> Any:
+    """The response, or an error in a few seconds: name resolution knows no timeout of its own, hence the thread."""
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    outcome: list[Any] = []
+
+    def connect() -> None:
+        try:
+            outcome.append(urllib.request.urlopen(request, timeout=READ_SECONDS))
+        except Exception as error:  # handed to the caller's thread
+            outcome.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(CONNECT_SECONDS)
+    if not outcome:
+        raise TimeoutError(f"no answer within {CONNECT_SECONDS:.0f} s")
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]
+
+
+def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each plain file of a tar archive whose whole name matches `pattern`.
+
+    The archive is read as a stream and nothing is unpacked, so no member can leave a folder; links and devices are
+    passed over. Raises DataError where it is no archive or is cut short.
+    """
+    wanted = re.compile(pattern)
+    try:
+        with tarfile.open(archive, mode="r|*") as tar:
+            for member in tar:
+                if member.isfile() and wanted.fullmatch(member.name):
+                    content = tar.extractfile(member)
+                    if content is not None:
+                        yield member.name, content.read()
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise DataError(f"{archive} does not read as a tar archive ({error}); fetch it again") from error

@@ -1,0 +1,84 @@
+"""Baselines of language modelling: tokens predicted by how often they occur, alone or after the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ..contract import Dataset, Ids, Recipe, Subset, Whole
+from ..problems.language_modeling import LanguageRecipe, Windows
+
+Real = npt.NDArray[np.float64]
+
+CHUNK = 1 << 22
+ROWS = 256
+
+
+def unigram(dataset: Dataset, recipe: Recipe) -> Real:
+    """Bits and characters of each test window under the frequencies of training, each token counted once more."""
+    bits = -np.log2(frequencies(dataset.train))
+    return _spent(dataset, recipe, lambda before, ids: bits[ids])
+
+
+def bigram(dataset: Dataset, recipe: Recipe) -> Real:
+    """Likewise under the frequencies after each token, with as much weight on the unigram as one more pair has."""
+    shares = frequencies(dataset.train)
+    size = len(shares)
+    pairs, counts = _pairs(dataset.train.split.tokens, size)
+    after = np.bincount(pairs // size, weights=counts, minlength=size)
+
+    def cost(before: Whole, ids: Whole) -> Real:
+        wanted = before * size + ids
+        place = np.searchsorted(pairs, wanted).clip(max=max(len(pairs) - 1, 0))
+        seen = np.where(pairs[place] == wanted, counts[place], 0) if len(pairs) else np.zeros(wanted.shape)
+        bits: Real = -np.log2((seen + shares[ids]) / (after[before] + 1))
+        return bits
+
+    return _spent(dataset, recipe, cost)
+
+
+def frequencies(train: Subset) -> Real:
+    """Probability of each token but padding, (vocabulary - 1,), from its count and one."""
+    assert isinstance(train, Windows)
+    tokens, size = train.split.tokens, len(train.spelling.pieces) - 1
+    counts = np.ones(size)
+    for first in range(0, len(tokens), CHUNK):
+        counts += np.bincount(np.asarray(tokens[first : first + CHUNK], dtype=np.int64) - 1, minlength=size)
+    shares: Real = counts / counts.sum()
+    return shares
+
+
+def _pairs(tokens: Ids, size: int) -> tuple[Whole, Whole]:
+    """Each pair of tokens that follow one another, first · size + second, ascending, and how often it comes."""
+    pairs, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    for first in range(0, len(tokens) - 1, CHUNK):
+        part = np.asarray(tokens[first : first + CHUNK + 1], dtype=np.int64) - 1
+        coded = part[:-1] * size + part[1:]
+        if size * size <= CHUNK:
+            # far faster than sorting where all pairs fit in a table
+            table = np.bincount(coded, minlength=size * size)
+            found = np.flatnonzero(table)
+            often = table[found]
+        else:
+            found, often = np.unique(coded, return_counts=True)
+        pairs, where = np.unique(np.concatenate([pairs, found]), return_inverse=True)
+        counts = np.bincount(where, weights=np.concatenate([counts, often]), minlength=len(pairs)).astype(np.int64)
+    return pairs, counts
+
+
+def _spent(dataset: Dataset, recipe: Recipe, cost: Callable[[Whole, Whole], Real]) -> Real:
+    """(windows, 2): bits and characters of what counts in each test window; `cost` of tokens after others."""
+    test = dataset.test
+    assert isinstance(test, Windows) and isinstance(recipe, LanguageRecipe)
+    found = np.empty((len(test), 2))
+    for first in range(0, len(test), ROWS):
+        at = np.arange(first, min(first + ROWS, len(test)))
+        ids, _, targets = test.batch(at, recipe.length)
+        counted = targets > 0
+        # what does not count has id 0, which is no token
+        before, after = np.maximum(ids[:, 0].astype(np.int64) - 1, 0), np.maximum(targets - 1, 0)
+        found[at, 0] = (cost(before, after) * counted).sum(1)
+        found[at, 1] = test.spelling.characters[targets].sum(1)
+    return found

@@ -1,0 +1,138 @@
+"""pg19 and gutenberg-char: whole books, for contexts of thousands of characters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from ..contract import Availability, DataPlace, Recipe
+from ..data.byte_ids import byte_ids
+from ..data.checksums import tree_checksum
+from ..data.data import Source, Unavailable
+from ..data.prepared import Prepared, prepare
+from ..data.sources import Tree
+from ..problems.language_modeling import LANGUAGE_PRESETS, LanguageRecipe
+from .packing import streamed
+from .task import Modelling, arranged
+
+LONG = 8_192
+PARTS = ("train", "validation", "test")
+BUILDER = 1
+
+
+def _long() -> dict[str, Recipe]:
+    base = LANGUAGE_PRESETS["base"]
+    assert isinstance(base, LanguageRecipe)
+    return {
+        "quick": LanguageRecipe(length=512, stride=256, batch=2, validation_examples=100, test_examples=250),
+        "base": replace(base, length=LONG, stride=LONG // 2, batch=4, evaluate_batch=4, validation_examples=100),
+    }
+
+
+class PG19(Modelling):
+    """The next byte of books (PG-19): a context of 8,192 bytes in the preset `base`.
+
+    A folder for each split, a file for each book: pg19/{train,validation,test}/*.txt.
+    """
+
+    name: ClassVar[str] = "pg19"
+    paper: ClassVar[str] = "Rae et al. 2020, Compressive Transformers for Long-Range Sequence Modelling"
+    recipes: ClassVar[Mapping[str, Recipe]] = _long()
+
+    def sources(self) -> Sequence[Source]:
+        return [Folders(task=self.name)]
+
+
+class GutenbergCharacters(Modelling):
+    """The next byte of a few books of Project Gutenberg; a surrogate for PG-19 with any books that are there.
+
+    Every file gutenberg/*.txt is a book. Of each the last tenth is held out, its first half for validation and its
+    second for testing, so that all books are trained on and the end of each is predicted.
+    """
+
+    name: ClassVar[str] = "gutenberg-char"
+    paper: ClassVar[str] = "after Rae et al. 2020; books of Project Gutenberg"
+    recipes: ClassVar[Mapping[str, Recipe]] = _long()
+
+    def sources(self) -> Sequence[Source]:
+        return [Books(task=self.name)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """The official folders, read book by book by way of the cache: 22 GB of tokens fit in few memories."""
+
+    task: str
+
+    def availability(self, place: DataPlace) -> Availability:
+        return self._tree(place).availability(place)
+
+    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+        return self._tree(place).prepared(place)
+
+    def _tree(self, place: DataPlace) -> Tree:
+        return Tree(
+            task=self.task,
+            name="pg19",
+            parts=PARTS,
+            archive="the folders of gs://deepmind-gutenberg",
+            read=partial(read_folders, scratch=place.cache),
+            estimate="minutes and 22 GB, and as much again meanwhile",
+            hint="gutenberg-char is a task of the same kind with a few books of its own",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """A folder of books, whichever they are."""
+
+    task: str
+    folder: str = "gutenberg"
+
+    def books(self, place: DataPlace) -> list[Path]:
+        return sorted((place.root / self.folder).glob("*.txt"))
+
+    def availability(self, place: DataPlace) -> Availability:
+        root, count = place.root / self.folder, len(self.books(place))
+        return Availability(
+            source=f"{self.folder}/ books",
+            fidelity="surrogate",
+            ready=count > 0,
+            detail=f"{root}, {count} books",
+            advice=f"put books of Project Gutenberg as .txt in {root}",
+            estimate="a second and twice their size",
+        )
+
+    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+        books = self.books(place)
+        root = place.root / self.folder
+        if not books:
+            return Unavailable(reason=f"no books *.txt in {root}")
+        files = {f"{self.folder}/": tree_checksum(place, self.task, root, [book.name for book in books])}
+        identity = {"source": "books", "files": files, "builder": BUILDER}
+        return prepare(place, self.task, identity, lambda: divided(books, f"{self.folder} books", files))
+
+
+def divided(books: Sequence[Path], source: str, files: dict[str, str]) -> Prepared:
+    """Nine tenths, a twentieth and a twentieth of each book."""
+    splits: dict[str, list[bytes]] = {"train": [], "validation": [], "test": []}
+    for book in books:
+        text = book.read_bytes()
+        first, second = len(text) * 18 // 20, len(text) * 19 // 20
+        for split, part in zip(splits, (text[:first], text[first:second], text[second:]), strict=True):
+            splits[split].append(part)
+    note = f"{len(books)} books of Project Gutenberg, the end of each held out; not PG-19"
+    return arranged(splits, source=source, fidelity="surrogate", files=files, notes=[note])
+
+
+def read_folders(root: Path, source: str, files: dict[str, str], scratch: Path) -> Prepared:
+    """A folder for each split, a file for each book; `scratch`: where their tokens lie until they are prepared."""
+    splits = {
+        split: streamed((byte_ids(path.read_bytes()) for path in sorted((root / split).glob("*.txt"))), scratch)
+        for split in PARTS
+    }
+    # 28,752 books: their checksums were never published, so the layout is all that can be checked
+    return arranged(splits, source=source, fidelity="official", files=files)

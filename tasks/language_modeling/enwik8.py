@@ -1,0 +1,74 @@
+"""enwik8: the first hundred million bytes of the English Wikipedia of 2006, as they lie in its dump."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from ...bench.core.errors import DataError
+from ..contract import Availability, DataPlace, Metric
+from ..data.checksums import file_checksum
+from ..data.data import Source, Unavailable
+from ..data.prepared import Prepared, prepare
+from ..problems.vocabulary import Character
+from .task import Modelling, arranged
+
+NAME = "enwik8"
+BYTES = 100_000_000
+VALIDATION = TEST = 5_000_000
+BUILDER = 1
+
+
+class Enwik8(Modelling):
+    """The next byte of the Hutter Prize's text (enwik8): 90, 5 and 5 million bytes.
+
+    A character is a byte here, as in all that was published on it.
+    """
+
+    name: ClassVar[str] = NAME
+    character: ClassVar[Character] = "byte"
+    metric: ClassVar[Metric] = Metric(name="bits_per_character", margin=0.02, chance=8.0)
+    paper: ClassVar[str] = "Mahoney 2006, Large Text Compression Benchmark; split: Graves 2013"
+
+    def sources(self) -> Sequence[Source]:
+        return [File()]
+
+
+class File:
+    """The unpacked text under the data root."""
+
+    def path(self, place: DataPlace) -> Path:
+        return place.root / NAME
+
+    def availability(self, place: DataPlace) -> Availability:
+        path = self.path(place)
+        return Availability(
+            source=NAME,
+            fidelity="official",
+            ready=path.is_file(),
+            detail=str(path),
+            advice=f"put the file enwik8 of mattmahoney.net/dc/enwik8.zip in {place.root}",
+            estimate="2 s and 200 MB",
+        )
+
+    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+        path = self.path(place)
+        if not path.is_file():
+            return Unavailable(
+                reason=f"no file {NAME} of {BYTES:,} bytes in {place.root}; it is in mattmahoney.net/dc/enwik8.zip "
+                "(gutenberg-char is a task of the same kind with a text of its own)"
+            )
+        if path.stat().st_size != BYTES:
+            raise DataError(f"expected {path} of {BYTES:,} bytes, got {path.stat().st_size:,}; unpack it again")
+        files = {NAME: file_checksum(place, NAME, path)}
+        identity = {"source": NAME, "files": files, "builder": BUILDER}
+        return prepare(place, NAME, identity, lambda: read(path, files))
+
+
+def read(path: Path, files: dict[str, str]) -> Prepared:
+    """The one file, divided from its end."""
+    text = path.read_bytes()
+    first, second = len(text) - VALIDATION - TEST, len(text) - TEST
+    splits = {"train": [text[:first]], "validation": [text[first:second]], "test": [text[second:]]}
+    return arranged(splits, source=NAME, fidelity="official", files=files)

@@ -1,0 +1,51 @@
+"""tinyshakespeare: 40,000 lines of Shakespeare, the text of char-rnn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from ..contract import Metric, Recipe
+from ..data.data import Source
+from ..data.download import Remote
+from ..data.prepared import Prepared
+from ..data.sources import Archive, Download
+from ..problems.language_modeling import LanguageRecipe
+from .task import Modelling, arranged
+
+NAME = "tinyshakespeare"
+
+REMOTE = Remote(
+    name="tinyshakespeare.txt",
+    urls=("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
+    sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+    bytes=1_115_394,
+)
+
+
+class TinyShakespeare(Modelling):
+    """The next byte of a million bytes of Shakespeare's plays (char-rnn's tinyshakespeare).
+
+    The first 90 % are for training, the next 5 % for validation and the last 5 % for testing, as TensorFlow Datasets
+    divides them.
+    """
+
+    name: ClassVar[str] = NAME
+    paper: ClassVar[str] = "Karpathy 2015, The Unreasonable Effectiveness of Recurrent Neural Networks (char-rnn)"
+    metric: ClassVar[Metric] = Metric(name="bits_per_character", margin=0.02, chance=8.0)
+
+    recipes: ClassVar[Mapping[str, Recipe]] = {"quick": LanguageRecipe(validation_examples=None, test_examples=None)}
+
+    def sources(self) -> Sequence[Source]:
+        file = Archive(task=NAME, remote=REMOTE, read=read, estimate="a second and 2 MB")
+        return [file, Download(archive=file)]
+
+
+def read(path: Path, source: str, files: dict[str, str]) -> Prepared:
+    """The one file, divided."""
+    text = path.read_bytes()
+    first = int(len(text) * 0.9)
+    second = first + (len(text) - first) // 2
+    splits = {"train": [text[:first]], "validation": [text[first:second]], "test": [text[second:]]}
+    return arranged(splits, source=source, fidelity="official", files=files)

@@ -1,0 +1,1 @@
+"""Reading CIFAR-10."""

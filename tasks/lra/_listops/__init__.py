@@ -1,0 +1,1 @@
+"""Grammar and baselines of ListOps."""

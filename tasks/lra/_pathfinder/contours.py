@@ -1,0 +1,172 @@
+"""Contours: the two long snakes of a Pathfinder image, grown attempt by attempt until one attempt succeeds.
+
+Hundreds of attempts fail for one that succeeds, so that hundreds run side by side. The attempt that counts for an image
+is the first that succeeds in the order of its own numbers, whichever ends first, so the image depends on its key alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .paddles import DEGREES, Paddles
+from .random_streams import Streams, Words, key
+from .snakes import TRIES, Ends, Ground, Snakes, extend, free_starts, inside
+
+Array = npt.NDArray[Any]
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Where two snakes start and how long they get: `paddles` each, seeds `distance` pixels apart."""
+
+    size: int
+    border: int
+    distance: int
+    paddles: int
+
+
+@dataclass(frozen=True, eq=False)
+class Grown:
+    """Both snakes of n images, with the ground that they left and the streams of the attempts that succeeded."""
+
+    snakes: Snakes
+    ground: Ground
+    streams: Streams
+
+
+def grow(course: Course, paddles: Paddles, keys: Words, slots: int) -> Grown:
+    """Both snakes for each image's key, working on `slots` attempts at a time."""
+    attempts = _Attempts(course, paddles, keys, slots)
+    while attempts.advance():
+        pass
+    return attempts.result
+
+
+class _Attempts:
+    """Attempts under way: slot i works at number `number[i]` of image `image[i]`, which has `done[i]` paddles more."""
+
+    def __init__(self, course: Course, paddles: Paddles, keys: Words, slots: int) -> None:
+        self.course, self.paddles, self.keys = course, paddles, keys
+        images, length = len(keys), course.paddles
+        self.ground = Ground(slots, course.size, course.border, paddles)
+        self.streams = Streams(np.zeros(slots, dtype=np.uint64))
+        self.image = np.full(slots, -1)
+        self.number = np.zeros(slots, dtype=np.int64)
+        self.done = np.zeros(slots, dtype=np.int64)
+        self.kinds = np.zeros((slots, 2, length), dtype=np.int64)
+        self.starts = np.zeros((slots, 2, length, 2), dtype=np.int64)
+        self.pivots = np.zeros((slots, 2, 2), dtype=np.int64)
+        self.begun = np.zeros(images, dtype=np.int64)
+        self.best = np.full(images, NEVER)
+        self.turn = 0
+        snakes = Snakes(kinds=np.full((images, 2, length), -1), starts=np.zeros((images, 2, length, 2), dtype=np.int64))
+        ground = Ground(images, course.size, course.border, paddles)
+        self.result = Grown(snakes=snakes, ground=ground, streams=Streams(keys))
+
+    def advance(self) -> bool:
+        """One paddle for every attempt under way; False once every image has its snakes."""
+        self._begin(np.flatnonzero(self.image < 0))
+        rows = np.flatnonzero(self.image >= 0)
+        if not len(rows):
+            return bool((self.best == NEVER).any())
+        snake, at = self.done[rows] % 2, self.done[rows] // 2
+        ends = Ends(kinds=self.kinds[rows, snake, at], pivots=self.pivots[rows, snake])
+        found, kinds, heads, pivots = extend(self.ground, self.streams, rows, ends)
+        lost = np.ones(len(rows), dtype=bool)
+        lost[found] = False
+        self.image[rows[lost]] = -1
+        rows, snake, at = rows[found], snake[found], at[found]
+        self.ground.occupy(rows, self.kinds[rows, snake, at], self.starts[rows, snake, at])
+        self.kinds[rows, snake, at + 1], self.starts[rows, snake, at + 1] = kinds, heads
+        self.pivots[rows, snake] = pivots
+        self.done[rows] += 1
+        for row in rows[self.done[rows] == 2 * (self.course.paddles - 1)].tolist():
+            self._succeed(row)
+        return True
+
+    def _begin(self, free: Array) -> None:
+        """New attempts in these slots, in turn for the images that have none that succeeded."""
+        open_images = np.flatnonzero(self.best == NEVER)
+        if not len(open_images) or not len(free):
+            return
+        order = np.arange(len(free))
+        image = open_images[(self.turn + order) % len(open_images)]
+        number = self.begun[image] + order // len(open_images)
+        self.turn = (self.turn + len(free)) % len(open_images)
+        self.begun += np.bincount(image, minlength=len(self.begun))
+        self.streams.restart(free, key(self.keys[image], number))
+        self.ground.clear(free)
+        self.number[free], self.done[free] = number, 0
+        kinds, starts, fits = first_paddles(self.course, self.paddles, self.streams, free)
+        self.kinds[free, :, 0], self.starts[free, :, 0] = kinds, starts
+        self.pivots[free] = starts + self.paddles.pivots[kinds]
+        self.image[free] = np.where(fits, image, -1)
+
+    def _succeed(self, row: int) -> None:
+        image = int(self.image[row])
+        self.image[row] = -1
+        if self.number[row] > self.best[image]:
+            return
+        self.best[image] = self.number[row]
+        # the last paddle of the second snake alone occupies the ground, as in the original
+        one = np.array([row])
+        self.ground.occupy(one, self.kinds[one, 1, -1], self.starts[one, 1, -1])
+        result = self.result
+        result.snakes.kinds[image], result.snakes.starts[image] = self.kinds[row], self.starts[row]
+        result.ground.mask[image], result.ground.wide[image] = self.ground.mask[row], self.ground.wide[row]
+        result.streams.keys[image], result.streams.counts[image] = self.streams.keys[row], self.streams.counts[row]
+        self.image[(self.image == image) & (self.number > self.best[image])] = -1
+
+
+def first_paddles(course: Course, paddles: Paddles, streams: Streams, rows: Array) -> tuple[Array, Array, Array]:
+    """Kinds (n, 2) and starts (n, 2, 2) of both snakes' first paddles, and whether they fit, (n,).
+
+    A direction that leaves the first snake no place fails at once in the original, so none is drawn here.
+    """
+    degrees, counts, places = _places(course, paddles)
+    kinds = np.zeros((len(rows), 2), dtype=np.int64)
+    starts = np.zeros((len(rows), 2, 2), dtype=np.int64)
+    drawn = streams.below(rows, len(degrees))
+    place = places[drawn, streams.below(rows, counts[drawn])]
+    kinds[:, 0] = degrees[drawn]
+    starts[:, 0] = np.stack(np.divmod(place, course.size), axis=-1)
+    fits = np.zeros(len(rows), dtype=bool)
+    for _ in range(TRIES):
+        trying = np.flatnonzero(~fits)
+        degree = streams.below(rows[trying], DEGREES)
+        start = starts[trying, 0] + _apart(course.distance)[streams.below(rows[trying], DEGREES)]
+        kinds[trying, 1], starts[trying, 1] = degree, start
+        fits[trying] = inside(start + paddles.heads[degree], course.size) & inside(
+            start + paddles.pivots[degree], course.size
+        )
+    return kinds, starts, fits
+
+
+@lru_cache(maxsize=8)
+def _places(course: Course, paddles: Paddles) -> tuple[Array, Array, Array]:
+    """Degrees (n,) in which a first paddle has a place, how many (n,), and which, as flat indices (n, most)."""
+    occupied = np.ones((course.size, course.size), dtype=bool)
+    far = slice(2 * course.distance, course.size - 2 * course.distance)
+    occupied[far, far] = False
+    found = {degree: free_starts(paddles, occupied, degree) for degree in range(DEGREES)}
+    found = {degree: places for degree, places in found.items() if len(places)}
+    counts = np.array([len(places) for places in found.values()])
+    table = np.zeros((len(found), counts.max()), dtype=np.int64)
+    for row, places in zip(table, found.values(), strict=True):
+        row[: len(places)] = places
+    return np.array(list(found)), counts, table
+
+
+@lru_cache(maxsize=8)
+def _apart(distance: int) -> Array:
+    """Rounded (y, x) steps of that length in each whole degree, (360, 2)."""
+    angles = np.deg2rad(np.arange(DEGREES))
+    exact = distance * np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+    # halves to even, as the original rounds; what is a half but for rounding is one
+    return np.rint(np.rint(exact * 1e6) / 1e6).astype(np.int64)

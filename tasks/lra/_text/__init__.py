@@ -1,0 +1,1 @@
+"""Reading and baselines of the text tasks."""

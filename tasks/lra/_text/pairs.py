@@ -1,0 +1,92 @@
+"""Pairs: two documents and whether one cites the other, in the format of Long Range Arena's AAN files."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from ....bench.core.errors import DataError
+from ....bench.core.record import Provenance
+from ...contract import DataPlace, Ids, Split
+from ...data.byte_ids import byte_ids
+from ...data.data import Source
+from ...data.prepared import Prepared, pack
+from ...data.sources import Tree
+from ...data.tfds import RecordSet
+
+NAME = "lra-retrieval"
+FILES = {"train": "new_aan_pairs.train.tsv", "validation": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
+FOLDERS = ("lra_release/tsv_data", "lra_release/lra_release/tsv_data", "tsv_data")
+OFFICIAL_COUNTS = {"train": 147_086, "validation": 18_090, "test": 17_437}
+DOCUMENT = 4_000
+HINT = (
+    "lra_release.gz (7.7 GB, 18.6 GB unpacked) is linked from github.com/google-research/long-range-arena, which "
+    "is reported to refuse downloads; its texts may not be redistributed, so ask who has it, or put pairs of your own "
+    "there in its format: label, id1, id2, text1, text2, tabs between, texts as b'…'; those are a surrogate"
+)
+LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
+
+
+def sources(place: DataPlace) -> tuple[Source, ...]:
+    """The folder under the root that holds the pairs, or where it should be; and an export of them."""
+    folders = [folder for folder in FOLDERS if (place.root / folder).is_dir()]
+    tree = Tree(
+        task=NAME,
+        name=(folders or FOLDERS)[0],
+        parts=tuple(FILES.values()),
+        archive="Long Range Arena's lra_release.gz",
+        read=read_tree,
+        estimate="a minute and 2.9 GB for the official pairs",
+        hint=HINT,
+    )
+    return tree, RecordSet(task=NAME)
+
+
+def read_tree(root: Path, source: str, files: dict[str, str]) -> Prepared:
+    """The pairs of the three official files; official by their counts, since no checksum was ever published."""
+    splits = {split: read_pairs(root / name) for split, name in FILES.items()}
+    counts = {split: len(each) for split, each in splits.items()}
+    notes: tuple[str, ...] = ()
+    if counts != OFFICIAL_COUNTS:
+        shown = "/".join(f"{count:,}" for count in counts.values())
+        notes = (f"other documents in AAN's format: {shown} pairs instead of 147,086/18,090/17,437",)
+    fidelity = "surrogate" if notes else "official"
+    return Prepared(splits=splits, provenance=Provenance(source=source, fidelity=fidelity, files=files, notes=notes))
+
+
+def read_pairs(path: Path) -> Split:
+    """One file of lines `label id1 id2 text1 text2`, tabs between, texts as Python bytes literals."""
+    documents: list[Ids] = []
+    labels: list[int] = []
+    with path.open("rb") as file:  # in binary only "\n" ends a line
+        for number, line in enumerate(file, start=1):
+            columns = line.rstrip(b"\r\n").split(b"\t")
+            if len(columns) != 5 or columns[0] not in LABELS:
+                raise DataError(
+                    f"{path}, line {number}: expected a label, two names and two texts, tabs between, got {line[:60]!r}"
+                )
+            for column in columns[3:]:
+                try:
+                    documents.append(byte_ids(literal_bytes(column)[:DOCUMENT]))
+                except ValueError as error:
+                    raise DataError(f"{path}, line {number}: {error}") from error
+            labels.append(LABELS[columns[0]])
+    return pack(documents, labels, towers=2)
+
+
+def literal_bytes(text: bytes) -> bytes:
+    """The value of one Python bytes literal such as `b'a\\\\tb'`; raises ValueError for anything else.
+
+    >>> literal_bytes(rb"b'a\\tb'")
+    b'a\\tb'
+    """
+    if text[:2] not in (b"b'", b'b"') or text[-1:] != text[1:2] or len(text) < 3:
+        raise ValueError(f"expected a bytes literal such as b'text', got {text[:40]!r}")
+    try:
+        # a parser of literals: it builds constants and calls nothing
+        value = ast.literal_eval(text.decode("ascii"))
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(f"not a bytes literal: {text[:40]!r} ({type(error).__name__})") from None
+    if not isinstance(value, bytes):
+        raise ValueError(f"expected a bytes literal, got {type(value).__name__}: {text[:40]!r}")
+    return value

@@ -1,0 +1,103 @@
+"""Recipe: a preset in full, and what a preset means for a task that says nothing else of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from ..bench.core.errors import SelectionError
+from ..bench.core.spec import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A preset in full, for one task: model, optimiser, schedule, lengths. All variants of a run share it.
+
+    `length`: tokens per sequence. `test_examples`: a seeded slice of the test split, None = all of it, and likewise for
+    validation. `schedule`: learning rate after a linear warm-up of `warmup` steps. `train_examples`: None = all.
+    `accumulate`: batches whose mean gradient makes one step. `averaged`: how many of the last evaluated states are
+    averaged into the model that is judged; 1 = the best by validation, alone.
+    """
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 2
+    feed_forward: int = 128
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    positions: Literal["learned", "sinusoidal", "none"] = "learned"
+    pooling: Literal["mean", "cls"] = "mean"
+    length: int = 512
+    batch: int = 32
+    steps: int = 200
+    learning_rate: float = 1e-3
+    warmup: int = 20
+    schedule: Literal["linear", "cosine", "constant", "rsqrt"] = "linear"
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    clip: float = 1.0
+    label_smoothing: float = 0.0
+    evaluate_every: int = 50
+    evaluate_batch: int = 64
+    accumulate: int = 1
+    averaged: int = 1
+    train_examples: int | None = None
+    validation_examples: int | None = 500
+    test_examples: int | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    ranked: bool = True
+    timing_seconds: float = 60.0
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    def with_overrides(self, preset: Spec) -> Self:
+        """This recipe with the parameters of `quick[learning_rate=3e-3]`; raises SelectionError for a bad one."""
+        kinds = get_type_hints(type(self))
+        changes: dict[str, Any] = {}
+        for name, value in preset.parameters:
+            if name not in kinds or name == "ranked":
+                known = ", ".join(kind for kind in kinds if kind != "ranked")
+                raise SelectionError(f"preset {preset.name!r} has no parameter {name!r}; it has: {known}")
+            changes[name] = _accept(name, kinds[name], value, f"preset {preset.name!r}: expected {name}")
+        changed = replace(self, **changes)
+        if changed.width % changed.heads:
+            raise SelectionError(f"expected heads to divide width, got heads={changed.heads}, width={changed.width}")
+        return changed
+
+
+_MAY_BE_ZERO = ("warmup", "dropout", "attention_dropout", "weight_decay", "clip", "label_smoothing", "beta1", "beta2")
+
+
+def _accept(name: str, kind: Any, value: Any, expected: str) -> Any:
+    """`value` as a field of that type; whole numbers are 1 or more and others 0 or more, save where 0 means none."""
+    if get_origin(kind) is Literal:
+        options = get_args(kind)
+        # the grammar reads the word none as no value
+        word = "none" if value is None else value
+        if word not in options:
+            raise SelectionError(f"{expected} to be {' or '.join(options)}, got {value!r}")
+        return word
+    if type(None) in get_args(kind) and value is None:
+        return None
+    is_whole = kind is int or int in get_args(kind)
+    least = 0 if name in _MAY_BE_ZERO or not is_whole else 1
+    if type(value) is int and not is_whole:
+        value = float(value)
+    if type(value) is not (int if is_whole else float) or not least <= value < float("inf"):
+        noun = "whole number" if is_whole else "number"
+        raise SelectionError(f"{expected} to be a {noun} of at least {least}, got {value!r}")
+    return value
+
+
+PRESETS: dict[str, Recipe] = {
+    "smoke": Recipe(length=128, batch=8, steps=6, evaluate_every=3, validation_examples=32, test_examples=64,
+                    warmup=2, ranked=False, timing_seconds=4.0),
+    "quick": Recipe(),
+    "pt-2x64": Recipe(length=1024, steps=10_000, warmup=1_000, learning_rate=1e-4, evaluate_every=500,
+                      validation_examples=None, precision="bfloat16"),
+}  # fmt: skip
+"""What a preset means for a task that says nothing else of it."""

@@ -1,0 +1,1 @@
+"""Kinds of problem beside classification: language modelling and translation."""

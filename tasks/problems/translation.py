@@ -1,0 +1,220 @@
+"""Translation: what a model must know of a translation task, its recipe, and its pairs of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ...bench.core.errors import DataError, SelectionError
+from ..contract import Dataset, Ids, Problem, Recipe, Subset, Whole
+
+Links = frozenset[tuple[int, int]]
+"""(source word, target word), counted from 0."""
+
+KINDS = ("encoder", "decoder", "cross")
+"""Where a model translates with attention: encoder self, decoder self, and decoder to encoder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation(Problem):
+    """A sequence into another, with one vocabulary for both.
+
+    `where`: which of KINDS the variant under test is used in; the others use softmax. `vocabulary` is what ids stay
+    below; a preset decides how many there are. `begin`: id of the first decoder input, `end`: of the last output.
+    `sentences`: the most that are joined to one source.
+    """
+
+    where: tuple[str, ...] = KINDS
+    begin: int = 2
+    end: int = 3
+    sentences: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslationRecipe(Recipe):
+    """A preset of translation. `length`: most tokens of a source, and of a translation; `tokens`: of a batch, a side.
+
+    `vocabulary`: joint subwords. `norm`: before each sublayer, or after its residual as Vaswani et al. 2017. `layers`:
+    of encoder and decoder each. `beam` and `length_penalty`: of the search that is judged (Wu et al. 2016, eq. 14).
+    `batch` and `pooling` mean nothing here.
+    """
+
+    width: int = 128
+    heads: int = 4
+    feed_forward: int = 512
+    attention_dropout: float = 0.1
+    positions: Literal["learned", "sinusoidal", "none"] = "sinusoidal"
+    norm: Literal["pre", "post"] = "pre"
+    vocabulary: int = 6_000
+    length: int = 192
+    tokens: int = 2_048
+    steps: int = 2_500
+    learning_rate: float = 2e-3
+    warmup: int = 500
+    schedule: Literal["linear", "cosine", "constant", "rsqrt"] = "rsqrt"
+    beta2: float = 0.98
+    epsilon: float = 1e-8
+    clip: float = 1.0
+    label_smoothing: float = 0.1
+    evaluate_every: int = 250
+    evaluate_batch: int = 32
+    validation_examples: int | None = 1_000
+    beam: int = 4
+    length_penalty: float = 0.6
+
+
+TRANSLATION_PRESETS: dict[str, Recipe] = {
+    "smoke": TranslationRecipe(
+        layers=1, width=32, heads=2, feed_forward=64, vocabulary=1_000, length=64, tokens=256, steps=6, warmup=2,
+        evaluate_every=3, train_examples=2_000, validation_examples=32, test_examples=16, ranked=False,
+        timing_seconds=4.0,
+    ),
+    # many small steps, since nothing is translated before cross attention has found what to look at; a rate that ends
+    # at zero, since a slow decay takes longer than this; and no dropout, which costs a fifth of a step on a CPU and has
+    # nothing to prevent when each pair is seen once or twice
+    "quick": TranslationRecipe(
+        dropout=0.0, attention_dropout=0.0, tokens=1_024, steps=3_000, warmup=300, schedule="linear",
+        evaluate_every=500,
+    ),
+    # Transformer base as ReLA trains it (Zhang et al. 2021, section 4); the peak of noam's schedule,
+    # (512 * 4,000) ** -0.5 = 7.0e-4, with its scale of 1
+    "base": TranslationRecipe(
+        layers=6, width=512, heads=8, feed_forward=2048, norm="post", vocabulary=32_000, length=512, tokens=6_250,
+        accumulate=4, steps=300_000, learning_rate=6.99e-4, warmup=4_000, clip=0.0, evaluate_every=5_000, averaged=5,
+        validation_examples=None, precision="bfloat16",
+    ),
+}  # fmt: skip
+"""What a preset means for a translation task that says nothing else of it."""
+
+
+def untrained(dataset: Dataset, recipe: Recipe) -> npt.NDArray[Any]:
+    """A baseline that is only a mark: the lane that makes baselines judges the reference at its initial parameters.
+
+    Tasks know no models. Raises SelectionError.
+    """
+    raise SelectionError("expected the lane of baselines to judge the untrained model: a task has none")
+
+
+def bleu_metric(language: str, effective_order: bool = False) -> Any:
+    """sacreBLEU's BLEU for references in `language`; `effective_order`: for single sentences.
+
+    Raises DataError without the extra `translation`, and where the words of a language need what is not installed.
+    """
+    try:
+        from sacrebleu import BLEU
+    except ModuleNotFoundError:
+        raise DataError("BLEU needs sacrebleu: pip install 'attnbench[translation]'") from None
+    try:
+        return BLEU(trg_lang=language, effective_order=effective_order)
+    except RuntimeError as error:
+        # Japanese and Korean have no spaces to go by, or too few
+        said = " ".join(str(error).split())
+        raise DataError(f"BLEU of {language!r} needs more: pip install 'sacrebleu[{language}]' ({said})") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentencePairs(Subset):
+    """Pairs of a source and a target, each with END as its last token; `split` has two towers."""
+
+    def lengths(self) -> Whole:
+        """Tokens of the longer side of each pair."""
+        both = np.diff(self.split.starts).reshape(-1, 2)
+        return np.asarray(both.max(1)[self.indices], dtype=np.int64)
+
+    def cut(self, length: int) -> int:
+        """How many pairs have a side that `batch` cuts at `length`."""
+        return int((self.lengths() > length).sum())
+
+    def sequences(self) -> Iterator[Ids]:
+        for index in self.indices:
+            yield self.split.sequence(int(index), 0)
+            yield self.split.sequence(int(index), 1)
+
+    def batch(self, at: Whole, length: int) -> tuple[Ids, Whole, Whole]:
+        """Pairs `at` (positions in this subset), each side cut to `length` and padded to the longest there is.
+
+        Returns source ids (batch, 1, sources) with 0 as padding, lengths (batch, 1), target ids (batch, targets).
+        """
+        sources = [self.split.sequence(int(index), 0)[:length] for index in self.indices[at]]
+        targets = [self.split.sequence(int(index), 1)[:length] for index in self.indices[at]]
+        lengths = np.array([[len(source)] for source in sources], dtype=np.int64).reshape(-1, 1)
+        return padded(sources)[:, None], lengths, padded(targets).astype(np.int64)
+
+    def spread(self, count: int | None) -> Self:
+        """`count` of these pairs, spread evenly; all of them for None or where there are no more."""
+        if count is None or count >= len(self):
+            return self
+        return replace(self, indices=self.indices[np.linspace(0, len(self) - 1, count).round().astype(np.int64)])
+
+
+def padded(sequences: list[Ids]) -> Ids:
+    """(sequences, longest), 0 after each end."""
+    table = np.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=np.uint16)
+    for row, sequence in enumerate(sequences):
+        table[row, : len(sequence)] = sequence
+    return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldLinks:
+    """Links that are sure, and those that are possible, which the sure ones are too (Och & Ney 2003)."""
+
+    sure: Links
+    possible: Links
+
+    def swapped(self) -> GoldLinks:
+        """For the other direction of translation."""
+        sure, possible = (frozenset((b, a) for a, b in side) for side in (self.sure, self.possible))
+        return GoldLinks(sure=sure, possible=possible)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignedPair:
+    """One sentence pair as words, and its links."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    gold: GoldLinks
+
+    def swapped(self) -> AlignedPair:
+        return AlignedPair(source=self.target, target=self.source, gold=self.gold.swapped())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignedIds:
+    """An aligned pair as token ids, END last, and the word of each id, -1 for none."""
+
+    source: Ids
+    target: Ids
+    source_words: tuple[int, ...]
+    target_words: tuple[int, ...]
+    gold: GoldLinks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPairs(SentencePairs):
+    """Pairs whose translations are searched for and judged as text.
+
+    `sources` and `references`: lines, by index into `split`; `sets`: names of the test sets that labels number, the
+    first of which ranks; `language`: of the references; `decode` turns ids into text, `pieces` into subwords; `encode`
+    lines into ids; `aligned`: sentences that people have aligned, in this direction.
+    """
+
+    sources: tuple[str, ...]
+    references: tuple[str, ...]
+    sets: tuple[str, ...]
+    language: str
+    decode: Callable[[Iterable[int]], str]
+    pieces: Callable[[Iterable[int]], list[str]]
+    encode: Callable[[Sequence[str]], list[Ids]]
+    aligned: tuple[AlignedIds, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises DataError for a pair of no named set: it would be translated and judged by nothing."""
+        sets = int(self.labels.max(initial=-1)) + 1
+        if sets > len(self.sets):
+            raise DataError(f"expected a name for each of {sets} test sets, got {', '.join(self.sets) or 'none'}")

@@ -1,0 +1,123 @@
+"""Parallel: sets of sentence pairs from plain text, one sentence a line, two files a set."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+from pathlib import Path
+
+from ...bench.core.errors import DataError
+
+FOLDERS = ("wmt/newstest", "wmt/train", "")
+"""Where under a root a set is looked for, `SET.L1-L2.{L1,L2}` or `SET.{L1,L2}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelSet:
+    """Sentence pairs in the order of their files. `gaps`: places of pairs before which others have been left out."""
+
+    name: str
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    gaps: frozenset[int] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def only(self, places: Sequence[int]) -> ParallelSet:
+        """The pairs at these places, which ascend; where others were left out between two there is a gap."""
+        follow = enumerate(pairwise(places), start=1)
+        return ParallelSet(
+            name=self.name,
+            source=tuple(self.source[at] for at in places),
+            target=tuple(self.target[at] for at in places),
+            gaps=frozenset(new for new, (before, at) in follow if at != before + 1 or at in self.gaps),
+        )
+
+    def digest(self) -> str:
+        """SHA-256 over both sides: the same whichever file names and line ends they came with."""
+        digest = hashlib.sha256()
+        for side in (self.source, self.target):
+            digest.update(f"{len(side)}\n".encode())
+            digest.update("\n".join(side).encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairOfFiles:
+    """The two files of a set, there or not."""
+
+    name: str
+    source: Path
+    target: Path
+
+    def exist(self) -> bool:
+        return self.source.is_file() and self.target.is_file()
+
+    def read(self) -> ParallelSet:
+        """Raises DataError where the two files have not as many lines as each other."""
+        source, target = read_lines(self.source), read_lines(self.target)
+        if len(source) != len(target):
+            raise DataError(
+                f"expected as many lines in {self.source} as in {self.target}, got {len(source):,} and {len(target):,}"
+            )
+        return ParallelSet(name=self.name, source=tuple(source), target=tuple(target))
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file. Only "\\n" ends one: texts hold U+0085 and U+2028, at which `splitlines` breaks."""
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"expected UTF-8 text in {path}, got byte {error.object[error.start]:#x}") from None
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines[:-1] if not lines[-1] else lines
+
+
+def found(root: Path, name: str, languages: tuple[str, str]) -> list[PairOfFiles]:
+    """Every set of that name under `root`, source language first; `name` may hold folders of its own."""
+    first, second = languages
+    stems = [f"{name}.{a}-{b}" for a, b in permutations(languages)] + [name]
+    pairs = [
+        PairOfFiles(
+            name=stem,
+            source=root / folder / f"{stem}.{first}",
+            target=root / folder / f"{stem}.{second}",
+        )
+        for folder in FOLDERS
+        for place, stem in enumerate(stems)
+    ]
+    return [pair for pair in pairs if pair.exist()]
+
+
+def sets_in(folder: Path, languages: tuple[str, str]) -> list[str]:
+    """Names of the sets of two languages that lie in a folder, sorted."""
+    ends = [f".{a}-{b}" for a, b in permutations(languages)]
+    names = set()
+    for path in folder.glob(f"*.{languages[0]}"):
+        stem = path.name.removesuffix(f".{languages[0]}")
+        if (folder / f"{stem}.{languages[1]}").is_file():
+            for end in ends:
+                stem = stem.removesuffix(end)
+            names.add(stem)
+    return sorted(names)
+
+
+def without(training: Sequence[ParallelSet], held_out: Sequence[ParallelSet]) -> tuple[list[ParallelSet], int]:
+    """Training sets without the pairs that have an empty side or share a side with a held-out set; and how many went.
+
+    A sentence whose translation was seen in training is no test of translation, whichever side was seen.
+    """
+    sources = {line for each in held_out for line in each.source}
+    targets = {line for each in held_out for line in each.target}
+    kept = []
+    for each in training:
+        places = [
+            at
+            for at, (s, t) in enumerate(zip(each.source, each.target, strict=True))
+            if s.strip() and t.strip() and s not in sources and t not in targets
+        ]
+        kept.append(each.only(places))
+    return kept, sum(map(len, training)) - sum(map(len, kept))

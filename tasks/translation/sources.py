@@ -1,0 +1,255 @@
+"""Translation sources: every way to the pairs of a shared task, in the order in which they are tried."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...bench.core.errors import DataError
+from ..contract import Availability, DataPlace
+from ..data.checksums import file_checksum
+from ..data.data import Source, Unavailable
+from ..data.prepared import Prepared, prepare
+from ..data.sources import TFDS
+from .build import BUILDER, Cut, Raw, arrange
+from .corpora import Corpus
+from .parallel import PairOfFiles, ParallelSet, found
+
+
+def sources(task: str, corpus: Corpus, cut: Cut) -> tuple[Source, ...]:
+    """Every way to a shared task's pairs, in the order in which they are tried."""
+    return (
+        PlainText(task=task, corpus=corpus, cut=cut),
+        Records(task=task, corpus=corpus, cut=cut),
+        TestSets(task=task, corpus=corpus, cut=cut),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainText:
+    """Files `SET.L1-L2.{L1,L2}` in wmt/newstest and wmt/train under the data root.
+
+    The official training sets are used where all of them are there, and then alone; else the substitutes that are.
+    Training sets that are named, by `sets`, are used of either, and are never the official ones.
+    """
+
+    task: str
+    corpus: Corpus
+    cut: Cut
+
+    def availability(self, place: DataPlace) -> Availability:
+        tests, training = self._tests(place), self._training(place)
+        lacks = [self.corpus.tests[0]] * (not tests) + ["any training set"] * (not training)
+        return Availability(
+            source="plain parallel text",
+            fidelity="official" if self._is_official(place) else "surrogate",
+            ready=not lacks,
+            detail=f"lacks {' and '.join(lacks)}" if lacks else ", ".join(pair.name for pair in tests + training),
+            advice=f"put SET.L1-L2.L1 and SET.L1-L2.L2, such as {self.corpus.tests[0]}, into {place.root / 'wmt'}",
+            estimate="some 10 s for 70,000 pairs",
+        )
+
+    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+        tests, training = self._tests(place), self._training(place)
+        if not tests or not training:
+            availability = self.availability(place)
+            return Unavailable(reason=f"plain parallel text {availability.detail}: {availability.advice}")
+        validation = self._found(place, self.corpus.validation)[:1]
+        files = {
+            path.name: file_checksum(place, self.task, path)
+            for pair in [*tests, *training, *validation]
+            for path in (pair.source, pair.target)
+        }
+
+        def build() -> Prepared:
+            raw = Raw(
+                source="plain parallel text",
+                files=files,
+                training=[pair.read() for pair in training],
+                validation=validation[0].read() if validation else None,
+                tests=[pair.read() for pair in tests],
+                official_training=self._is_official(place),
+            )
+            return arrange(raw, self.corpus, self.cut, place)
+
+        return prepare(place, self.task, identity("plain parallel text", files, self.corpus, self.cut), build)
+
+    def _is_official(self, place: DataPlace) -> bool:
+        official = self.corpus.official
+        return bool(official) and not self.cut.sets and all(self._found(place, name) for name in official)
+
+    def _training(self, place: DataPlace) -> list[PairOfFiles]:
+        names = self.corpus.official if self._is_official(place) else self.corpus.substitutes
+        if self.cut.sets:
+            names = (*self.corpus.official, *self.corpus.substitutes)
+        return [pair for name in names if self.cut.takes(name) for pair in self._found(place, name)]
+
+    def _tests(self, place: DataPlace) -> list[PairOfFiles]:
+        """The first files of each test set; none where the first set, which ranks, is missing."""
+        sets = [self._found(place, name)[:1] for name in self.corpus.tests]
+        return [pair for pairs in sets for pair in pairs] if sets and sets[0] else []
+
+    def _found(self, place: DataPlace, name: str) -> list[PairOfFiles]:
+        return found(place.root, name, self.corpus.languages) if name else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """TFDS `wmt*_translate`, prepared as array_record or parquet; never downloaded here."""
+
+    task: str
+    corpus: Corpus
+    cut: Cut
+
+    def availability(self, place: DataPlace) -> Availability:
+        way = self._tfds().availability(place)
+        unfit = self._unfit()
+        return replace(way, ready=False, detail=unfit, advice="use plain parallel text") if unfit else way
+
+    def _unfit(self) -> str:
+        """Why TFDS cannot give such a slice; empty where it can."""
+        if self.cut.sets:
+            return f"TFDS {self.corpus.tfds} has one training set, of which sets={self.cut.sets} cannot choose parts"
+        if self.cut.document > 1:
+            return f"TFDS shuffles the pairs of {self.corpus.tfds}, so document={self.cut.document} finds no neighbours"
+        return ""
+
+    def _tfds(self) -> TFDS:
+        return TFDS(task=self.task, dataset=self.corpus.tfds, read=_never, estimate="minutes for millions of pairs")
+
+    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+        unfit = self._unfit()
+        if unfit:
+            return Unavailable(reason=unfit)
+        folder = self._tfds().folder(place)
+        if folder is None or importlib.util.find_spec("tensorflow_datasets") is None:
+            return Unavailable(reason=f"no TFDS {self.corpus.tfds} prepared as array_record, or no extra `tfds`")
+        records = [path for path in sorted(folder.iterdir()) if path.suffix != ".json"]
+        files = {path.name: file_checksum(place, self.task, path) for path in records if path.is_file()}
+
+        def build() -> Prepared:
+            import tensorflow_datasets as tfds
+
+            builder = tfds.builder_from_directory(str(folder))
+            splits = {
+                split: self._rows(builder.as_data_source(split), split) for split in ("train", "validation", "test")
+            }
+            raw = Raw(
+                source=f"TFDS {self.corpus.tfds}",
+                files=files,
+                training=[splits["train"]],
+                validation=splits["validation"],
+                tests=[splits["test"]],
+                official_training=True,
+            )
+            return arrange(raw, self.corpus, self.cut, place)
+
+        return prepare(place, self.task, identity("tfds", files, self.corpus, self.cut), build)
+
+    def _rows(self, rows: Any, split: str) -> ParallelSet:
+        texts = [(_text(row, self.corpus.source), _text(row, self.corpus.target)) for row in rows]
+        return ParallelSet(name=split, source=tuple(s for s, _ in texts), target=tuple(t for _, t in texts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestSets:
+    """The test sets that sacreBLEU downloads, those of other years to train on."""
+
+    task: str
+    corpus: Corpus
+    cut: Cut
+
+    def availability(self, place: DataPlace) -> Availability:
+        known = importlib.util.find_spec("sacrebleu") is not None
+        return Availability(
+            source="sacreBLEU's test sets",
+            fidelity="surrogate",
+            ready=known and bool(self._training()) and self._is_downloaded(),
+            detail=", ".join(self._wanted()) if known else "sacreBLEU is not installed",
+            advice=f"attnbench data get {self.task}" if known else "pip install 'attnbench[translation]'",
+            estimate="some 10 MB to download",
+        )
+
+    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+        if importlib.util.find_spec("sacrebleu") is None:
+            return Unavailable(reason="no sacreBLEU to download test sets: pip install 'attnbench[translation]'")
+        if place.offline and not self._is_downloaded():
+            return Unavailable(reason="no test sets of sacreBLEU are here, and --offline forbids a download")
+        wanted = self._wanted()
+        training = self._training()
+        if not training:
+            chosen = f" and is one of sets={self.cut.sets}" if self.cut.sets else ""
+            return Unavailable(reason=f"sacreBLEU has no set of this pair that is older than its test set{chosen}")
+        try:
+            pairs = {name: self._files(name, wanted[name]) for name in wanted}
+        # sacreBLEU ends the process where a download fails
+        except (Exception, SystemExit) as error:
+            return Unavailable(reason=f"sacreBLEU's test sets cannot be had: {type(error).__name__}: {error}")
+        files = {
+            f"{name}.{language}": file_checksum(place, self.task, path)
+            for name, pair in pairs.items()
+            for language, path in zip(self.corpus.languages, (pair.source, pair.target), strict=True)
+        }
+
+        def build() -> Prepared:
+            raw = Raw(
+                source="sacreBLEU's test sets",
+                files=files,
+                training=[pairs[name].read() for name in training],
+                validation=pairs[self.corpus.validation].read() if self.corpus.validation in pairs else None,
+                tests=[pairs[self.corpus.tests[0]].read()],
+                official_training=False,
+            )
+            return arrange(raw, self.corpus, self.cut, place)
+
+        return prepare(place, self.task, identity("sacrebleu", files, self.corpus, self.cut), build)
+
+    def _wanted(self) -> dict[str, str]:
+        """Sets that sacreBLEU has for this direction: our name → its name."""
+        from sacrebleu import DATASETS
+
+        direction = "-".join(self.corpus.languages)
+        known = self.corpus.sacrebleu or {}
+        return {name: its for name, its in known.items() if its in DATASETS and direction in DATASETS[its].langpairs}
+
+    def _training(self) -> list[str]:
+        held_out = (*self.corpus.tests, self.corpus.validation)
+        return [name for name in self._wanted() if name not in held_out and self.cut.takes(name)]
+
+    def _is_downloaded(self) -> bool:
+        from sacrebleu.utils import SACREBLEU_DIR
+
+        wanted = self._wanted().values()
+        return bool(wanted) and all((Path(SACREBLEU_DIR) / its).is_dir() for its in wanted)
+
+    def _files(self, name: str, its: str) -> PairOfFiles:
+        from sacrebleu.utils import get_reference_files, get_source_file
+
+        direction = "-".join(self.corpus.languages)
+        source, references = get_source_file(its, direction), get_reference_files(its, direction)
+        return PairOfFiles(name=name, source=Path(source), target=Path(references[0]))
+
+
+def _text(row: Mapping[str, Any], language: str) -> str:
+    value = row[language]
+    # a line end inside a sentence would make two of it
+    return " ".join((value.decode() if isinstance(value, bytes) else str(value)).split("\n"))
+
+
+def identity(source: str, files: dict[str, str], corpus: Corpus, cut: Cut) -> dict[str, object]:
+    """What prepared pairs are known by in the cache."""
+    return {
+        "source": source,
+        "files": files,
+        "languages": corpus.languages,
+        "tests": corpus.tests,
+        "cut": cut.to_json(),
+        "builder": BUILDER,
+    }
+
+
+def _never(path: Path, source: str, files: dict[str, str]) -> Prepared:
+    raise DataError(f"{source} is read with a slice")

@@ -1,0 +1,242 @@
+"""Translation tasks: the shared tasks on which the papers of sparse attention report, and any parallel text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...bench.core.errors import SelectionError
+from ...bench.core.spec import Spec
+from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Recipe, Task
+from ..data.byte_ids import bytes_of
+from ..data.data import Source, first_of
+from ..data.prepared import Prepared
+from ..problems.translation import (
+    KINDS,
+    TRANSLATION_PRESETS,
+    AlignedIds,
+    JudgedPairs,
+    SentencePairs,
+    Translation,
+    TranslationRecipe,
+    bleu_metric,
+    untrained,
+)
+from .alignments import aligned_pairs, alignment_files
+from .build import Cut, texts
+from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018, Corpus, mistaken
+from .documents import MOST_TOKENS
+from .folder import Folder
+from .sources import sources
+from .subwords import BEGIN, END, Subwords
+
+MOST_IDS = 2**16
+"""Ids are kept in 16 bits; a preset says how many of them there are."""
+
+
+def copied(dataset: Dataset, recipe: Recipe) -> npt.NDArray[np.str_]:
+    """The source as its own translation: names, numbers and words that two languages share are right."""
+    test = dataset.test
+    assert isinstance(test, JudgedPairs)
+    return np.array([test.sources[index] for index in test.indices])
+
+
+class ParallelTask(Task):
+    """Translation of sentences or documents."""
+
+    metric: ClassVar[Metric] = Metric(name="bleu", margin=0.5, chance=0.0)
+    shared: ClassVar[Mapping[str, Recipe]] = TRANSLATION_PRESETS
+    baselines: ClassVar[dict[str, Baseline]] = {"copy": copied, "untrained": untrained}
+    corpus: Corpus
+    name: str
+
+    def __init__(
+        self,
+        *,
+        pairs: int | None = None,
+        max_length: int | None = 128,
+        document: int = 1,
+        sets: str = "",
+        where: str = "encoder+decoder+cross",
+    ):
+        for noun, value in (("pairs", pairs), ("max_length", max_length), ("document", document)):
+            if value is not None and value < 1:
+                raise SelectionError(f"expected {noun} of at least 1, got {value}")
+        self.pairs, self.max_length, self.document, self.sets = pairs, max_length, document, sets
+        self.where = tuple(kind for kind in KINDS if kind in where.split("+"))
+        if set(where.split("+")) - set(KINDS):
+            raise SelectionError(f"expected where to join some of {', '.join(KINDS)} by plus signs, got {where!r}")
+        # what a folder holds is not known before it is read
+        wrong = mistaken(sets, self.corpus.training) if self.corpus.training else ""
+        if wrong:
+            raise SelectionError(wrong)
+
+    def recipe(self, preset: Spec) -> TranslationRecipe:
+        recipe = super().recipe(preset)
+        assert isinstance(recipe, TranslationRecipe)
+        if recipe.vocabulary > MOST_IDS:
+            raise SelectionError(f"expected a vocabulary of at most {MOST_IDS:,}, got {recipe.vocabulary:,}")
+        if self.document > 1 and preset.get("length") is None:
+            return replace(recipe, length=min(recipe.length * self.document, MOST_TOKENS))
+        return recipe
+
+    def problem(self) -> Translation:
+        return Translation(vocabulary=MOST_IDS, where=self.where, begin=BEGIN, end=END, sentences=self.document)
+
+    def sources(self, cut: Cut) -> tuple[Source, ...]:
+        return sources(self.name, self.corpus, cut)
+
+    def availability(self, place: DataPlace) -> list[Availability]:
+        return [source.availability(place) for source in self.sources(self.cut(TranslationRecipe()))]
+
+    def tests(self, place: DataPlace) -> tuple[str, ...]:
+        """Names of the test sets, the one that ranks first."""
+        return self.corpus.tests
+
+    def cut(self, recipe: TranslationRecipe) -> Cut:
+        return Cut(
+            vocabulary=recipe.vocabulary,
+            pairs=self.pairs if self.pairs is not None else recipe.train_examples,
+            max_length=self.max_length,
+            document=self.document,
+            sets=self.sets,
+        )
+
+    def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
+        assert isinstance(recipe, TranslationRecipe)
+        bleu_metric(self.corpus.target)  # what cannot be judged here is said before it is trained
+        prepared = first_of(self.sources(self.cut(recipe)), place, self.name)
+        notes = list(prepared.provenance.notes)
+        subwords = Subwords(bytes_of(prepared.splits["subwords"].tokens))
+        test = self._test(prepared, subwords, place).spread(recipe.test_examples)
+        if selection == "test":
+            validation: SentencePairs = _plain(test)
+            notes.append("the best checkpoint is chosen on the test split")
+        else:
+            held_out = prepared.splits["validation"]
+            validation = SentencePairs(split=held_out, indices=np.arange(len(held_out))).spread(
+                recipe.validation_examples
+            )
+        train = SentencePairs(split=prepared.splits["train"], indices=np.arange(len(prepared.splits["train"])))
+        whole = len(prepared.splits["test"])
+        if len(test) < whole:
+            notes.append(f"test: {len(test):,} of {whole:,} pairs, spread evenly")
+        if test.cut(recipe.length):
+            notes.append(f"{test.cut(recipe.length):,} test pairs are cut at {recipe.length:,} subwords")
+        counts = prepared.provenance.counts | {"validation": len(validation), "test": len(test)}
+        files = prepared.provenance.files | alignment_files(place, self.name, *self.corpus.languages)
+        provenance = replace(prepared.provenance, files=files, counts=counts, notes=tuple(notes))
+        return Dataset(train=train, validation=validation, test=test, provenance=provenance)
+
+    def _test(self, prepared: Prepared, subwords: Subwords, place: DataPlace) -> JudgedPairs:
+        split, written = prepared.splits["test"], prepared.splits["test.text"]
+        return JudgedPairs(
+            split=split,
+            indices=np.arange(len(split)),
+            sources=tuple(texts(written, 0)),
+            references=tuple(texts(written, 1)),
+            sets=self.tests(place),
+            language=self.corpus.target,
+            decode=subwords.decode,
+            pieces=subwords.pieces,
+            encode=subwords.encode,
+            aligned=tuple(self._aligned(subwords, place)),
+        )
+
+    def _aligned(self, subwords: Subwords, place: DataPlace) -> list[AlignedIds]:
+        found = []
+        for pair in aligned_pairs(place, *self.corpus.languages):
+            source, source_words = subwords.encode_words(pair.source)
+            target, target_words = subwords.encode_words(pair.target)
+            found.append(
+                AlignedIds(
+                    source=source,
+                    target=target,
+                    source_words=tuple(source_words),
+                    target_words=tuple(target_words),
+                    gold=pair.gold,
+                )
+            )
+        return found
+
+
+def _plain(pairs: SentencePairs) -> SentencePairs:
+    return SentencePairs(split=pairs.split, indices=pairs.indices)
+
+
+class EnglishGerman(ParallelTask):
+    """English to German of WMT 2014, tested on the 3,003 sentences of newstest2014."""
+
+    name = "wmt14-en-de"
+    corpus = EN_DE_2014
+    paper: ClassVar[str] = "Bojar et al. 2014, Findings of WMT; Vaswani et al. 2017, section 6.1"
+
+
+class EnglishFrench(ParallelTask):
+    """English to French of WMT 2014, tested on the 3,003 sentences of newstest2014."""
+
+    name = "wmt14-en-fr"
+    corpus = EN_FR_2014
+    paper: ClassVar[str] = "Bojar et al. 2014, Findings of WMT; Zhang et al. 2021, table 1"
+
+
+class RomanianEnglish(ParallelTask):
+    """Romanian to English of WMT 2016, tested on newstest2016."""
+
+    name = "wmt16-ro-en"
+    corpus = RO_EN_2016
+    paper: ClassVar[str] = "Bojar et al. 2016, Findings of WMT; Zhang et al. 2021, table 1"
+
+
+class ChineseEnglish(ParallelTask):
+    """Chinese to English of WMT 2018, tested on newstest2018."""
+
+    name = "wmt18-zh-en"
+    corpus = ZH_EN_2018
+    paper: ClassVar[str] = "Bojar et al. 2018, Findings of WMT; Zhang et al. 2021, table 1"
+
+
+class EnglishFinnish(ParallelTask):
+    """English to Finnish of WMT 2018, tested on newstest2018."""
+
+    name = "wmt18-en-fi"
+    corpus = EN_FI_2018
+    paper: ClassVar[str] = "Bojar et al. 2018, Findings of WMT; Zhang et al. 2021, table 1"
+
+
+class Parallel(ParallelTask):
+    """Translation learned from a folder of your own parallel text: SET.L1 and SET.L2, one of them called test."""
+
+    name = "parallel"
+
+    def __init__(
+        self,
+        *,
+        path: str = "",
+        source: str = "",
+        target: str = "",
+        pairs: int | None = None,
+        max_length: int | None = 128,
+        document: int = 1,
+        sets: str = "",
+        where: str = "encoder+decoder+cross",
+    ):
+        self.path = path
+        self.corpus = Corpus(source=source, target=target, tests=("test",))
+        super().__init__(pairs=pairs, max_length=max_length, document=document, sets=sets, where=where)
+
+    def sources(self, cut: Cut) -> tuple[Source, ...]:
+        return (self._folder(cut),)
+
+    def tests(self, place: DataPlace) -> tuple[str, ...]:
+        return self._folder(self.cut(TranslationRecipe())).tests(place)
+
+    def _folder(self, cut: Cut) -> Folder:
+        if not (self.path and self.corpus.source and self.corpus.target):
+            raise SelectionError("expected parallel[path=FOLDER,source=de,target=en], the folder under the data root")
+        return Folder(task=self.name, path=Path(self.path), corpus=self.corpus, cut=cut)

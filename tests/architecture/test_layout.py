@@ -1,0 +1,90 @@
+"""The house style, as far as a program can see it."""
+
+import ast
+import re
+import statistics
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import attnbench
+
+ROOT = Path(attnbench.__file__).parent
+FOLDERS = ("bench", "variants", "tasks", "dashboards")
+SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def length(path):
+    return path.read_text().count("\n")
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "results", "tests"])
+def test_every_folder_says_what_lives_in_it_in_a_page(folder):
+    text = (ROOT / folder / "README.md").read_text()
+    assert text.startswith("# ") and 5 <= text.count("\n") <= 60
+
+
+def test_files_are_short():
+    assert {relative(path): length(path) for path in SOURCES if length(path) > 300} == {}
+    assert statistics.median(length(path) for path in SOURCES if path.name != "__init__.py") <= 150
+
+
+def test_no_file_is_named_for_what_it_might_hold():
+    vague = re.compile(r"utils?|common|helpers?|manager|misc|base")
+    assert [relative(path) for path in SOURCES + TESTS if vague.fullmatch(path.stem)] == []
+
+
+def test_nothing_is_put_off_and_every_module_says_what_it_is():
+    word = "TO" + "DO"
+    for path in SOURCES + TESTS:
+        text = path.read_text()
+        assert word not in text and "FIX" + "ME" not in text, relative(path)
+        assert path in TESTS or ast.get_docstring(ast.parse(text)), relative(path)
+
+
+def test_text_is_never_split_at_more_than_line_feeds():
+    # str.splitlines also splits at characters that JSON lines and reviews hold inside a line
+    for path in SOURCES:
+        calls = [node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+        assert "splitlines" not in calls, relative(path)
+
+
+def test_nothing_of_the_package_stands_at_the_root_but_its_name():
+    assert {path.name for path in ROOT.glob("*.py")} <= {"__init__.py", "__main__.py"}
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    assert len(tree.body) == 2 and "__version__" in ast.unparse(tree.body[1])
+
+
+def test_test_files_lie_beside_their_subject_and_in_no_package():
+    # importlib imports by path, so two folders may each have a test_cache.py
+    assert [relative(path) for path in TESTS if path.name == "__init__.py" and "plugin" not in path.parts] == []
+    for folder in sorted({path.parent for path in TESTS if path.name.startswith("test_")}):
+        mirrored = folder.relative_to(ROOT / "tests")
+        assert (ROOT / mirrored).is_dir() or mirrored.parts[0] in ("architecture", "plugin"), relative(folder)
+
+
+def test_a_class_name_means_one_thing():
+    found = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(relative(path))
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_the_package_is_seen_by_static_readers_under_its_name():
+    assert (ROOT / ".typing" / "attnbench").resolve() == ROOT
+
+
+def test_the_pinned_versions_cover_what_is_required():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().split("\n") if "==" in line}
+    names = {re.match(r"[A-Za-z0-9_.-]+", requirement).group() for requirement in wanted}
+    assert names - pinned == set()

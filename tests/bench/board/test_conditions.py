@@ -1,0 +1,105 @@
+"""What a board says of the machine that its times come from."""
+
+import doctest
+
+import pytest
+import torch
+
+from attnbench.bench.board.length_board import board_for_lengths, sweeps
+from attnbench.bench.core.record import Measurement
+from attnbench.bench.measure import gpu as nvml
+from attnbench.bench.measure import roofline as calibration
+from attnbench.bench.measure import system_load as foreign
+from attnbench.bench.measure.gpu import Gpu, parse_query, read_gpu
+from attnbench.bench.measure.roofline import peaks
+from attnbench.bench.measure.system_load import Foreign, Watch
+from attnbench.bench.score.key import questions
+from attnbench.bench.store.table import frame_of
+
+TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
+GPU = Gpu(clock_mhz=1980.0, memory_clock_mhz=3201.0, celsius=41.0, watts=120.5, throttled=("power cap",), others=1)
+
+
+def test_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(nvml).failed == 0 and doctest.testmod(foreign).failed == 0
+
+
+def test_nvidia_smi_is_read() -> None:
+    assert (
+        parse_query(
+            "1980, 3201, 41, 120.50, 0x0000000000000004\n",
+            "77\n78\n",
+        )
+        == GPU
+    )
+    assert parse_query("1980, 3201, 41, [N/A], 0x0\n", "77\n").throttled == ()
+    assert parse_query("Failed to initialize NVML\n", "") is None
+
+
+def test_a_machine_without_a_gpu_has_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(nvml, "find_spec", lambda name: None)
+    assert read_gpu("GPU-0") is None
+
+
+def test_only_what_disturbs_is_noted() -> None:
+    assert Foreign(cores=0.1).note == ""
+    assert Foreign(cores=1.5).note.startswith("other processes used 1.50 cores")
+    assert Foreign(gpu=GPU, throttled=("power cap",)).note == (
+        "other processes on the GPU: 1; the GPU was throttled by power cap"
+    )
+
+
+def test_our_own_work_is_not_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"busy": 100.0, "own": 10.0, "wall": 0.0}
+    monkeypatch.setattr(foreign, "_busy_seconds", lambda: now["busy"])
+    monkeypatch.setattr(foreign.time, "process_time", lambda: now["own"])
+    monkeypatch.setattr(foreign.time, "perf_counter", lambda: now["wall"])
+    watch = Watch(torch.device("cpu"))
+    # of 3 busy seconds within 2 of the clock, 2 were ours
+    now.update(busy=103.0, own=12.0, wall=2.0)
+    assert watch.seen().cores == pytest.approx(0.5)
+
+
+def test_the_best_peaks_of_a_machine_are_kept_and_a_broken_cache_is_done_without(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(calibration, "SECONDS", 0.02)
+    first = peaks(torch.device("cpu"), torch.float32, "box", tmp_path)
+    assert first.flops_per_second > 1e8 and first.bytes_per_second > 1e7
+    (file,) = (tmp_path / "calibration").glob("*.json")
+    file.write_text('{"flops_per_second": 1e30, "bytes_per_second": 1.0}')
+    kept = peaks(torch.device("cpu"), torch.float32, "box", tmp_path)
+    assert kept.flops_per_second == 1e30 and kept.bytes_per_second > 1e7
+    file.write_text("{")
+    assert peaks(torch.device("cpu"), torch.float32, "box", tmp_path).flops_per_second < 1e30
+
+
+def board(bench, null=None, **more):
+    b = bench(task="sweep")
+    for length in (256, 512):
+        b.task = f"sweep[length={length}]"
+        extra = [Measurement.of(name, value, **where) for name, (value, where) in more.get(str(length), {}).items()]
+        b.time("softmax", TIMES, TIMES, null, setting={"length": length}, block=f"b{length}", more=extra)
+    frame = frame_of(b.records)
+    (found,) = sweeps(frame, questions(frame))
+    return {(f.topic, f.warning): f.text for f in board_for_lengths(frame, found).footnotes if f.warning}
+
+
+def test_a_quiet_machine_gives_no_warning(bench) -> None:
+    quiet = {"canary_seconds": (1.0, {"drift": 0.02}), "host_bound": (0.0, {})}
+    assert board(bench, **{"256": quiet, "512": quiet}) == {}
+
+
+def test_a_board_says_when_its_own_null_control_separates(bench) -> None:
+    slower = [1.3 * t for t in TIMES]
+    assert "separates from itself at length 256, 512" in board(bench, null=slower)["null control", True]
+
+
+def test_a_canary_that_moved_inside_a_block_or_between_blocks_is_told(bench) -> None:
+    inside = board(bench, **{"256": {"canary_seconds": (1.0, {"drift": 0.3})}})
+    assert "+30 %" in inside["canary", True] and "256" in inside["canary", True]
+    between = board(bench, **{"256": {"canary_seconds": (1.0, {})}, "512": {"canary_seconds": (2.0, {})}})
+    assert "67 % at 256, 133 % at 512" in between["canary", True]
+
+
+def test_launching_that_takes_as_long_as_the_work_is_told(bench) -> None:
+    assert "length 256 launching" in board(bench, **{"256": {"host_bound": (0.9, {})}})["host bound", True]

@@ -1,0 +1,117 @@
+"""Cost over lengths: means, caps, crossovers."""
+
+import doctest
+import math
+
+import pytest
+
+from attnbench.bench.board import length_board as lengthboard
+from attnbench.bench.board.length_board import board_for_lengths, crossover, modes_of, sweeps
+from attnbench.bench.core.record import Outcome
+from attnbench.bench.score.key import questions
+from attnbench.bench.stats.intervals import Estimate, Noise
+from attnbench.bench.store.table import frame_of
+
+TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
+
+
+def at(value: float, error: float = 0.01) -> Estimate:
+    return Estimate(value, (Noise(error, 4),))
+
+
+def sweep(bench: object, costs: dict[str, dict[int, float | None]]) -> object:
+    b = bench(task="sweep")
+    lengths = sorted({length for by_length in costs.values() for length in by_length})
+    for length in lengths:
+        b.task = f"sweep[input=iid,length={length}]"
+        setting = {"setting": {"length": length}, "block": f"b{length}"}
+        b.time("softmax", TIMES, TIMES, **setting)
+        for name, by_length in costs.items():
+            if length in by_length:
+                factor = by_length[length]
+                if factor is None:
+                    b.add(b.cell(name, lane="time"), outcome=Outcome.OUT_OF_MEMORY, **setting)
+                else:
+                    noisy = [factor * t * (1 + 0.01 * (-1) ** i) for i, t in enumerate(TIMES)]
+                    b.time(name, noisy, TIMES, **setting)
+    return b
+
+
+def board(b: object) -> object:
+    frame = frame_of(b.records)
+    (found,) = sweeps(frame, questions(frame))
+    return board_for_lengths(frame, found)
+
+
+def row(found: object, name: str) -> dict[str, object]:
+    it = next(r for r in (*found.ranked, *found.unranked) if r.name == name)
+    return {c.name: e for c, e in zip(found.columns, it.entries, strict=True)} | {"row": it}
+
+
+def test_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(lengthboard).failed == 0
+
+
+def test_the_mean_is_geometric(bench) -> None:
+    found = board(sweep(bench, {"linear": {256: 2.0, 1024: 0.5}}))
+    assert row(found, "linear")["mean"].value == pytest.approx(1.0, rel=1e-2)
+    assert row(found, "linear")["at_256"].value == pytest.approx(2.0, rel=1e-2)
+    assert [r.name for r in found.ranked] == ["linear", "softmax"] and found.ranked[0].place == "1–2"
+
+
+def test_lengths_of_one_sweep_meet_and_others_do_not(bench) -> None:
+    b = sweep(bench, {"linear": {256: 2.0, 1024: 0.5}})
+    b.task = "other[length=256]"
+    b.time("softmax", TIMES, TIMES, setting={"length": 256})
+    frame = frame_of(b.records)
+    assert [(s.name, list(s.questions)) for s in sweeps(frame, questions(frame))] == [
+        ("sweep[input=iid], preset quick", [256, 1024])
+    ]
+
+
+def test_running_out_of_memory_counts_as_the_cap_and_never_helps(bench) -> None:
+    slow = board(sweep(bench, {"big": {256: 2.0, 1024: 40.0}}))
+    dead = board(sweep(bench, {"big": {256: 2.0, 1024: None}}))
+    assert row(dead, "big")["mean"].value == pytest.approx(math.sqrt(2 * 64), rel=1e-2)
+    assert row(dead, "big")["mean"].value > row(slow, "big")["mean"].value
+    assert row(dead, "big")["at_1024"].text == "out of memory" and row(dead, "big")["row"].place == "2"
+
+
+def test_a_length_that_was_skipped_costs_the_rank(bench) -> None:
+    found = board(sweep(bench, {"lazy": {256: 0.5}, "linear": {256: 2.0, 1024: 0.5}}))
+    assert row(found, "lazy")["row"].reason == "not measured at 1,024"
+    assert row(found, "lazy")["mean"].text == ""
+
+
+@pytest.mark.parametrize(
+    ("costs", "length", "text"),
+    [
+        ({256: at(1.0), 512: at(-1.0), 1024: at(-2.0)}, 512, "from 512 on (about 362)"),
+        ({256: at(-1.0), 512: at(-1.0)}, 256, "from 256 on, or sooner"),
+        ({256: at(-1.0), 512: at(1.0)}, None, "not up to 512"),
+        ({256: at(-1.0), 512: at(1.0), 1024: at(-1.0)}, 1024, "from 1,024 on (about 724)"),
+        ({256: at(1.0), 512: at(-0.02, 0.1)}, None, "not up to 512"),
+        ({256: at(-1.0), 512: None}, None, "not up to 512"),
+    ],
+)
+def test_crossover_holds_at_every_larger_length(
+    costs: dict[int, Estimate | None], length: int | None, text: str
+) -> None:
+    found = crossover(costs)
+    assert (found.length, found.text) == (length, text)
+
+
+def test_crossover_must_clear_the_noise_floor() -> None:
+    assert crossover({256: at(1.0), 512: at(-0.05)}, floor=0.1).length is None
+
+
+def test_one_length_makes_a_board_of_cost_alone(bench) -> None:
+    b = sweep(bench, {"linear": {256: 2.0}, "fast": {256: 0.5}})
+    frame = frame_of(b.records)
+    (found,) = sweeps(frame, questions(frame), least=1)
+    one = board_for_lengths(frame, found)
+    work = ["peak_ratio", "density", "block_sparsity", "dividend", "peak_share"]
+    assert [c.name for c in one.columns] == ["at_256", *work]
+    assert one.title.endswith("a training step at length 256")
+    assert [(r.name, r.place) for r in one.ranked] == [("fast", "1"), ("softmax", "2"), ("linear", "3")]
+    assert modes_of(frame, found) == ["step"]

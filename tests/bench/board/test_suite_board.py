@@ -1,0 +1,82 @@
+"""A suite: cells first, then an average that only full coverage earns."""
+
+import numpy as np
+import pytest
+
+from attnbench.bench.board.suite_board import board_for_suite
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.record import Measurement
+from attnbench.bench.score.key import Filter, questions
+from attnbench.bench.store.table import frame_of
+
+
+def right(share: float) -> np.ndarray:
+    return (np.arange(2000) < 2000 * share).astype(np.uint8)
+
+
+def filled(bench: object, scores: dict[str, dict[str, float]]) -> object:
+    b = bench()
+    for task, by_variant in scores.items():
+        b.task = task
+        for variant, share in by_variant.items():
+            b.train(variant, [], correct=[right(share)] * 3)
+    return b
+
+
+def board(b: object, **options: object) -> object:
+    frame = frame_of(b.records)
+    return board_for_suite(frame, "lra", questions(frame), predictions=b.predictions, **options)
+
+
+def entry(found: object, name: str, column: str) -> object:
+    row = next(r for r in (*found.ranked, *found.unranked) if r.name == name)
+    return row.entries[[c.name for c in found.columns].index(column)]
+
+
+def test_the_average_is_that_of_the_cells_beside_it(bench) -> None:
+    found = board(filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "b": {"softmax": 0.4, "rela": 0.36}}))
+    assert [entry(found, "rela", c).value for c in ("a", "b", "average")] == pytest.approx([70, 36, 53])
+    gap = entry(found, "rela", "gap")
+    # +10 and -4: mean +3; the half-widths of both, halved, are added in quadrature
+    half = 196 * (0.1 * 0.9 / 1999 + 0.04 * 0.96 / 1999) ** 0.5 / 2
+    assert (gap.value, gap.high) == pytest.approx((3.0, 3.0 + half), rel=1e-3)
+    assert [r.name for r in found.ranked] == ["rela", "softmax"]
+
+
+def test_leaving_out_the_worst_task_costs_the_rank(bench) -> None:
+    scores = {"a": {"softmax": 0.6, "rela": 0.7, "lazy": 0.9}, "b": {"softmax": 0.4, "rela": 0.36}}
+    found = board(filled(bench, scores))
+    (lazy,) = found.unranked
+    assert (lazy.name, lazy.reason) == ("lazy", "b: not run")
+    assert entry(found, "lazy", "average").value is None and entry(found, "lazy", "coverage").text == "1 of 2"
+    assert entry(found, "lazy", "a").value == pytest.approx(90)
+
+
+def test_a_task_of_the_suite_that_nobody_ran_leaves_nobody_ranked(bench) -> None:
+    found = board(filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}}), wanted=("a", "c"))
+    assert found.ranked == () and {r.reason for r in found.unranked} == {"c: not run"}
+
+
+def test_presets_are_not_averaged(bench) -> None:
+    b = filled(bench, {"a": {"softmax": 0.6}})
+    b.preset = "base"
+    b.task = "b"
+    b.train("softmax", [0.5] * 3)
+    with pytest.raises(SelectionError, match="differ in preset; choose one"):
+        board(b)
+    frame = frame_of(b.records)
+    assert board_for_suite(frame, "lra", questions(frame, Filter(preset="base"))).columns[0].name == "b"
+
+
+def test_the_best_trivial_predictor_of_each_task_stands_below(bench) -> None:
+    b = filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "c": {"softmax": 0.4, "rela": 0.36}})
+    for task, name, share in (("a", "majority", 0.5), ("a", "bag-of-bytes", 0.65), ("c", "majority", 0.1)):
+        b.task = task
+        tested = Measurement.of("accuracy", share, split="test", examples=2000)
+        b.add(b.cell(name, lane="baseline"), [tested])
+    found = board(b)
+    (row,) = found.baselines
+    assert [e.value for e in row.entries[:3]] == pytest.approx([65, 10, 37.5])
+    assert row.entries[-1].text == "2 of 2"
+    assert any("a bag-of-bytes, c majority" in note.text for note in found.footnotes)
+    assert [r.name for r in found.ranked] == ["rela", "softmax"]

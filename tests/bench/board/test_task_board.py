@@ -1,0 +1,319 @@
+"""The board of one task: who is ranked, who is not and why, and what stands beside."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attnbench.bench.board.board import Board, Entry, Row
+from attnbench.bench.board.task_board import board_for_task
+from attnbench.bench.core.record import Measurement, Outcome
+from attnbench.bench.score.key import questions
+from attnbench.bench.store.table import frame_of
+
+REFERENCE_TIMES = [1.0, 1.1, 0.9, 1.05, 0.95]
+
+
+def board(b: object, at: int = 0, **options: object) -> Board:
+    frame = frame_of(b.records)
+    return board_for_task(frame, questions(frame)[at], predictions=b.predictions, **options)
+
+
+def row(found: Board, name: str) -> Row:
+    return next(r for r in (*found.ranked, *found.unranked, *found.baselines) if r.name == name)
+
+
+def entry(found: Board, name: str, column: str) -> Entry:
+    return row(found, name).entries[[c.name for c in found.columns].index(column)]
+
+
+def notes(found: Board, topic: str) -> str:
+    return " ".join(f.text for f in found.footnotes if f.topic == topic)
+
+
+def flips(share: float, count: int = 2000) -> np.ndarray:
+    """`share` of the examples right: the first ones."""
+    return (np.arange(count) < share * count).astype(np.uint8)
+
+
+def three(bench: object) -> object:
+    b = bench()
+    for name, shares in (("softmax", (0.6, 0.6, 0.6)), ("rela", (0.599, 0.604, 0.609)), ("entmax15", (0.75,) * 3)):
+        b.train(name, [], correct=[flips(share) for share in shares])
+    return b
+
+
+def test_ranks_are_intervals_with_ties(bench) -> None:
+    found = board(three(bench))
+    assert [(r.name, r.place, r.group) for r in found.ranked] == [
+        ("entmax15", "1", 1),
+        ("rela", "2–3", 2),
+        ("softmax", "2–3", 2),
+    ]
+    assert found.unranked == ()
+
+
+def test_quality_is_points_against_the_reference_with_a_verdict(bench) -> None:
+    found = board(three(bench))
+    gap = entry(found, "rela", "gap")
+    # by seed −0.1, 0.4, 0.9: 0.4 ± 4.303 × 0.5 / √3, and the little that 20 of 2,000 examples add to that
+    assert gap.value == pytest.approx(0.4)
+    assert gap.high - gap.value == pytest.approx(4.303 * 0.5 / 3**0.5, rel=0.02)
+    assert [entry(found, name, "verdict").text for name in ("rela", "entmax15")] == ["within 1 point", "better"]
+    assert entry(found, "softmax", "gap").text == "reference"
+    assert "paired by example" in notes(found, "accuracy")
+
+
+def test_margin_decides_what_is_no_worse(bench) -> None:
+    b = bench()
+    b.train("softmax", [], correct=[flips(0.60)] * 3)
+    b.train("rela", [], correct=[flips(0.585)] * 3)
+    assert entry(board(b), "rela", "verdict").text == "undecided"
+    assert entry(board(b, margin=3.0), "rela", "verdict").text == "within 3 points"
+    assert entry(board(b, margin=0.5), "rela", "verdict").text == "worse by > 0.5 points"
+
+
+def test_predictions_that_do_not_bear_out_their_accuracy_are_not_paired(bench) -> None:
+    b = three(bench)
+    for name in b.artifacts:
+        b.artifacts[name] = 1 - b.artifacts[name]
+    assert "taken as independent" in notes(board(b), "accuracy")
+
+
+def test_fewer_than_three_seeds_get_no_rank(bench) -> None:
+    b = bench()
+    b.train("softmax", [0.6, 0.61])
+    b.train("rela", [0.7, 0.71])
+    found = board(b)
+    assert found.ranked == ()
+    assert {r.reason for r in found.unranked} == {"fewer than 3 seeds"}
+    gap = entry(found, "rela", "gap")
+    assert (gap.text, gap.low, entry(found, "rela", "verdict").text) == ("+10.0", None, "")
+
+
+def test_a_missing_seed_costs_the_rank(bench) -> None:
+    b = bench()
+    b.train("softmax", [0.6, 0.61, 0.62, 0.6])
+    b.train("rela", [0.7, 0.7, 0.7])
+    b.train("entmax15", [0.7] * 5)
+    found = board(b)
+    assert row(found, "rela").reason == "seed 3 of the reference is missing here; run it to be ranked"
+    # a fifth seed that the reference lacks is not used
+    assert entry(found, "entmax15", "seeds").value == 4 and row(found, "entmax15").place
+
+
+def test_failures_are_named(bench) -> None:
+    b = three(bench)
+    b.add(b.cell("sparsemax", 1), outcome=Outcome.INCORRECT, reason="causality: future leaks")
+    b.add(b.cell("topk", 0), outcome=Outcome.UNSUPPORTED, reason="it has no causal form", data=None, digest="")
+    found = board(b)
+    assert row(found, "sparsemax").reason == "incorrect at seed 1: causality: future leaks"
+    assert row(found, "topk").reason == "unsupported at seed 0: it has no causal form"
+
+
+def test_without_the_reference_nothing_is_ranked(bench) -> None:
+    b = bench()
+    b.train("rela", [0.6] * 3)
+    assert "no result of softmax, the reference" in row(board(b), "rela").reason
+
+
+def test_a_preset_that_only_proves_that_it_runs_is_never_ranked(bench) -> None:
+    b = bench(preset="smoke")
+    for name in ("softmax", "rela"):
+        b.train(name, [0.6] * 3, setting={"ranked": False})
+    found = board(b)
+    assert found.ranked == () and "never ranked" in found.unranked[0].reason
+
+
+def test_cost_is_a_ratio_of_the_same_rounds(bench) -> None:
+    b = three(bench)
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, peak=2**20)
+    b.time("rela", [0.5 * t for t in REFERENCE_TIMES], REFERENCE_TIMES, peak=2**22)
+    found = board(b)
+    assert entry(found, "rela", "step_time").text == "2.00× faster"
+    assert entry(found, "rela", "step_time").value == pytest.approx(0.5)
+    assert entry(found, "softmax", "step_time").text == "1.00 s a step"
+    assert entry(found, "rela", "memory").text == "4.00× more"
+    assert "5 rounds" in notes(found, "speed") and "Abacus 9, 2 of 2 cores" in notes(found, "speed")
+
+
+def test_differences_under_the_noise_floor_are_marked(bench) -> None:
+    b = three(bench)
+    null = [1.02 * t for t in REFERENCE_TIMES]
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, null)
+    b.time("rela", [1.01 * t for t in REFERENCE_TIMES], REFERENCE_TIMES, null)
+    b.time("entmax15", [1.5 * t for t in REFERENCE_TIMES], REFERENCE_TIMES, null)
+    found = board(b)
+    assert entry(found, "rela", "step_time").note == "≈"
+    assert entry(found, "entmax15", "step_time").note == ""
+
+
+def test_a_null_control_that_separates_is_a_warning(bench) -> None:
+    b = three(bench)
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, [1.02 * t for t in REFERENCE_TIMES])
+    (note,) = (f for f in board(b).footnotes if f.topic == "null control")
+    assert note.warning and "separates from itself" in note.text and "2.0 %" in note.text
+    noisy = three(bench)
+    noisy.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, list(reversed(REFERENCE_TIMES)))
+    (note,) = (f for f in board(noisy).footnotes if f.topic == "null control")
+    assert not note.warning
+
+
+def test_out_of_memory_counts_as_the_cap_and_unsupported_as_nothing(bench) -> None:
+    b = three(bench)
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES)
+    b.add(b.cell("rela", lane="time"), outcome=Outcome.OUT_OF_MEMORY)
+    b.add(b.cell("entmax15", lane="time"), outcome=Outcome.UNSUPPORTED, reason="no GPU")
+    found = board(b)
+    assert entry(found, "rela", "step_time") == Entry(
+        text="out of memory (counts as 64×)", brief="out of memory", value=64.0
+    )
+    assert entry(found, "entmax15", "step_time").value is None
+
+
+def test_times_that_cannot_be_are_not_used(bench) -> None:
+    b = three(bench)
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES)
+    b.time("rela", [0.0, 1.0, float("nan"), 1.0, 1.0], REFERENCE_TIMES)
+    assert entry(board(b), "rela", "step_time").text == "too few rounds"
+
+
+def test_speeds_of_two_machines_are_two_boards(bench) -> None:
+    b = three(bench)
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES)
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES)
+    b.records[-1] = replace(b.records[-1], machine=replace(b.records[-1].machine, id="box-2"))
+    frame = frame_of(b.records)
+    assert [q.machine for q in questions(frame)] == ["box-1", "box-2"]
+    assert [notes(board(b, at), "speed").count(f"machine box-{at + 1}") for at in (0, 1)] == [1, 1]
+
+
+def test_heavier_models_are_marked(bench) -> None:
+    b = three(bench)
+    b.train("wide", [0.6] * 3, more=[])
+    b.records[-3:] = [
+        replace(r, measurements=(*r.measurements[:2], Measurement.of("parameters", 111_000))) for r in b.records[-3:]
+    ]
+    found = board(b)
+    assert [entry(found, name, "parameters").note for name in ("rela", "wide")] == ["", "†"]
+    assert "10 % more parameters" in notes(found, "†")
+
+
+def test_what_attention_does_is_a_mean_over_seeds(bench) -> None:
+    b = bench()
+    blocks = [Measurement.of("block_sparsity", share, block=size) for size, share in ((16, 0.5), (64, 0.125))]
+    b.train("softmax", [0.6] * 3, more=[Measurement.of("sparsity", 0.25), *blocks])
+    found = board(b)
+    assert entry(found, "softmax", "sparsity").text == "25 %"
+    assert entry(found, "softmax", "block_sparsity").value == 0.125
+
+
+def test_the_speed_of_decoding_stands_beside_what_is_in_it(bench) -> None:
+    b = bench()
+    b.train("softmax", [0.6] * 3, more=[Measurement.of("decode_tokens_per_second", 2000.0)])
+    b.train("rela", [0.6] * 3, more=[Measurement.of("decode_tokens_per_second", 1000.0)])
+    found = board(b)
+    assert entry(found, "rela", "decoded_rate").value == 1000 and "0.50×" in entry(found, "rela", "decoded_rate").text
+    assert "load of the moment" in notes(found, "decoded/s") and "compiling of kernels" in notes(found, "decoded/s")
+    assert not notes(board(three(bench)), "decoded/s")
+
+
+def test_figures_of_one_kind_of_attention_are_not_shown_as_the_variants(bench) -> None:
+    b = bench()
+    names = ("sparsity", "null_rate", "head_diversity")
+    kinds = [Measurement.of(name, 0.25, attention="encoder") for name in names]
+    kinds.append(Measurement.of("block_sparsity", 0.25, attention="encoder", block=64))
+    b.train("softmax", [0.6] * 3, more=[*kinds, *(Measurement.of(name, 0.5) for name in names)])
+    # it has no weights of its own: what the encoder does is softmax's doing
+    b.train("linformer", [0.6] * 3, more=kinds)
+    found = board(b)
+    columns = ("sparsity", "null_rate", "diversity", "block_sparsity")
+    assert [entry(found, "linformer", name) for name in columns] == [Entry()] * 4
+    assert [entry(found, "softmax", name).value for name in columns] == [0.5, 0.5, 0.5, None]
+
+
+def test_trivial_baselines_stand_apart_with_their_binomial_interval(bench) -> None:
+    b = three(bench)
+    b.add(b.cell("majority", lane="baseline"), [Measurement.of("accuracy", 0.5, split="test", examples=1000)])
+    b.add(b.cell("bag-of-bytes", lane="baseline"), outcome=Outcome.CRASHED, reason="boom")
+    found = board(b)
+    assert [r.name for r in found.baselines] == ["bag-of-bytes", "majority"]
+    assert entry(found, "majority", "accuracy").text == "50.0 ± 3.1"
+    assert row(found, "bag-of-bytes").reason == "crashed: boom"
+
+
+def test_the_board_says_what_it_rests_on(bench) -> None:
+    b = bench(fidelity="surrogate")
+    b.train("softmax", [0.6] * 3, cell={"selection": "test"}, digest="p0-t1-v1")
+    b.train("softmax", [0.6] * 3, cell={"selection": "test"})
+    found = board(b)
+    assert "length 512" in notes(found, "preset") and "protocol 1" in notes(found, "preset")
+    assert any(f.warning and "surrogate" in f.text for f in found.footnotes)
+    assert "chosen on the test split" in notes(found, "selection")
+    assert notes(found, "not counted") == "3 older Records: a newer Record of the same cell on this machine"
+    assert "seeds 0, 1 and 2" in notes(found, "accuracy") and "1,000 test examples" in notes(found, "accuracy")
+
+
+def test_one_accuracy_per_seed_wherever_it_was_run(bench) -> None:
+    b = three(bench)
+    again = b.records[0]
+    b.add(again.cell, again.measurements, machine=replace(again.machine, id="box-2"), artifacts=again.artifacts)
+    assert entry(board(b), "softmax", "seeds").value == 3
+    assert "box-1 and box-2" not in notes(board(three(bench)), "machines")
+
+
+def test_an_accuracy_that_cannot_be_counts_as_missing(bench) -> None:
+    b = three(bench)
+    b.train("odd", [0.6, float("nan"), 1.7])
+    assert "seed 1, 2 of the reference" in row(board(b), "odd").reason
+
+
+def test_quality_after_equal_time_stands_beside_that_after_equal_steps(bench) -> None:
+    b = three(bench)
+    for record in b.records:
+        record.artifacts["curve"] = f"{record.cell.variant} {record.cell.seed}"
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES)
+    b.time("rela", [2 * t for t in REFERENCE_TIMES], REFERENCE_TIMES)
+
+    def curves(name: str) -> list[dict[str, float]]:
+        return [
+            {"step": step, "validation_accuracy": 0.5 + step / 1000, "validation_loss": 1.0} for step in (0, 50, 100)
+        ]
+
+    found = board(b, curves=curves)
+    # half of the steps: 55 % against 60 %
+    assert entry(found, "rela", "equal_time").value == pytest.approx(-5.0)
+    assert "mid-schedule" in notes(found, "at equal time")
+    assert entry(board(b), "rela", "equal_time").text == ""
+
+
+def test_quality_at_equal_decode_state_names_who_it_is_held_against(bench) -> None:
+    b = three(bench)
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, more=[Measurement.of("state_bytes", 2048.0, length=512)])
+    b.time("rela", REFERENCE_TIMES, REFERENCE_TIMES, more=[Measurement.of("state_bytes", 4096.0, length=512)])
+    found = board(b)
+    assert entry(found, "softmax", "state").text == "2 KiB" and entry(found, "softmax", "equal_state").text == ""
+    held = entry(found, "rela", "equal_state")
+    assert held.text.endswith("vs softmax") and held.value == entry(found, "rela", "gap").value
+    assert "decode state per sequence" in notes(found, "at equal state")
+
+
+def test_a_decode_state_that_no_json_can_hold_is_none(bench) -> None:
+    b = three(bench)
+    b.time("rela", REFERENCE_TIMES, REFERENCE_TIMES, more=[Measurement.of("state_bytes", float("inf"), length=512)])
+    assert entry(board(b), "rela", "state").value is None
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.55, ""), (0.6, "rela is not better than bag"), (0.8, "no variant is better than bag")],
+)
+def test_who_is_no_better_than_the_best_trivial_predictor_is_named(bench, share: float, expected: str) -> None:
+    b = bench()
+    for name, right in (("softmax", 0.7), ("rela", 0.6)):
+        b.train(name, [], correct=[flips(right)] * 3)
+    for name, value in (("majority", 0.5), ("bag", share)):
+        measured = Measurement.of("accuracy", value, split="test", examples=2000)
+        b.add(b.cell(name, lane="baseline"), [measured])
+    found = notes(board(b), "baseline")
+    assert found.startswith(expected) and bool(found) == bool(expected)

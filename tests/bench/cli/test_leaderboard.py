@@ -1,0 +1,215 @@
+"""`attnbench leaderboard`, from a results folder to text."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from attnbench.bench.board import cache as shelf
+from attnbench.bench.cli.answers import choose, compare
+from attnbench.bench.cli.leaderboard import leaderboard
+from attnbench.bench.cli.pages import dashboard
+from attnbench.bench.core.errors import SelectionError, StoreError
+from attnbench.bench.store import cache
+from attnbench.bench.store.store import Store
+
+
+@pytest.fixture
+def results(bench, tmp_path: Path) -> Path:
+    b = bench()
+    for name, share in (("softmax", 0.6), ("rela", 0.7)):
+        b.train(name, [], correct=[(np.arange(500) < share * 500).astype(np.uint8)] * 3)
+    store = Store(tmp_path)
+    for record in b.records:
+        file = tmp_path / "artifacts" / record.artifacts["predictions"]
+        file.parent.mkdir(exist_ok=True)
+        np.savez(file, correct=b.artifacts[file.name], predicted=b.artifacts[file.name])
+        store.append(record)
+    return tmp_path
+
+
+def run(*arguments: str, command: Callable[..., None] = leaderboard) -> str:
+    app = typer.Typer()
+    app.command()(command)
+    found = CliRunner().invoke(app, list(arguments))
+    if found.exception and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_shows_the_board_of_a_folder(results: Path) -> None:
+    shown = run("--results", str(results))
+    assert "rela" in shown and "+10.0" in shown
+
+
+@pytest.mark.parametrize(
+    ("form", "begin"), [("markdown", "## lra"), ("csv", "board,group"), ("json", "{"), ("latex", "\\begin{table}")]
+)
+def test_every_format_goes_to_the_terminal_or_a_file(form: str, begin: str, results: Path, tmp_path: Path) -> None:
+    assert run("--results", str(results), "--format", form).startswith(begin)
+    assert run("--results", str(results), "--format", form, "--out", str(tmp_path / "sub" / "board")) == ""
+    assert (tmp_path / "sub" / "board").read_text(encoding="utf-8").startswith(begin)
+
+
+def test_predictions_are_paired_by_example(results: Path) -> None:
+    board = json.loads(run("--results", str(results), "-f", "json"))["boards"][0]
+    gap = next(r for r in board["ranked"] if r["name"] == "rela")["entries"]["gap"]
+    assert gap["value"] == pytest.approx(10.0)
+    assert gap["high"] - gap["value"] == pytest.approx(196 * (0.1 * 0.9 / 499) ** 0.5, rel=1e-3)
+
+
+def test_missing_or_broken_predictions_are_told_and_cost_only_the_pairing(results: Path) -> None:
+    for file in (results / "artifacts").iterdir():
+        file.write_bytes(b"not a zip")
+    shown = run("--results", str(results))
+    assert "not all predictions are paired by example" in shown and "+10.0" in shown
+
+
+def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"no Records in .*attnbench run"):
+        run("--results", str(tmp_path / "nothing"))
+
+
+def test_a_filter_that_fits_nothing_says_what_there_is(results: Path) -> None:
+    with pytest.raises(SelectionError, match="there are Records of: quick"):
+        run("--results", str(results), "--preset", "slow")
+
+
+def test_a_file_that_cannot_be_written_is_one_message(results: Path) -> None:
+    (results / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="name another file with --out"):
+        run("--results", str(results), "-f", "csv", "--out", str(results / "file" / "board.csv"))
+
+
+def test_needs_no_torch(results: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from attnbench.bench.cli.leaderboard import leaderboard\n"
+        "assert not {'torch', 'pandas'} & set(sys.modules), 'imported for nothing'\n"
+        f"leaderboard(results=Path({str(results)!r}))\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_compare_speaks_in_sentences(results: Path) -> None:
+    shown = run("rela", "--results", str(results), command=compare)
+    assert shown.startswith("rela against softmax on lra-text, quick, official, validation\n")
+    assert "+10.0 points" in shown and "rela is right more often than softmax" in shown
+    (found,) = json.loads(run("rela", "softmax", "--results", str(results), "--json", command=compare))
+    assert found["points"]["value"] == pytest.approx(10.0) and len(found["records"]) == 6
+
+
+def test_compare_names_what_there_is(results: Path) -> None:
+    with pytest.raises(SelectionError, match="there are: rela, softmax"):
+        run("topk", "--results", str(results), command=compare)
+
+
+def test_a_suite_shows_what_it_lacks(results: Path) -> None:
+    board = json.loads(run("--results", str(results), "--suite", "lra", "-f", "json"))["boards"][0]
+    assert "lra-listops: not run" in board["unranked"][0]["reason"]
+    assert board["unranked"][0]["entries"]["lra-text"]["value"] == pytest.approx(70.0)
+
+
+def test_lengths_need_two_lengths(results: Path) -> None:
+    with pytest.raises(SelectionError, match="two lengths or more"):
+        run("--results", str(results), "--lengths")
+
+
+def test_choose_understands_lengths_and_sizes(results: Path) -> None:
+    with pytest.raises(SelectionError, match="a training step was not timed at length 16,000; nothing was timed"):
+        run("--results", str(results), "--length", "16k", "--memory", "40GB", command=choose)
+    with pytest.raises(SelectionError, match="a length such as"):
+        run("--results", str(results), "--length", "long", command=choose)
+    with pytest.raises(SelectionError, match="a size such as"):
+        run("--results", str(results), "--length", "1k", "--memory", "much", command=choose)
+
+
+def test_an_existing_folder_takes_one_file_a_board(results: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "boards"
+    folder.mkdir()
+    assert run("--results", str(results), "--format", "markdown", "--out", str(folder)) == ""
+    (file,) = folder.iterdir()
+    assert file.name == "lra-text-quick-official-validation-protocol-1.md"
+    assert file.read_text(encoding="utf-8").startswith("## lra-text, preset quick")
+
+
+COMMITTED = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize(("form", "suffix"), [("markdown", "md"), ("json", "json")])
+def test_committed_boards_are_what_the_committed_records_give(form: str, suffix: str, tmp_path: Path) -> None:
+    """To renew them: attnbench leaderboard --results results --format markdown --out results/boards, the same with
+    --suite lra, and both in json."""
+    kept = {path.name: path.read_text(encoding="utf-8") for path in (COMMITTED / "boards").glob(f"*.{suffix}")}
+    if not kept:
+        pytest.skip("no boards are committed")
+    for more in ((), ("--suite", "lra")):
+        run("--results", str(COMMITTED), "--format", form, "--out", str(tmp_path), *more)
+    made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    if form == "json":
+        # processors differ in the last bits of a logarithm, and in nothing else
+        assert {name: near(json.loads(text)) for name, text in made.items()} == {
+            name: json.loads(text) for name, text in kept.items()
+        }
+    else:
+        assert made == kept
+
+
+def near(values: object) -> object:
+    """The same, with every fraction equal to what is within a billionth of it."""
+    if isinstance(values, dict):
+        return {name: near(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [near(value) for value in values]
+    return pytest.approx(values, rel=1e-9, abs=1e-12) if isinstance(values, float) else values
+
+
+def test_what_was_only_timed_is_ranked_by_cost(results: Path, bench) -> None:
+    b = bench(task="sweep")
+    for name, factor in (("softmax", 1.0), ("linear", 0.5)):
+        b.time(name, [factor] * 5, [1.0] * 5)
+        Store(results).append(b.records[-1])
+    boards = json.loads(run("--results", str(results), "-f", "json"))["boards"]
+    assert [board["title"] for board in boards] == [
+        "lra-text, preset quick",
+        "sweep, preset quick: a training step at length 512",
+    ]
+    assert [row["name"] for row in boards[1]["ranked"]] == ["linear", "softmax"]
+
+
+def test_no_command_shows_what_was_before_a_change(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("altair", reason="the extra dashboard is not installed")
+    pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
+    pytest.importorskip("pyarrow", reason="the cache needs pyarrow")
+    monkeypatch.setattr(cache, "WORTH", 0)
+    monkeypatch.setattr(shelf, "WORTH", 1)
+    (file,) = (results / "records").glob("*.jsonl")
+    for path in (file, *(results / "artifacts").iterdir()):
+        os.utime(path, (1e9, 1e9))
+    folder, page = ["--results", str(results)], tmp_path / "site"
+
+    def shown() -> list[str]:
+        run(*folder, "--out", str(page), command=dashboard)
+        board = run(*folder, "--format", "csv")
+        return [board, (page / "index.html").read_text(encoding="utf-8"), run("rela", *folder, command=compare)]
+
+    before = shown()
+    assert shown() == before and {p.suffix for p in (results / "cache").iterdir()} == {".json", ".parquet"}
+    file.write_text("".join(line + "\n" for line in file.read_text().split("\n")[:-2]))
+    os.utime(file, (1e9, 1e9))
+    reason = "seed 2 of the reference is missing here"
+    assert [reason in text for text in before] == [False, False, False]
+    after = shown()
+    assert [reason in text for text in after[:2]] == [True, True] and after[2] != before[2]

@@ -1,0 +1,118 @@
+"""Records survive their JSON, and refuse what is not one."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.errors import StoreError
+from attnbench.bench.core.metrics import QUANTITIES
+from attnbench.bench.core.record import Machine, Measurement, Outcome, Provenance, Record
+from attnbench.bench.core.spec import Spec
+
+RECORD = Record(
+    cell=Cell(variant=Spec.of("entmax", alpha=1.5), task=Spec("lra-text"), preset=Spec("quick"), seed=2),
+    outcome=Outcome.OK,
+    measurements=(
+        Measurement.of("accuracy", 0.625, split="test"),
+        Measurement.of("accuracy", 0.75, split="validation"),
+        Measurement.of("step_seconds", 0.01, (0.01, 0.02)),
+    ),
+    machine=Machine(
+        id="m",
+        system="Linux",
+        processor="p",
+        cores=2,
+        threads=2,
+        memory_bytes=1,
+        accelerators=("a",),
+        versions={"torch": "2"},
+    ),
+    data=Provenance(source="s", fidelity="official", files={"f": "0" * 64}, counts={"test": 5}, notes=("n",)),
+    digest="a-b-c",
+    block="d",
+    setting={"length": 512},
+    artifacts={"curve": "0" * 24 + ".json"},
+    started="2025-01-01T00:00:00+00:00",
+    seconds=1.5,
+)
+
+
+def through_text(record):
+    return Record.from_json(json.loads(json.dumps(record.to_json(), allow_nan=False)))
+
+
+def test_a_record_survives_json_whole():
+    assert through_text(RECORD) == RECORD
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_failure_without_data_survives_json(outcome):
+    failed = replace(RECORD, outcome=outcome, reason="because", measurements=(), data=None)
+    assert through_text(failed) == failed
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=5))
+def test_every_float_survives_including_those_that_json_lacks(values):
+    measured = Measurement.of("loss", values[0], tuple(values))
+    (back,) = through_text(replace(RECORD, measurements=(measured,))).measurements
+    for ours, theirs in zip((back.value, *back.samples), (values[0], *values), strict=True):
+        assert ours == theirs or (math.isnan(ours) and math.isnan(theirs))
+
+
+def test_the_keys_of_a_line_are_those_documented():
+    documented = "key cell outcome reason measurements machine data digest started seconds schema artifacts"
+    assert set(documented.split()) | {"block", "setting", "implementation"} == RECORD.to_json().keys()
+    assert RECORD.to_json()["measurements"][0].keys() == {"name", "value", "unit", "samples", "where"}
+
+
+def test_first_finds_by_name_and_by_what_narrows_it():
+    assert RECORD.first("accuracy").value == 0.625
+    assert RECORD.first("accuracy", split="validation").value == 0.75
+    assert RECORD.first("accuracy", split="train") is None
+    assert RECORD.first("loss") is None
+
+
+def test_a_measurement_takes_the_unit_of_its_quantity():
+    assert Measurement.of("step_seconds", 1.0).unit == "seconds"
+    with pytest.raises(KeyError):
+        Measurement.of("speediness", 1.0)
+
+
+def test_every_quantity_says_its_unit_and_what_it_is():
+    for name, quantity in QUANTITIES.items():
+        assert quantity.better in ("higher", "lower", "") and quantity.description, name
+        for unit in ("seconds", "bytes"):
+            assert not name.endswith(f"_{unit}") or quantity.unit == unit, name
+
+
+def without(name):
+    return {key: value for key, value in RECORD.to_json().items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (RECORD.to_json() | {"schema": 2}, "expected schema 1, got 2"),
+        (without("schema"), "got None"),
+        (without("cell"), "KeyError"),
+        (without("machine"), "KeyError"),
+        (RECORD.to_json() | {"key": "f" * 16}, "does not match its cell"),
+        (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"seed": 3}}, "does not match its cell"),
+        (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"task": "a,b"}}, "expected one name"),
+        (RECORD.to_json() | {"outcome": "fine"}, "fine"),
+        (RECORD.to_json() | {"seconds": "1"}, "got '1'"),
+        (RECORD.to_json() | {"seconds": None}, "got None"),
+        (RECORD.to_json() | {"reason": ["x"]}, "expected str"),
+        (RECORD.to_json() | {"artifacts": {"curve": 1}}, "expected str, got 1"),
+        (RECORD.to_json() | {"measurements": 3}, "TypeError"),
+        (RECORD.to_json() | {"unheard": 1}, "unheard"),
+    ],
+)
+def test_what_is_no_record_is_refused_with_the_reason(line, message):
+    with pytest.raises(StoreError, match=message):
+        Record.from_json(line)

@@ -1,0 +1,192 @@
+"""Plugins by name: found without import, loaded on first use, and told apart from broken ones."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.registry import TASKS, VARIANTS, Registry, module_source, parameters
+from attnbench.bench.core.spec import Spec
+
+PLUGIN = '''
+from typing import Literal
+
+class Window:
+    """Sees a window.
+
+    More of it.
+    """
+
+    def __init__(self, shape, *, window: int = 64, scale: float = 1.0, mode: Literal["soft", "hard"] = "soft",
+                 flange: int | None = None, causal: bool = False, label: str = "x"):
+        self.given = dict(window=window, scale=scale, mode=mode, flange=flange, causal=causal, label=label)
+'''
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Puts a distribution of one module on the path: its metadata as pip writes it, its source beside it."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def distribution(name, module, source, *entries):
+        (tmp_path / f"{module}.py").write_text(source)
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        lines = "\n".join(f"{entry} = {module}:{target}" for entry, target in entries)
+        (folder / "entry_points.txt").write_text(f"[example.plugins]\n{lines}\n")
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return distribution
+
+
+def plugins():
+    return Registry("example.plugins", "gadget")
+
+
+def test_a_plugin_is_described_with_its_origin_before_it_is_imported(install):
+    install("stranger", "strange_window", PLUGIN, ("window", "Window"))
+    (entry,) = plugins().entries()
+    assert (entry.name, entry.target, entry.origin) == ("window", "strange_window:Window", "stranger 1.0")
+    assert plugins().describe("window") == "Sees a window."
+    assert "strange_window" not in sys.modules
+    assert plugins().load("window").__name__ == "Window"
+    assert "strange_window" in sys.modules
+
+
+@pytest.mark.parametrize(
+    "source", ["raise RuntimeError('no kernel')", "import no_such_thing", "def (", "import sys; sys.exit(3)", ""]
+)
+def test_a_broken_plugin_breaks_nothing_but_its_own_loading(install, source):
+    install("broken", "broken_module", source, ("broken", "Broken"))
+    install("stranger", "strange_window", PLUGIN, ("window", "Window"))
+    registry = plugins()
+    assert [entry.name for entry in registry.entries()] == ["broken", "window"]
+    assert registry.describe("broken") == ""
+    assert registry.load("window")
+    with pytest.raises(SelectionError, match=r"the gadget 'broken' of broken 1\.0 does not load: "):
+        registry.load("broken")
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(SelectionError, match=r"no variant named 'sofmax' \(did you mean 'softmax'"):
+        VARIANTS.load("sofmax")
+    with pytest.raises(SelectionError, match=r"no task named 'lra-txt' \(did you mean 'lra-text'"):
+        TASKS.load("lra-txt")
+
+
+def test_two_packages_with_one_name_are_both_named(install):
+    install("first", "first_module", PLUGIN, ("window", "Window"))
+    install("second", "second_module", PLUGIN, ("window", "Window"))
+    with pytest.raises(SelectionError) as raised:
+        plugins().entries()
+    message = str(raised.value)
+    assert all(part in message for part in ("'window'", "first 1.0", "second 1.0", "uninstall or rename one"))
+
+
+def test_one_package_that_is_found_twice_is_one(install, tmp_path, monkeypatch):
+    install("stranger", "strange_window", PLUGIN, ("window", "Window"))
+    copy = tmp_path / "again" / "stranger-1.0.dist-info"
+    copy.mkdir(parents=True)
+    for file in (tmp_path / "stranger-1.0.dist-info").iterdir():
+        (copy / file.name).write_text(file.read_text())
+    monkeypatch.syspath_prepend(copy.parent)
+    assert [entry.name for entry in plugins().entries()] == ["window"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "canonical"),
+    [
+        ("window", "window"),
+        ("window[window=64]", "window"),
+        ("window[scale=1]", "window"),
+        ("window[scale=2]", "window[scale=2.0]"),
+        ("window[mode=hard,flange=8]", "window[flange=8,mode=hard]"),
+        ("window[flange=none]", "window"),
+        ("window[label=3]", "window[label=3]"),
+        ("window[causal=true]", "window[causal=true]"),
+    ],
+)
+def test_a_spec_is_resolved_to_the_types_of_the_constructor_without_defaults(install, selection, canonical):
+    install("stranger", "strange_window", PLUGIN, ("window", "Window"))
+    assert str(plugins().resolve(Spec.parse(selection))) == canonical
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        (
+            "window[windw=3]",
+            r"no parameter 'windw' \(did you mean 'window'\?\); it has: window=64, scale=1.0, mode=soft",
+        ),
+        ("window[window=1.5]", "expected window to be int, got '1.5'"),
+        ("window[window=true]", "expected window to be int, got 'true'"),
+        ("window[scale=true]", "expected scale to be float, got 'true'"),
+        ("window[scale=much]", "expected scale to be float, got 'much'"),
+        ("window[mode=firm]", r"expected mode to be soft \| hard, got 'firm'"),
+        ("window[flange=a]", r"expected flange to be int \| none, got 'a'"),
+        ("window[causal=1]", "expected causal to be bool, got '1'"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_with_the_right_ones(install, selection, message):
+    install("stranger", "strange_window", PLUGIN, ("window", "Window"))
+    with pytest.raises(SelectionError, match=message):
+        plugins().resolve(Spec.parse(selection))
+
+
+def test_build_passes_what_the_spec_says(install):
+    install("stranger", "strange_window", PLUGIN, ("window", "Window"))
+    given = plugins().build(Spec.parse("window[window=8,scale=2]"), "shape").given
+    assert given == {"window": 8, "scale": 2.0, "mode": "soft", "flange": None, "causal": False, "label": "x"}
+
+
+def test_parameters_of_a_score_map_are_read_in_its_own_module(install):
+    source = """
+        from __future__ import annotations
+        from typing import Literal
+        from attnbench.variants.contract import score_map
+        Mode = Literal["soft", "hard"]
+
+        @score_map()
+        def odd(scores, allowed, *, mode: Mode = "soft"):
+            '''An odd map.'''
+            return scores
+    """
+    install("maps", "odd_map", textwrap.dedent(source), ("odd", "odd"))
+    (mode,) = parameters(plugins().load("odd")).values()
+    assert (mode.name, mode.kind_text(), mode.default) == ("mode", "soft | hard", "soft")
+    assert plugins().describe("odd") == "An odd map."
+
+
+def test_the_source_of_a_module_is_found_without_importing_its_package(install, tmp_path):
+    package = tmp_path / "closed"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError")
+    (package / "inner" / "__init__.py").write_text("raise RuntimeError")
+    (package / "inner" / "thing.py").write_text("")
+    install("unrelated", "unrelated_module", "")
+    assert module_source("closed.inner.thing") == package / "inner" / "thing.py"
+    assert module_source("closed.inner") == package / "inner" / "__init__.py"
+    assert module_source("closed.absent") is None
+    assert module_source("no_such_package.thing") is None
+
+
+def test_every_built_in_name_has_a_source_with_a_one_line_description():
+    for registry in (VARIANTS, TASKS):
+        lacking = [entry.name for entry in registry.entries() if not registry.describe(entry.name)]
+        assert lacking == []
+
+
+def test_names_and_descriptions_cost_no_torch():
+    script = """
+        import sys
+        from attnbench.bench.core.registry import TASKS, VARIANTS
+        for registry in (VARIANTS, TASKS):
+            for entry in registry.entries():
+                registry.describe(entry.name)
+        print(sorted({"torch", "numpy", "pandas"} & sys.modules.keys()))
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

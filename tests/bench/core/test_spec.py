@@ -1,0 +1,139 @@
+"""Names with parameters: text to value to canonical text."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.spec import Spec, parse_selection, parse_value, value_text
+
+
+def texts(selection):
+    return [str(spec) for spec in parse_selection(selection)]
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ("rela", ["rela"]),
+        (" rela , softmax ", ["rela", "softmax"]),
+        ("rela,rela", ["rela"]),
+        ("local[window=64]", ["local[window=64]"]),
+        ("local[ window = 64 ]", ["local[window=64]"]),
+        ("local[window=1k,block=2M]", ["local[block=2000000,window=1000]"]),
+        ("entmax[alpha=1.25,1.5,learned]", ["entmax[alpha=1.25]", "entmax[alpha=1.5]", "entmax[alpha=learned]"]),
+        ("x[n=256..2k]", ["x[n=256]", "x[n=512]", "x[n=1024]"]),
+        ("x[n=8..64,3]", ["x[n=8]", "x[n=16]", "x[n=32]", "x[n=64]", "x[n=3]"]),
+        ("x[b=1,2,a=3,4]", ["x[a=3,b=1]", "x[a=4,b=1]", "x[a=3,b=2]", "x[a=4,b=2]"]),
+        ("x[p=1,2],y", ["x[p=1]", "x[p=2]", "y"]),
+        ("x[b=2,a=1],x[a=1,b=2]", ["x[a=1,b=2]"]),
+        ("x[flag=TRUE,other=None]", ["x[flag=true,other=none]"]),
+    ],
+)
+def test_a_selection_names_these_specs(selection, expected):
+    assert texts(selection) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("64", 64),
+        ("-3", -3),
+        ("1k", 1000),
+        ("1.5k", 1500),
+        ("1.0", 1.0),
+        (".5", 0.5),
+        ("3e-3", 0.003),
+        ("1.2345k", 1234.5),
+        ("true", True),
+        ("none", None),
+        ("learned", "learned"),
+        ("1K", "1K"),
+        ("1e400", "1e400"),
+        ("9" * 5000, "9" * 5000),
+    ],
+)
+def test_values_have_these_types(text, value):
+    found = parse_value(text)
+    assert found == value and type(found) is type(value)
+
+
+def test_an_integer_and_a_float_of_one_size_are_told_apart_in_text():
+    assert str(Spec.of("x", a=1)) == "x[a=1]"
+    assert str(Spec.of("x", a=1.0)) == "x[a=1.0]"
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        ("", "expected a name"),
+        (" , ", "expected a name"),
+        ("a b", "letters, digits"),
+        ("[x=1]", "letters, digits"),
+        ("local[window=64", "unbalanced"),
+        ("local]window=64[", "unbalanced"),
+        ("local[[window=64]]", "unbalanced"),
+        ("local[window=64]x", "not closed at the end"),
+        ("local[]", "`parameter=value`"),
+        ("local[64]", "`parameter=value`"),
+        ("local[window=]", "`parameter=value`"),
+        ("local[window=1,]", "`parameter=value`"),
+        ("local[=1]", "a parameter name"),
+        ("local[window=1,window=2]", "given twice"),
+        ("local[window=9..3]", "a range such as"),
+        ("local[window=0..3]", "a range such as"),
+        ("local[window=a..b]", "a range such as"),
+        ("local[window=1.5..3]", "a range such as"),
+    ],
+)
+def test_a_wrong_selection_is_refused_with_what_was_expected(selection, message):
+    with pytest.raises(SelectionError, match=message.replace("[", r"\[")):
+        parse_selection(selection)
+
+
+def test_parse_takes_one_name_only():
+    with pytest.raises(SelectionError, match="expected one name, got 2"):
+        Spec.parse("local[window=1,2]")
+
+
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,8}", fullmatch=True)
+words = st.from_regex(r"[A-Za-z_/=+.:-][\w/=+.:-]{0,8}", fullmatch=True)
+strings = words.filter(lambda text: parse_value(text) == text and ".." not in text)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+specs = st.builds(
+    lambda name, values: Spec.of(name, **values),
+    names,
+    st.dictionaries(names, st.one_of(st.none(), st.booleans(), st.integers(-(10**12), 10**12), floats, strings)),
+)
+
+
+def parameters_with_types(spec):
+    return [(name, type(value), value) for name, value in spec.parameters]
+
+
+@given(specs)
+def test_the_text_of_a_spec_is_read_back_as_that_spec(spec):
+    back = Spec.parse(str(spec))
+    assert back == spec and parameters_with_types(back) == parameters_with_types(spec)
+
+
+@given(st.lists(specs, min_size=1, max_size=4))
+def test_a_list_of_texts_is_read_back_in_order_without_repeats(several):
+    assert parse_selection(",".join(map(str, several))) == list(dict.fromkeys(several))
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_to_a_fixed_point_or_refused(text):
+    try:
+        found = parse_selection(text)
+    except SelectionError:
+        return
+    assert parse_selection(",".join(map(str, found))) == found
+
+
+@given(floats)
+def test_a_float_keeps_every_bit(value):
+    back = parse_value(value_text(value))
+    assert isinstance(back, float) and back == value and math.copysign(1, back) == math.copysign(1, value)

@@ -1,0 +1,84 @@
+"""The gate is asked once for a shape, and again whenever what it hangs on has changed."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attnbench.bench.core.errors import Unsupported
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.gate import cache as passed
+from attnbench.bench.gate.build import Incorrect
+from attnbench.bench.gate.cache import remembering
+from attnbench.variants.contract import AttentionShape
+
+CPU = torch.device("cpu")
+SHAPE = AttentionShape(heads=2, head_dim=16, max_length=512, padding=False)
+
+
+@pytest.fixture
+def examined(monkeypatch):
+    """Shapes that the gate was asked about; `red`: what it answers."""
+    found = []
+
+    class Gate:
+        red = None
+
+        def __call__(self, spec, shape):
+            found.append(shape)
+            return self.red
+
+    gate = Gate()
+    monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", gate)
+    return found, gate
+
+
+def build(tmp_path, spec="linear", shape=SHAPE, machine="box"):
+    return remembering(tmp_path, machine)(Spec.parse(spec), CPU)(shape)
+
+
+def test_longer_shapes_and_new_processes_do_not_ask_again(tmp_path, examined):
+    for length in (512, 1024, 4096):
+        assert build(tmp_path, shape=replace(SHAPE, max_length=length)).shape.max_length == length
+    assert len(examined[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"spec": "softmax"}, {"shape": replace(SHAPE, causal=True)}, {"shape": replace(SHAPE, head_dim=32)},
+     {"machine": "other"}],
+)  # fmt: skip
+def test_anything_else_is_examined_itself(tmp_path, examined, change):
+    build(tmp_path)
+    build(tmp_path, **change)
+    assert len(examined[0]) == 2
+
+
+def test_a_file_that_changed_is_reason_to_ask_again(tmp_path, examined, monkeypatch):
+    build(tmp_path)
+    monkeypatch.setattr(passed, "_states", lambda folder: iter([("kernel.cpp", 1, 2)]))
+    build(tmp_path)
+    assert len(examined[0]) == 2
+
+
+def test_a_red_gate_is_asked_every_time(tmp_path, examined):
+    class Red:
+        property, detail, measured = "finite", "it is not", 1.0
+
+    examined[1].red = Red
+    for _ in range(2):
+        with pytest.raises(Incorrect, match="finite: it is not"):
+            build(tmp_path)
+    assert len(examined[0]) == 2
+
+
+def test_what_passed_must_still_support_the_shape(tmp_path, examined):
+    build(tmp_path, "linformer")
+    with pytest.raises(Unsupported):
+        build(tmp_path, "linformer", replace(SHAPE, causal=True))
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, examined):
+    (tmp_path / "passed").write_text("in the way")
+    assert build(tmp_path).shape == SHAPE and build(tmp_path).shape == SHAPE
+    assert len(examined[0]) == 2

@@ -1,0 +1,256 @@
+"""The gate on what should pass: built-in variants, many seeds, refusals with their reason; and `attnbench check`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import typer
+from torch import Tensor
+from torch.nn import functional as F
+from typer.testing import CliRunner
+
+from attnbench.bench.cli.check import check
+from attnbench.bench.core.errors import AttnbenchError, DeviceError, SelectionError
+from attnbench.bench.core.registry import VARIANTS
+from attnbench.bench.gate import PROPERTIES, Finding, examine, quick_gate
+from attnbench.bench.gate.distance import gap, row_error
+from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant
+
+SHAPE = AttentionShape(heads=2, head_dim=16, max_length=200)
+SETTINGS = [SHAPE, replace(SHAPE, causal=True), replace(SHAPE, cross=True)]
+
+
+def reds(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.held is False]
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in VARIANTS.entries()])
+def test_every_installed_variant_holds_what_it_promises(name: str) -> None:
+    findings = [finding for shape in SETTINGS for finding in examine(name, shape, thorough=False)]
+    assert reds(findings) == []
+    held = {finding.property for finding in findings if finding.held}
+    # a variant that nothing applies to has not been examined
+    assert {"finite", "deterministic", "batch independence", "gradient", "gradient reaches"} <= held
+
+
+@pytest.mark.parametrize("shape", SETTINGS, ids=["self", "causal", "cross"])
+@pytest.mark.parametrize("impl", ["sdpa", "eager"])
+def test_the_reference_holds_all_that_applies(impl: str, shape: AttentionShape) -> None:
+    findings = examine(f"softmax[impl={impl}]", shape)
+    assert reds(findings) == []
+    missing = {finding.property for finding in findings if finding.held is None}
+    assert missing == {"causal values", "parameters learn"} | (
+        {"queries differ from keys"} if shape.causal
+        else {"causal", "prefix consistency", "aligned at the last key", "decode", "decode state"}
+        | (set() if shape.cross else {"queries differ from keys"})
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["softmax", "entmax15", "local", "linear"])
+def test_half_precision_is_gated_in_its_own_tolerance(name: str, dtype: str) -> None:
+    assert quick_gate(name, replace(SHAPE, causal=True, dtype=dtype)) is None
+
+
+@pytest.mark.parametrize("name", ["softmax", "entmax", "topk", "rela", "routing"])
+def test_no_seed_of_ten_raises_a_false_alarm(name: str) -> None:
+    shape = replace(SHAPE, max_length=64, causal=True)
+    assert [quick_gate(name, shape, seed) for seed in range(10)] == [None] * 10
+
+
+def test_a_refused_shape_gives_the_reason_for_every_property() -> None:
+    findings = examine("linformer", replace(SHAPE, causal=True))
+    assert [finding.property for finding in findings] == [item.name for item in PROPERTIES]
+    assert {finding.verdict for finding in findings} == {"n.a."}
+    assert len({finding.detail for finding in findings}) == 1
+    assert "causal" in findings[0].detail
+    assert quick_gate("linformer", replace(SHAPE, causal=True)) is None
+
+
+def test_a_variant_that_refuses_few_positions_is_gated_at_more() -> None:
+    class Picky(ScoredVariant):
+        seen: ClassVar[list[int]] = []
+
+        def supports(self, shape: AttentionShape) -> str | None:
+            return f"{shape.max_length} positions are too few" if shape.max_length < 384 else None
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+            self.seen.append(key.shape[2])
+            return super().forward(query, key, value, mask) + torch.nan
+
+    finding = quick_gate(Picky, replace(SHAPE, max_length=4096))
+    assert finding is not None
+    assert finding.property == "finite"
+    assert max(Picky.seen) <= 384
+
+
+def test_nothing_longer_than_the_short_form_is_computed() -> None:
+    seen: list[int] = []
+
+    class Watched(ScoredVariant):
+        def __init__(self, shape: AttentionShape):
+            super().__init__(shape)
+            seen.append(shape.max_length)
+
+    assert quick_gate(Watched, replace(SHAPE, max_length=65536)) is None
+    assert max(seen) <= 96
+
+
+def test_the_gate_leaves_random_numbers_and_threads_as_they_were() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    threads = torch.get_num_threads()
+    with torch.no_grad():
+        assert quick_gate("softmax", SHAPE) is None
+        assert not torch.is_grad_enabled()
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == threads
+
+
+def test_gradients_are_tested_inside_inference_mode() -> None:
+    with torch.inference_mode():
+        assert {f.verdict for f in examine("softmax", SHAPE) if f.property.startswith("gradient")} == {"holds"}
+
+
+def test_a_kink_on_the_way_is_no_wrong_gradient() -> None:
+    class Hinged(ScoredVariant):
+        """A gate that starts exactly at the kink of a ReLU."""
+
+        def __init__(self, shape: AttentionShape):
+            super().__init__(shape)
+            self.gate = torch.nn.Parameter(torch.zeros(shape.head_dim))
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+            return super().forward(query, key, value, mask) * (1 + F.relu(self.gate)).to(value.dtype)
+
+    assert reds(examine(Hinged, SHAPE)) == []
+
+
+def test_an_unknown_name_is_an_error_and_no_finding() -> None:
+    with pytest.raises(SelectionError, match="softmax"):
+        examine("sofmax", SHAPE)
+
+
+def test_distances_are_relative_and_infinite_for_what_is_no_number() -> None:
+    expected = torch.tensor([[4.0, 0.0], [0.0, 2.0]])
+    assert gap(expected + torch.tensor([[0.0, 0.0], [1.0, 0.0]]), expected) == 0.25
+    assert gap(expected * torch.nan, expected) == torch.inf
+    assert gap(torch.zeros(2), torch.zeros(2)) == 0.0
+    assert gap(torch.ones(2), torch.zeros(2)) == torch.inf
+    with pytest.raises(ValueError, match="expected shape"):
+        gap(torch.zeros(2), torch.zeros(3))
+    assert row_error(expected, expected) == 0.0
+    assert row_error(expected * 1.1, expected) == pytest.approx(0.1, rel=0.15)
+
+
+class Leaky(ScoredVariant):
+    """Lets padded keys in."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return super().forward(query, key, value, replace(mask, keep=None))
+
+
+class Windowed(ScoredVariant):
+    def __init__(self, shape: AttentionShape, *, width: int = 3):
+        super().__init__(shape)
+        self.width = width
+
+
+class Broken(ScoredVariant):
+    def __init__(self, shape: AttentionShape):
+        raise KeyError("table")
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A stranger's package with three variants, beside the reference."""
+    module = types.ModuleType("strangers")
+    module.__dict__.update(Leaky=Leaky, Windowed=Windowed, Broken=Broken)
+    monkeypatch.setitem(sys.modules, "strangers", module)
+    targets = {
+        "softmax": "attnbench.variants.maps.softmax:Softmax",
+        "leaky": "strangers:Leaky",
+        "windowed": "strangers:Windowed",
+        "broken": "strangers:Broken",
+        "absent": "strangers_absent:Absent",
+    }
+    points = {name: EntryPoint(name, target, VARIANTS.group) for name, target in targets.items()}
+    monkeypatch.setitem(VARIANTS.__dict__, "_points", points)
+    monkeypatch.setattr(sys.modules[check.__module__], "LENGTH", 48)
+    yield
+
+
+def invoke(*arguments: str) -> Any:
+    app = typer.Typer()
+    app.command()(check)
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+
+
+def test_check_prints_a_table_and_succeeds_on_a_green_variant(plugins: None) -> None:
+    result = invoke("windowed[width=5]")
+    assert result.exit_code == 0, result.output
+    assert "windowed[width=5]: " in result.output
+    assert " 0 fail" in result.output
+    for item in PROPERTIES:
+        assert item.name in result.output
+
+
+def test_check_names_what_is_red_and_exits_with_one(plugins: None) -> None:
+    result = invoke("leaky")
+    assert result.exit_code == 1
+    summary = result.output.strip().split("\n")[-1]
+    assert "red: " in summary
+    assert "padding content" in summary
+    assert "padding length" in summary
+
+
+def test_check_all_goes_on_past_variants_that_do_not_load_or_build(plugins: None) -> None:
+    result = invoke("--all")
+    assert result.exit_code == 1
+    assert "absent: the variant 'absent'" in result.output
+    assert "broken: does not build: KeyError" in result.output
+    assert "softmax: " in result.output
+    assert "2 of 5 variants hold all that applies to them" in result.output
+
+
+def test_check_as_json_has_one_object_for_each_property_and_setting(plugins: None) -> None:
+    result = invoke("leaky", "--json")
+    assert result.exit_code == 1
+    rows = json.loads(result.output)
+    assert len(rows) == 6 * len(PROPERTIES)
+    assert {(r["causal"], r["cross"], r["padding"]) for r in rows} == {
+        (causal, cross, padding)
+        for causal, cross in ((False, False), (True, False), (False, True))
+        for padding in (True, False)
+    }
+    red = {row["property"] for row in rows if row["verdict"] == "fails"}
+    assert {"padding content", "padding length", "masked rows"} <= red
+    assert all(row["detail"] for row in rows if row["verdict"] == "n.a.")
+    # without padding it has no fault
+    assert not any(row["verdict"] == "fails" for row in rows if not row["padding"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), SelectionError),
+        (("softmax", "--all"), SelectionError),
+        (("leeky",), SelectionError),
+        (("windowed[size=5]",), SelectionError),
+        (("softmax", "--dtype", "int8"), SelectionError),
+        (("softmax", "--device", "abacus"), DeviceError),
+    ],
+)
+def test_check_tells_a_mistake_before_it_examines(
+    plugins: None, arguments: tuple[str, ...], error: type[AttnbenchError]
+) -> None:
+    assert isinstance(invoke(*arguments).exception, error)

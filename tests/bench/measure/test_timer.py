@@ -1,0 +1,134 @@
+"""Order, stopping and bookkeeping of interleaved rounds, with a stopwatch that reads what the test scripts."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from attnbench.bench.measure import timer as clock
+from attnbench.bench.measure.timer import LEAST_ROUNDS, interleave, ratio_half_width
+
+CPU = torch.device("cpu")
+
+
+class Script:
+    """Seconds by subject and round; time passes by them and by nothing else."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **seconds: list[float]):
+        self.now, self.calls = 0.0, []
+        self.readings = {name: itertools.cycle(values) for name, values in seconds.items()}
+        self.subjects = {name: (lambda name=name: self.calls.append(name)) for name in seconds}
+        monkeypatch.setattr(clock._HostStopwatch, "measure", self.measure)
+        monkeypatch.setattr(clock.time, "perf_counter", lambda: self.now)
+
+    def measure(self, work: object, repeats: int) -> tuple[float, float, float]:
+        work()  # type: ignore[operator]
+        seconds = next(self.readings[self.calls[-1]])
+        self.now += seconds
+        return seconds, seconds, seconds
+
+
+def test_all_are_warmed_up_first_and_every_second_round_is_a_reverse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = Script(monkeypatch, a=[1.0], b=[2.0], c=[3.0])
+    interleave(script.subjects, reference="a", device=CPU, budget_seconds=0.0)
+    assert "".join(script.calls[:6]) == "aabbcc"
+    rounds = ["".join(script.calls[at : at + 3]) for at in range(6, 6 + 3 * LEAST_ROUNDS, 3)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
+    assert rounds[1] == rounds[0][::-1] and rounds[3] == rounds[2][::-1]
+
+
+def test_nobody_keeps_the_same_neighbours() -> None:
+    orders = [clock._order(list("abcdef"), 2 * pair) for pair in range(60)]
+    after_a = {order[order.index("a") + 1] for order in orders if order[-1] != "a"}
+    assert after_a == set("bcdef")
+
+
+def test_a_round_times_everybody_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[1.0], b=[2.0], c=[3.0])
+    timing = interleave(script.subjects, reference="a", device=CPU, budget_seconds=0.0)
+    assert timing.rounds == LEAST_ROUNDS
+    assert timing.samples["b"].seconds == [2.0] * LEAST_ROUNDS
+
+
+def test_drift_that_hits_all_alike_leaves_the_ratio_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    drift = [1.0 + 0.1 * step for step in range(40)]
+    script = Script(monkeypatch, a=drift, b=[2 * d for d in drift])
+    timing = interleave(script.subjects, reference="a", device=CPU, budget_seconds=1e9, half_width=0.01)
+    assert (timing.stopped, timing.rounds) == ("narrow", 2 * LEAST_ROUNDS)
+
+
+def test_noise_goes_on_to_the_budget_and_no_sample_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[1.0], b=[1.0, 4.0, 1.0, 0.25, 100.0])
+    timing = interleave(script.subjects, reference="a", device=CPU, budget_seconds=500.0)
+    assert timing.stopped == "budget"
+    assert script.now >= 500.0
+    assert timing.samples["b"].seconds.count(100.0) == timing.rounds // 5
+
+
+def test_half_width_is_that_of_the_normal_approximation() -> None:
+    ours, reference = [1.1, 1.3, 0.9, 1.2], [1.0, 1.1, 1.0, 0.9]
+    logs = torch.tensor([math.log(a / b) for a, b in zip(ours, reference, strict=True)], dtype=torch.float64)
+    assert ratio_half_width(ours, reference) == pytest.approx(1.96 * float(logs.std()) / 2)
+
+
+def test_it_says_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[1.0], b=[1.0])
+    told: list[str] = []
+    interleave(script.subjects, reference="a", device=CPU, budget_seconds=0.0, before=told.append)
+    assert told[:6] == ["a", "a", "b", "b", "a", "b"]
+    assert len(told) == 4 + 2 * LEAST_ROUNDS
+
+
+def test_short_work_on_a_cpu_is_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = [0.0], []
+
+    def work() -> None:
+        calls.append(1)
+        now[0] += 1e-4
+
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    timing = interleave({"a": work}, reference="a", device=CPU, budget_seconds=0.0)
+    assert timing.samples["a"].repeats == 100
+    assert timing.samples["a"].seconds == pytest.approx([1e-4] * LEAST_ROUNDS)
+    assert len(calls) == 2 + 101 * LEAST_ROUNDS
+
+
+def test_what_must_be_prepared_is_prepared_before_each_sample_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[1.0])
+    script.subjects["a"]()
+    done: list[str] = []
+    interleave(
+        script.subjects, reference="a", device=CPU, budget_seconds=0.0,
+        prepare={"a": lambda: done.append("prepared")},
+    )  # fmt: skip
+    assert len(done) == 2 + LEAST_ROUNDS
+
+
+def test_the_canary_is_heard_once_a_round_and_tells_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[1.0], bird=[1.0, 1.0, 1.0, 1.5, 1.5, 1.5])
+    bird = script.subjects.pop("bird")
+    timing = interleave(
+        script.subjects, reference="a", device=CPU, budget_seconds=0.0, least_rounds=6, canary=bird
+    )  # fmt: skip
+    assert timing.canary == (1.0, 1.0, 1.0, 1.5, 1.5, 1.5)
+    assert timing.drift == pytest.approx(0.5)
+
+
+def test_rounds_end_even_where_work_takes_no_time_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, a=[0.001], b=[0.001, 0.01])
+    timing = interleave(script.subjects, reference="a", device=CPU, budget_seconds=1e9)
+    assert (timing.stopped, timing.rounds) == ("rounds", clock.MOST_ROUNDS)
+
+
+def test_a_sample_is_bound_by_the_host_where_launching_took_as_long() -> None:
+    samples = clock.Samples(seconds=[1.0, 1.0, 1.0, 1.0], launch_seconds=[0.1, 0.95, 1.2, 0.2])
+    assert samples.host_bound == 0.5
+    assert clock.Samples(seconds=[1.0]).host_bound == 0.0
+
+
+def test_the_canary_is_the_same_work_every_time() -> None:
+    work = clock.canary(CPU)
+    assert torch.equal(work(), clock.canary(CPU)())

@@ -1,0 +1,177 @@
+"""The model of language: causal with every variant, tied, and the same token by token as all at once."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from attnbench.bench.models.decoder import Decoder
+from attnbench.bench.models.generate import caches, sample
+from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe
+from attnbench.variants import build
+
+SHAPE = {"layers": 3, "width": 16, "heads": 2, "feed_forward": 32, "length": 24, "stride": 12}
+STEPWISE = [
+    "softmax", "rela", "entmax15", "additive-lm", "additive-lm[kernel_size=3]", "additive-lm[window=2]",
+    "local[query_block=4,flange=4]", "local[query_block=4,flange=4,relative=true]", "linear", "relative",
+]  # fmt: skip
+STRICT = [*STEPWISE, "routing[form=strict,clusters=2,window=4]", "local-routing[form=strict,clusters=2,window=4]"]
+
+
+def decoder(variant: str = "softmax", seed: int = 0, vocabulary: int = 257, **recipe: object) -> Decoder:
+    torch.manual_seed(7)
+    settings = LanguageRecipe(**SHAPE | recipe)  # type: ignore[arg-type]
+    model = Decoder(Language(vocabulary=vocabulary), settings, lambda shape: build(variant, shape), seed)
+    # larger than at the start, so that a leak would show
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def ids(*shape: int) -> torch.Tensor:
+    return torch.randint(1, 257, shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("variant", STRICT)
+def test_what_comes_later_changes_nothing_before(variant: str) -> None:
+    model, tokens = decoder(variant), ids(2, 24)
+    changed = tokens.clone()
+    changed[:, 13:] = ids(2, 11).flip(0)
+    with torch.no_grad():
+        first, second = model(tokens), model(changed)
+    torch.testing.assert_close(first[:, :13], second[:, :13], rtol=0, atol=1e-5)
+    assert (first[:, 13:] - second[:, 13:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("variant", ["routing", "local-routing"])
+def test_routing_as_published_passes_no_value_from_the_future(variant: str) -> None:
+    """Which keys are seen may depend on the future; the last position has none, and no gradient comes from ahead."""
+    model, tokens = decoder(variant), ids(1, 24)
+    x = model.embedding(tokens).detach().requires_grad_()
+    handle = model.embedding.register_forward_hook(lambda module, arguments, output: x)
+    model(tokens)[0, 11].sum().backward()
+    handle.remove()
+    assert x.grad is not None
+    assert x.grad[0, :12].abs().max() > 0 and x.grad[0, 12:].abs().max() == 0
+
+
+@pytest.mark.parametrize("variant", STEPWISE)
+def test_token_by_token_gives_what_the_whole_sequence_gives(variant: str) -> None:
+    model, tokens = decoder(variant), ids(2, 24)
+    assert caches(model)
+    state, found = model.begin(), []
+    with torch.no_grad():
+        for column in tokens.unbind(1):
+            logits, state = model.step(column, state)
+            found.append(logits)
+        torch.testing.assert_close(torch.stack(found, dim=1), model(tokens), rtol=1e-4, atol=1e-4)
+    assert state.seen == 24
+
+
+@pytest.mark.parametrize("variant", ["softmax", "additive-lm[kernel_size=3]", "local[query_block=4,flange=4]"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_sampling_with_a_cache_writes_the_same_text_also_beyond_the_context(variant: str, temperature: float) -> None:
+    model, prompt = decoder(variant), [70, 71, 72]
+    kept, read_again = (
+        list(sample(model, prompt, 60, temperature=temperature, seed=3, cached=cached)) for cached in (True, False)
+    )
+    assert kept == read_again and len(kept) == 60 and min(kept) >= 1 and max(kept) <= 256
+    if temperature:
+        assert kept != list(sample(model, prompt, 60, temperature=temperature, seed=4))
+
+
+def test_a_variant_that_selects_by_the_whole_context_is_read_anew() -> None:
+    model = decoder("local-routing")
+    assert not caches(model)
+    assert len(list(sample(model, [70], 30, temperature=1.0, cached=False))) == 30
+
+
+def test_the_output_is_the_embedding_and_padding_is_no_answer() -> None:
+    model, tokens = decoder(), ids(1, 5)
+    seen: list[torch.Tensor] = []
+    model.norm.register_forward_hook(lambda module, arguments, output: seen.append(output))
+    logits = model(tokens)
+    torch.testing.assert_close(logits, seen[0] @ model.embedding.weight[1:].T)
+    assert logits.shape == (1, 5, 256)
+    names = {name for name, _ in model.named_parameters() if not name.startswith("blocks.")}
+    assert names == {"embedding.weight", "positions", "norm.weight", "norm.bias"}
+
+
+def test_the_loss_is_that_of_the_counted_targets_and_smoothed_in_training_alone() -> None:
+    model, tokens = decoder(label_smoothing=0.1, vocabulary=9), ids(2, 1, 6) % 8 + 1
+    targets = ids(2, 6) % 8 + 1
+    targets[0, :4] = 0
+    logits = model(tokens[:, 0]).double()
+    chances = logits.softmax(-1).log()
+    rows, places = np.nonzero(targets.numpy())
+    plain = torch.stack([-chances[r, p, targets[r, p] - 1] for r, p in zip(rows, places, strict=True)])
+    even = torch.stack([-chances[r, p].mean() for r, p in zip(rows, places, strict=True)])
+    batch = (tokens, torch.full((2, 1), 6), targets)
+    assert model.loss(batch).item() == pytest.approx(plain.mean().item(), rel=1e-5)
+    model.train()
+    assert model.loss(batch).item() == pytest.approx((0.9 * plain + 0.1 * even).mean().item(), rel=1e-5)
+
+
+def test_variants_of_one_seed_share_their_start() -> None:
+    def start(variant: str, seed: int = 0) -> dict[str, torch.Tensor]:
+        settings = LanguageRecipe(**SHAPE)  # type: ignore[arg-type]
+        return dict(Decoder(Language(), settings, lambda shape: build(variant, shape), seed).named_parameters())
+
+    softmax, additive = start("softmax"), start("additive-lm[kernel_size=3]")
+    assert softmax.keys() < additive.keys()
+    for name, value in softmax.items():
+        assert torch.equal(value, additive[name]), name
+    assert not torch.equal(softmax["embedding.weight"], start("softmax", 1)["embedding.weight"])
+    # little is known at the start, so every byte is as likely as another
+    model = Decoder(Language(), LanguageRecipe(**SHAPE), lambda shape: build("softmax", shape), 0)  # type: ignore[arg-type]
+    entropy = F.cross_entropy(model(ids(4, 24)).flatten(0, 1), ids(4, 24).flatten() - 1)
+    assert entropy.item() == pytest.approx(np.log(256), abs=0.1)
+
+
+@pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned"])
+def test_positions_are_told_or_not(positions: str) -> None:
+    model = decoder(positions=positions, layers=1)
+    tokens = ids(1, 24)
+    swapped = tokens.clone()
+    swapped[:, [0, 1]] = tokens[:, [1, 0]]
+    with torch.no_grad():
+        gap = (model(tokens) - model(swapped))[0, -1].abs().max()
+    # one layer without positions sees a bag of what came before
+    assert (gap < 1e-5) == (positions == "none")
+
+
+OWN_POSITIONS = ["relative", "local[query_block=24,relative=true]", "local-routing[query_block=24]"]
+
+
+@pytest.mark.parametrize("variant", OWN_POSITIONS)
+def test_a_variant_with_positions_of_its_own_gets_no_table_and_still_tells_them(variant: str) -> None:
+    model = decoder(variant, layers=1)
+    assert model.positions is None
+    tokens = ids(1, 24)
+    swapped = tokens.clone()
+    swapped[:, [5, 9]] = tokens[:, [9, 5]]
+    with torch.no_grad():
+        gap = (model(tokens) - model(swapped))[0, -1].abs().max()
+    assert gap > 1e-4
+
+
+@pytest.mark.parametrize(
+    "variant", ["routing[relative=true]", "local[query_block=24]", "local-routing[relative=false]"]
+)
+def test_a_variant_that_cannot_tell_distances_keeps_the_table(variant: str) -> None:
+    table = decoder(variant).positions
+    assert table is not None and table.shape == (24, 16)
+
+
+def test_the_table_that_is_not_used_moves_no_other_number() -> None:
+    settings = LanguageRecipe(**SHAPE)  # type: ignore[arg-type]
+    softmax, relative = (
+        Decoder(Language(), settings, lambda shape, name=name: build(name, shape), 0)
+        for name in ("softmax", "relative")
+    )
+    own = dict(relative.named_parameters())
+    shared = {name: value for name, value in softmax.named_parameters() if name != "positions"}
+    assert shared.keys() < own.keys() and "positions" not in own
+    for name, value in shared.items():
+        assert torch.equal(value, own[name]), name

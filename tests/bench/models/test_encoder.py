@@ -1,0 +1,96 @@
+"""The shared model: same start for all variants, pooling over real tokens, towers, positions."""
+
+import pytest
+import torch
+
+from attnbench.bench.models.encoder import Encoder
+from attnbench.tasks.contract import Classification, Recipe
+from attnbench.variants import build
+
+PROBLEM = Classification(vocabulary=11, classes=3)
+
+
+def encoder(variant: str = "softmax", seed: int = 0, problem: Classification = PROBLEM, **recipe: object) -> Encoder:
+    settings = Recipe(**{"length": 12, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0} | recipe)
+    return Encoder(problem, settings, lambda shape: build(variant, shape), seed).eval()
+
+
+def ids(*shape: int) -> torch.Tensor:
+    return torch.randint(1, 11, shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_variants_of_one_seed_share_their_start() -> None:
+    softmax = dict(encoder("softmax").named_parameters())
+    general = dict(encoder("general").named_parameters())
+    assert softmax.keys() < general.keys()
+    for name, value in softmax.items():
+        assert torch.equal(value, general[name]), name
+    assert not torch.equal(softmax["embedding.weight"], dict(encoder(seed=1).named_parameters())["embedding.weight"])
+
+
+def test_extra_parameters_are_those_of_the_variants() -> None:
+    whole, extra = encoder("softmax").parameter_counts()
+    assert extra == 0
+    more, added = encoder("general").parameter_counts()
+    assert added > 0
+    assert more - whole == added
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+def test_padding_changes_no_logit(pooling: str, positions: str) -> None:
+    model = encoder(pooling=pooling, positions=positions)
+    tokens, lengths = ids(2, 1, 12), torch.tensor([[5], [12]])
+    tokens[0, 0, 5:] = 0
+    alone = model(tokens[:1, :, :5], lengths[:1])
+    together = model(tokens, lengths)
+    torch.testing.assert_close(together[:1], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_mean_pooling_divides_by_the_true_length() -> None:
+    model = encoder()
+    x = torch.randn(1, 6, 16)
+    keep = torch.tensor([[True, True, False, False, False, False]])
+    torch.testing.assert_close(model._pool(x, keep), x[:, :2].mean(1))
+
+
+def test_without_positions_order_means_nothing_and_with_them_it_does() -> None:
+    tokens, lengths = ids(1, 1, 12), torch.tensor([[12]])
+    reversed_tokens = tokens.flip(-1)
+    blind = encoder(positions="none")
+    torch.testing.assert_close(blind(tokens, lengths), blind(reversed_tokens, lengths))
+    for positions in ("learned", "sinusoidal"):
+        seeing = encoder(positions=positions)
+        assert (seeing(tokens, lengths) - seeing(reversed_tokens, lengths)).abs().max() > 1e-5
+
+
+def test_two_towers_share_weights_and_meet_as_four_features() -> None:
+    model = encoder(problem=Classification(vocabulary=11, classes=2, towers=2))
+    assert model.head[0].in_features == 4 * 16
+    tokens, lengths = ids(3, 2, 12), torch.full((3, 2), 12)
+    seen = []
+    model.head.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
+    assert model(tokens, lengths).shape == (3, 2)
+    first, second, product, difference = seen[0].chunk(4, dim=-1)
+    torch.testing.assert_close(product, first * second)
+    torch.testing.assert_close(difference, first - second)
+
+
+def test_sinusoidal_table_is_that_of_the_paper() -> None:
+    table = encoder(positions="sinusoidal").positions
+    position, pair = 7, 3
+    angle = position / 10_000 ** (2 * pair / 16)
+    assert table[position, 2 * pair].item() == pytest.approx(torch.tensor(angle).sin().item(), abs=1e-6)
+    assert table[position, 2 * pair + 1].item() == pytest.approx(torch.tensor(angle).cos().item(), abs=1e-6)
+
+
+def test_a_sublayer_that_a_variant_brings_moves_no_shared_number() -> None:
+    plain = dict(encoder("softmax").named_parameters())
+    brought = dict(encoder("additive-lm[kernel_size=3]", layers=3).named_parameters())
+    more = dict(encoder("softmax", layers=3).named_parameters())
+    assert any("before." in name for name in brought)
+    assert torch.equal(plain["embedding.weight"], brought["embedding.weight"])
+    for name, value in more.items():
+        assert torch.equal(value, brought[name]), name
+    whole, extra = encoder("additive-lm[kernel_size=3]", layers=3).parameter_counts()
+    assert whole - extra == encoder("softmax", layers=3).parameter_counts()[0]

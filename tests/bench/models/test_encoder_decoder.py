@@ -1,0 +1,246 @@
+"""The model that translates: one output whether at once or token by token, whatever is padded, whatever the variant."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from attnbench.bench.core.errors import Unsupported
+from attnbench.bench.core.registry import VARIANTS
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.models.beam_search import beam_search, reordered
+from attnbench.bench.models.decoding import caches, limits, start, stepper, translated, uncached
+from attnbench.bench.models.encoder_decoder import Transformer
+from attnbench.tasks.problems.translation import KINDS, Translation, TranslationRecipe
+
+TINY = TranslationRecipe(
+    layers=2, width=16, heads=2, feed_forward=32, vocabulary=24, length=40, dropout=0.0, attention_dropout=0.0
+)
+LENGTHS = [7, 3, 5]
+
+
+def build(spec):
+    def make(shape):
+        variant = VARIANTS.build(Spec.parse(spec), shape)
+        reason = variant.supports(shape)
+        if reason:
+            raise Unsupported(reason)
+        return variant
+
+    return make
+
+
+def model(spec="softmax", recipe=TINY, where=KINDS, seed=0):
+    made = Transformer(Translation(vocabulary=2**16, where=where), recipe, build(spec), seed)
+    return made.eval()
+
+
+def batch(lengths=LENGTHS, targets=6, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randint(4, 24, (len(lengths), 1, max(lengths)), generator=generator)
+    for row, length in enumerate(lengths):
+        source[row, :, length:] = 0
+    return source, torch.tensor(lengths)[:, None], torch.randint(4, 24, (len(lengths), targets), generator=generator)
+
+
+# every variant that decodes and can be in all three places, and some that can be in two
+EVERYWHERE = [
+    "softmax", "rela", "sparsemax", "entmax15", "entmax", "topk[k=2]", "relu-squared", "sigmoid", "scalable-softmax",
+    "dot", "general", "additive", "linear", "performer",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", EVERYWHERE)
+def test_decoding_with_a_cache_gives_the_logits_of_the_whole_sequence(spec):
+    translator = model(spec)
+    source, lengths, target = batch()
+    with torch.inference_mode():
+        memory = translator.encode(source, lengths)
+        inputs = torch.cat([torch.full((3, 1), 2), target[:, :-1]], dim=1)
+        whole = translator.decode(inputs, memory).log_softmax(-1)
+        assert caches(translator)
+        state, step = start(translator, memory), stepper(translator)
+        for place in range(inputs.shape[1]):
+            found, state = step(inputs[:, place], state)
+            wanted = whole[:, place].clone()
+            wanted[:, [0, 2]] = -torch.inf
+            torch.testing.assert_close(found, wanted.log_softmax(-1), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("spec", ["softmax", "rela", "linear", "additive-lm"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_beam_search_with_a_cache_gives_the_output_of_beam_search_without(spec, norm):
+    where = ("decoder",) if spec == "additive-lm" else KINDS
+    translator = model(spec, replace(TINY, norm=norm), where)
+    source, lengths, _ = batch()
+    with torch.inference_mode():
+        memory = translator.encode(source, lengths)
+        most = limits(translator, lengths).clamp(max=12)
+        for beam in (1, 4):
+            found = [
+                beam_search(stepper(translator), state, most, begin=2, end=3, beam=beam, alpha=0.6)
+                for state in (start(translator, memory), uncached(memory))
+            ]
+            for one, other in zip(*found, strict=True):
+                assert one.tokens == other.tokens
+                assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize(("spec", "cached"), [("relative", False), ("cosformer", False), ("rela", True)])
+def test_cross_attention_that_depends_on_the_place_of_a_query_is_computed_anew(spec, cached):
+    assert caches(model(spec, where=("cross",))) is cached
+    assert caches(model(spec, where=("encoder", "decoder")))
+
+
+@pytest.mark.parametrize("spec", ["relative", "local[flange=2,query_block=2]", "additive-lm"])
+def test_positions_and_windows_decode_with_a_cache_in_the_decoder(spec):
+    translator = model(spec, where=("decoder",))
+    source, lengths, target = batch(targets=9)
+    with torch.inference_mode():
+        memory = translator.encode(source, lengths)
+        assert caches(translator)
+        found = []
+        for state in (start(translator, memory), uncached(memory)):
+            step = stepper(translator)
+            for place in range(target.shape[1]):
+                logits, state = step(target[:, place], state)
+            found.append(logits)
+    torch.testing.assert_close(*found, atol=2e-5, rtol=1e-4)
+
+
+def test_a_variant_that_cannot_decode_is_computed_anew_for_each_token():
+    translator = model("reformer", where=("decoder",))
+    assert not caches(translator)
+    source, lengths, _ = batch()
+    with torch.inference_mode():
+        memory = translator.encode(source, lengths)
+        assert type(start(translator, memory)) is type(uncached(memory))
+
+
+@pytest.mark.parametrize("spec", ["softmax", "rela", "entmax15"])
+def test_a_sentence_is_translated_the_same_alone_and_beside_longer_ones(spec):
+    translator = model(spec)
+    source, lengths, _ = batch([4, 11, 2])
+    together = translated(translator, source, lengths)
+    for row, length in enumerate([4, 11, 2]):
+        alone = translated(translator, source[row : row + 1, :, :length], lengths[row : row + 1])
+        assert alone[0].tokens == together[row].tokens
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
+def test_padding_of_sources_and_targets_changes_no_loss(norm, positions):
+    translator = model("softmax", replace(TINY, norm=norm, positions=positions))
+    source, lengths, target = batch([5, 5, 5])
+    padded = torch.nn.functional.pad(source, (0, 6)), lengths, torch.nn.functional.pad(target, (0, 4))
+    plain = translator.loss((source, lengths, target))
+    torch.testing.assert_close(plain, translator.loss(padded))
+
+
+def test_no_output_sees_a_later_target():
+    translator = model()
+    source, lengths, target = batch()
+    other = target.clone()
+    other[:, 3] = 9
+    before, after = translator(source, lengths, target), translator(source, lengths, other)
+    torch.testing.assert_close(before[:, :4], after[:, :4], atol=0, rtol=0)
+    assert not torch.allclose(before[:, 4:], after[:, 4:])
+
+
+def test_the_loss_is_the_smoothed_cross_entropy_of_the_tokens_that_are_there():
+    translator = model(recipe=replace(TINY, label_smoothing=0.1))
+    source, lengths, target = batch()
+    target[1, 4:] = 0
+    chances = translator(source, lengths, target).log_softmax(-1)
+    real = target != 0
+    right = chances.gather(-1, target[..., None])[..., 0][real]
+    smoothed = -(0.9 * right + 0.1 * chances.mean(-1)[real]).mean()
+    torch.testing.assert_close(translator.loss((source, lengths, target)), -right.mean())
+    translator.train()
+    torch.testing.assert_close(translator.loss((source, lengths, target)), smoothed)
+
+
+def test_positions_are_those_of_vaswani_et_al_and_the_output_shares_the_embedding():
+    translator = model()
+    table = translator.positions
+    for position, pair in ((0, 0), (3, 2), (17, 7)):
+        angle = position / 10_000 ** (2 * pair / 16)
+        assert float(table[position, 2 * pair]) == pytest.approx(math.sin(angle), abs=1e-6)
+        assert float(table[position, 2 * pair + 1]) == pytest.approx(math.cos(angle), abs=1e-6)
+    assert [name for name, _ in translator.named_parameters() if "embedding" in name] == ["embedding.weight"]
+    x = torch.randn(1, 1, 16)
+    torch.testing.assert_close(translator.logits(x), translator.decoder_norm(x) @ translator.embedding.weight.T)
+
+
+def test_transformer_base_has_the_parameters_that_its_sizes_say():
+    recipe = TranslationRecipe(
+        layers=6, width=512, heads=8, feed_forward=2048, norm="post", vocabulary=1_000, length=64
+    )
+    square = 512 * 512 + 512
+    feed_forward = 512 * 2048 * 2 + 2048 + 512
+    layers = 6 * (4 * square + feed_forward + 2 * 1024) + 6 * (8 * square + feed_forward + 3 * 1024)
+    plain, rela = (model(spec, recipe).parameter_counts() for spec in ("softmax", "rela"))
+    assert plain == (layers + 1_000 * 512, 0)
+    # a scale and a gate for each of 18 attentions: the 0.03 M of ReLA's table
+    assert rela == (plain[0] + 18_432, 18_432)
+
+
+def test_where_puts_the_variant_in_some_attentions_and_softmax_in_the_others():
+    translator = model("rela", where=("cross",))
+    names = {kind: {type(variant).__name__ for variant in each} for kind, each in translator.kinds().items()}
+    assert names["cross"] == {"ReLA"} and names["encoder"] == names["decoder"] == {"Softmax"}
+    assert len(translator.variants) == 2
+
+
+def test_models_of_one_seed_share_all_that_the_variants_do_not_bring():
+    one, other = (dict(model(spec).named_parameters()) for spec in ("softmax", "rela"))
+    assert set(one) < set(other)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not torch.equal(one["embedding.weight"], dict(model(seed=1).named_parameters())["embedding.weight"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "where", "said"),
+    [
+        ("nystrom", KINDS, "decoder attention: it has no causal form"),
+        ("nystrom", ("cross",), "cross attention: queries and keys must be one sequence"),
+        ("additive-lm", ("cross",), "cross attention: "),
+    ],
+)
+def test_a_variant_that_cannot_be_used_somewhere_is_refused_with_the_place_and_the_reason(spec, where, said):
+    with pytest.raises(Unsupported, match=said):
+        model(spec, where=where)
+
+
+def test_the_model_learns_to_copy():
+    recipe = replace(TINY, width=32, layers=1, feed_forward=64)
+    translator = model("softmax", recipe).train()
+    optimiser = torch.optim.Adam(translator.parameters(), lr=5e-3)
+    generator = np.random.default_rng(0)
+
+    def examples(count):
+        words = torch.from_numpy(generator.integers(4, 24, (count, 4)))
+        ends = torch.full((count, 1), 3)
+        ids = torch.cat([words, ends], dim=1)
+        return ids[:, None], torch.full((count, 1), 5), ids
+
+    for _ in range(200):
+        loss = translator.loss(examples(16))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    translator.eval()
+    source, lengths, target = examples(50)
+    found = [hypothesis.tokens for hypothesis in translated(translator, source, lengths)]
+    right = [list(tokens) == row[:-1].tolist() for tokens, row in zip(found, target, strict=True)]
+    assert sum(right) >= 45
+
+
+def test_a_state_is_reordered_wherever_its_tensors_are():
+    rows = torch.tensor([2, 2, 0])
+    state = {"a": [torch.arange(3), (torch.arange(6).view(3, 2), 5)], "b": None}
+    found = reordered(state, rows)
+    assert found["a"][0].tolist() == [2, 2, 0]
+    assert found["a"][1][0].tolist() == [[4, 5], [4, 5], [0, 1]] and found["a"][1][1] == 5 and found["b"] is None

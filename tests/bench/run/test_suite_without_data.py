@@ -1,0 +1,51 @@
+"""A run of a suite when the data of one task cannot be had."""
+
+from pathlib import Path
+
+import pytest
+
+from attnbench.bench.core.errors import DataError
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.suite import Suite, load_suite
+from attnbench.bench.run.runner import Campaign, Request
+from attnbench.tasks.contract import DataPlace
+
+
+def campaign(place: DataPlace, results: Path, tasks: tuple[str, ...], name: str, notices: list[str]) -> Campaign:
+    suite = Suite(name=name, tasks=tuple(map(Spec, tasks)), variants=(Spec("softmax"),), preset=Spec("smoke"))
+    request = Request(suite=suite, results=results, device="cpu", data_dir=place.root, offline=True, threads=1)
+    return Campaign(request=request, notice=notices.append, progress=place.progress)
+
+
+@pytest.fixture
+def cache(place: DataPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(place.cache))
+
+
+def test_the_suite_names_all_five_tasks_that_anybody_trains() -> None:
+    names = [spec.name for spec in load_suite("lra").tasks]
+    assert sorted(names) == ["lra-image", "lra-listops", "lra-pathfinder", "lra-retrieval", "lra-text"]
+
+
+def test_the_others_run_and_what_is_missing_is_said(place: DataPlace, tmp_path: Path, cache: None) -> None:
+    notices: list[str] = []
+    run = campaign(place, tmp_path / "results", ("lra-listops", "lra-retrieval"), "lra", notices)
+    assert run.plan().steps and run.data[Spec("lra-retrieval")] is None, "a plan is made without any data"
+    run.prepare()
+    assert [task.name for task in run.tasks] == ["lra-listops"]
+    assert {step.cell.task.name for step in run.plan().steps} == {"lra-listops"}
+    [said] = [notice for notice in notices if "left out" in notice]
+    for part in ("lra-retrieval", "the other 1 of lra", str(place.root), "lra_release.gz", "the same command adds it"):
+        assert part in said
+
+
+def test_a_task_that_was_named_by_itself_is_never_left_out(place: DataPlace, tmp_path: Path, cache: None) -> None:
+    run = campaign(place, tmp_path / "results", ("lra-listops", "lra-retrieval"), "", [])
+    with pytest.raises(DataError, match=r"lra-retrieval has no data here"):
+        run.prepare()
+
+
+def test_a_suite_of_which_nothing_is_here_is_an_error(place: DataPlace, tmp_path: Path, cache: None) -> None:
+    run = campaign(place, tmp_path / "results", ("lra-retrieval", "lra-image"), "lra", [])
+    with pytest.raises(DataError, match="has no data here"):
+        run.prepare()

@@ -1,0 +1,178 @@
+"""Sweeps from the command line to the board: lengths, failures that are data, and the longest that fits."""
+
+import pytest
+import torch
+
+from attnbench.bench.board.length_board import boards_over_lengths
+from attnbench.bench.core.record import Outcome
+from attnbench.bench.core.spec import Spec, parse_selection
+from attnbench.bench.plan.suite import Suite
+from attnbench.bench.run.context import Desk
+from attnbench.bench.run.lanes import time as lane
+from attnbench.bench.run.runner import Campaign, Request
+from attnbench.bench.run.workloads import sweep_point as point_module
+from attnbench.bench.score.key import questions
+from attnbench.bench.store.store import Store
+from attnbench.bench.store.table import frame_of
+from attnbench.bench.store.validate import audit
+from attnbench.tasks.contract import DataPlace
+
+PRESET = "smoke[timing_seconds=0.1]"
+TASK = "sweep[heads=1,head_dim=16,mode=forward,length=64..256]"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    """Two threads are enough for all, and the gate has tests of its own."""
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape: None)
+    monkeypatch.setattr("attnbench.bench.measure.roofline.SECONDS", 0.01)
+
+
+@pytest.fixture
+def campaign(tmp_path, monkeypatch):
+    """Campaigns that run their blocks in this process, which is quicker than a child."""
+
+    def run_here(job, *, machine, keep, tell, timeout):
+        desk = Desk(
+            device=torch.device("cpu"), place=DataPlace(root=tmp_path, cache=tmp_path), store=Store(tmp_path),
+            digests=job.digests, block=job.block, send=lambda event: None,
+        )  # fmt: skip
+        desk.machine = machine
+        for record in lane.time_cells(desk, list(job.cells)):
+            keep(record)
+
+    monkeypatch.setattr("attnbench.bench.run.runner.execute", run_here)
+
+    def make(variants, task=TASK, **changes):
+        suite = Suite(name="", tasks=tuple(parse_selection(task)), variants=tuple(parse_selection(variants)),
+                      preset=Spec.parse(PRESET))  # fmt: skip
+        request = Request(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads(), **changes)
+        return Campaign(request=request, notice=lambda text: None, progress=lambda *x: None)
+
+    return make
+
+
+def run(campaign):
+    campaign.plan()
+    campaign.prepare()
+    kept = []
+    for block in campaign.plan().blocks:
+        campaign.run(block, kept.append, lambda event: None)
+    return {(str(r.cell.variant), int(r.cell.task.get("length", 1024))): r for r in kept}
+
+
+def test_a_sweep_measures_every_variant_at_every_length_and_is_then_done(campaign, tmp_path):
+    found = run(campaign("softmax,linear"))
+    assert set(found) == {(name, n) for name in ("softmax", "linear") for n in (64, 128, 256)}
+    for record in found.values():
+        assert record.outcome is Outcome.OK and record.data.fidelity == "synthetic" and record.implementation
+        own, reference, null = (record.first(f"{p}forward_seconds").samples for p in ("", "reference_", "null_"))
+        assert len(own) == len(reference) == len(null) >= 3
+        named = {m.name for m in record.measurements}
+        assert {"peak_bytes", "flops", "dense_flops", "arithmetic_intensity", "peak_share", "canary_seconds"} <= named
+        assert {"declared_density", "sparsity", "block_sparsity", "tokens_per_second", "state_bytes"} <= named
+    assert audit(tmp_path).errors == 0
+    softmax = found["softmax", 256]
+    assert softmax.first("flops").value == softmax.first("dense_flops").value == 4 * 256 * 256 * 16
+    assert run(campaign("softmax,linear")) == {}
+
+
+def test_after_a_failure_longer_lengths_are_skipped_with_its_reason_and_others_go_on(campaign, monkeypatch):
+    build = point_module.PointSetup._attention
+
+    def greedy(self, spec):
+        if spec.name == "linear" and self.point.length >= 128:
+            torch.empty(2**60, dtype=torch.uint8)
+        return build(self, spec)
+
+    monkeypatch.setattr(point_module.PointSetup, "_attention", greedy)
+    found = run(campaign("softmax,linear"))
+    assert [found["linear", n].outcome for n in (64, 128, 256)] == [
+        Outcome.OK, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY
+    ]  # fmt: skip
+    assert found["linear", 256].reason.startswith("skipped: out of memory at length 128")
+    assert found["softmax", 256].outcome is Outcome.OK
+    monkeypatch.setattr(point_module.PointSetup, "_attention", build)
+    assert run(campaign("softmax,linear")) == {}
+    again = run(campaign("softmax,linear", retry=True))
+    assert {key: r.outcome for key, r in again.items() if key[0] == "linear"} == {
+        ("linear", 128): Outcome.OK, ("linear", 256): Outcome.OK
+    }  # fmt: skip
+
+
+def test_a_sample_that_takes_longer_than_a_whole_point_is_a_timeout(campaign, monkeypatch):
+    monkeypatch.setattr(point_module, "LEAST_LIMIT", 0.0)
+    seconds = {64: 0.01, 128: 9.0, 256: 0.01}
+    monkeypatch.setattr(lane, "_seconds", lambda subject, device: seconds[subject.variants[0].shape.max_length])
+    found = run(campaign("softmax"))
+    assert [found["softmax", n].outcome for n in (64, 128, 256)] == [Outcome.OK, Outcome.TIMEOUT, Outcome.TIMEOUT]
+    assert "one sample takes 9 s" in found["softmax", 128].reason
+
+
+def test_a_red_gate_gives_no_number(campaign, monkeypatch):
+    class Red:
+        property, detail, measured = "causal", "it sees the future", 1.0
+
+    monkeypatch.setattr(
+        "attnbench.bench.gate.build.quick_gate", lambda spec, shape: Red if spec.name == "linear" else None
+    )
+    found = run(campaign("softmax,linear"))
+    assert {found["linear", n].outcome for n in (64, 128, 256)} == {Outcome.INCORRECT}
+    assert found["linear", 64].measurements == () and "causal: it sees the future" in found["linear", 256].reason
+
+
+def test_one_record_of_each_mode_keeps_its_own_times(campaign):
+    task = "sweep[heads=1,head_dim=16,length=64,mode=forward,step,decode]"
+    found = _all(campaign("softmax", task))
+    modes = [r.cell.task.get("mode", "step") for r in found]
+    assert modes == ["forward", "step", "decode"]
+    for record, mode in zip(found, modes, strict=True):
+        assert [m.name for m in record.measurements if m.name in (
+            "forward_seconds", "step_seconds", "decode_seconds")] == [f"{mode}_seconds"]  # fmt: skip
+    assert found[2].first("state_bytes").value == 2 * 16 * 4 * 64
+    assert found[2].first("dense_flops").value == 4 * 64 * 16
+
+
+def _all(made):
+    made.plan()
+    made.prepare()
+    kept = []
+    for block in made.plan().blocks:
+        made.run(block, kept.append, lambda event: None)
+    return kept
+
+
+def test_the_board_puts_lengths_side_by_side_with_growth_memory_and_distance_to_the_limit(campaign):
+    records = _all(campaign("softmax,linear"))
+    frame = frame_of(records)
+    (board,) = boards_over_lengths(frame, questions(frame))
+    names = [column.name for column in board.columns]
+    assert names[:5] == ["at_64", "at_128", "at_256", "mean", "crossover"]
+    row = next(r for r in (*board.ranked, *board.unranked) if r.name == "linear")
+    entries = dict(zip(names, row.entries, strict=True))
+    peaks = {r.cell.variant.name: r.first("peak_bytes").value for r in records if r.cell.task.get("length") == 256}
+    assert entries["peak_ratio"].value == peaks["linear"] / peaks["softmax"]
+    assert 0.5 < entries["memory_exponent"].value < 1.5
+    assert entries["exponent"].low <= entries["exponent"].value <= entries["exponent"].high
+    assert entries["dividend"].value > 0 and entries["peak_share"].value > 0
+
+
+def test_the_longest_length_within_a_budget_is_found_in_child_processes(campaign):
+    task = (
+        "sweep[heads=1,head_dim=16,mode=forward,length=64,128],sweep[heads=1,head_dim=16,mode=forward,memory_bytes=2M]"
+    )
+    records = _all(campaign("softmax,softmax[impl=eager]", task))
+    longest = {str(r.cell.variant): r.first("longest_length") for r in records if r.cell.task.get("memory_bytes")}
+    eager = longest["softmax[impl=eager]"]
+    # scores and weights, of 4 bytes each, are alive together
+    expected = (2e6 / 8) ** 0.5
+    assert eager.where == {"stopped": "memory", "mode": "forward", "memory_bytes": 2_000_000}
+    assert 0.8 * expected <= eager.value <= expected
+    # a fused kernel holds a few rows of scores for each thread
+    assert longest["softmax"].value > 5 * eager.value
+    frame = frame_of(records)
+    (board,) = boards_over_lengths(frame, questions(frame))
+    assert [c.name for c in board.columns][-1] == "longest"
+    shown = {row.name: row.entries[-1].value for row in (*board.ranked, *board.unranked)}
+    assert shown == {name: m.value for name, m in longest.items()}

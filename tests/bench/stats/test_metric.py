@@ -1,0 +1,186 @@
+"""Boards of tasks that are judged by something else than accuracy: titles, directions, verdicts, sentences."""
+
+import numpy as np
+import pytest
+
+from attnbench.bench.board.board import Board, Entry
+from attnbench.bench.board.build_report import exhibit_of_task
+from attnbench.bench.board.choose_board import Wish, board_for_choice
+from attnbench.bench.board.compare import compare
+from attnbench.bench.board.suite_board import board_for_suite
+from attnbench.bench.board.task_board import board_for_task
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.record import Measurement
+from attnbench.bench.score.cost import timings_of_all
+from attnbench.bench.score.key import questions
+from attnbench.bench.score.pareto import frontier_shares
+from attnbench.bench.score.quality import trials_of_all, yardstick_of
+from attnbench.bench.stats.bootstrap import corpus_score, resampled_scores
+from attnbench.bench.store.table import frame_of
+
+TIMES = [1.0, 1.1, 0.9, 1.05, 0.95]
+RNG = np.random.default_rng(11)
+CHARACTERS = RNG.integers(80, 120, 600).astype(np.float64)
+HARD = RNG.normal(0, 0.1, 600)
+
+
+def bits(level: float, seed: int = 0) -> np.ndarray:
+    """Statistics of 600 texts at about `level` bits per character, hard ones hard for all."""
+    own = np.random.default_rng([seed, int(1000 * level)]).normal(0, 0.01, 600)
+    return np.column_stack([CHARACTERS * (level + HARD + own), CHARACTERS])
+
+
+def read(b: object, name: str, levels: tuple[float, ...]) -> None:
+    statistics = [bits(level, seed) for seed, level in enumerate(levels)]
+    scores = [corpus_score("bits_per_character", s) for s in statistics]
+    b.score(name, "bits_per_character", scores, statistics)
+
+
+@pytest.fixture
+def modelled(bench) -> object:
+    b = bench(task="lm")
+    read(b, "softmax", (1.300, 1.302, 1.298))
+    read(b, "rela", (1.305, 1.306, 1.304))
+    read(b, "linear", (1.400, 1.402, 1.398))
+    read(b, "local", (1.250, 1.252, 1.248))
+    return b
+
+
+def board(b: object, **options: object) -> Board:
+    frame = frame_of(b.records)
+    return board_for_task(frame, questions(frame)[0], predictions=b.predictions, **options)
+
+
+def entry(found: Board, name: str, column: str) -> Entry:
+    row = next(r for r in (*found.ranked, *found.unranked) if r.name == name)
+    return row.entries[[c.name for c in found.columns].index(column)]
+
+
+def test_fewer_bits_come_first(modelled) -> None:
+    found = board(modelled)
+    assert [(r.name, r.place) for r in found.ranked] == [
+        ("local", "1"), ("rela", "2–3"), ("softmax", "2–3"), ("linear", "4"),
+    ]  # fmt: skip
+    assert [(c.title, c.unit, c.better) for c in found.columns[:2]] == [
+        ("bits/character", "bits", "lower"),
+        ("vs softmax", "bits", "lower"),
+    ]
+    assert "spends the fewest bits per character on lm" in found.question
+
+
+def test_verdicts_use_the_margin_of_the_quantity(modelled) -> None:
+    found = board(modelled)
+    assert {name: entry(found, name, "verdict").text for name in ("local", "rela", "linear")} == {
+        "local": "better",
+        "rela": "within 0.02 bits",
+        "linear": "worse by > 0.02 bits",
+    }
+    # with a margin of 5 thousandths, which is what it lacks, rela is no longer shown to be no worse
+    assert entry(board(modelled, margin=0.005), "rela", "verdict").text == "undecided"
+    assert any("margin of 0.02 bits above softmax" in f.text for f in found.footnotes)
+
+
+def test_differences_have_the_sign_of_the_quantity(modelled) -> None:
+    gap = entry(board(modelled), "local", "gap")
+    assert gap.value == pytest.approx(-0.05, abs=0.002) and gap.low < gap.value < gap.high < 0
+    assert gap.text.startswith("−0.0")
+
+
+def test_the_interval_is_that_of_seeds_and_of_the_paired_bootstrap(modelled) -> None:
+    found = board(modelled)
+    gap = entry(found, "local", "gap")
+    scores, drawn = {}, {}
+    for name, levels in (("softmax", (1.300, 1.302, 1.298)), ("local", (1.250, 1.252, 1.248))):
+        each = [bits(level, seed) for seed, level in enumerate(levels)]
+        scores[name] = np.array([s[:, 0].sum() / s[:, 1].sum() for s in each])
+        drawn[name] = np.mean([resampled_scores("bits_per_character", s) for s in each], axis=0)
+    seeds = 4.302653 * (scores["local"] - scores["softmax"]).std(ddof=1) / 3**0.5
+    examples = 1.959964 * (drawn["local"] - drawn["softmax"]).std(ddof=1)
+    assert (gap.high - gap.low) / 2 == pytest.approx(np.hypot(seeds, examples), rel=1e-5)
+    # hard texts are hard for both: paired, the noise of the test set is a small part of what it is for one alone
+    level = entry(found, "local", "bits_per_character")
+    assert examples < 0.3 * (level.high - level.low) / 2
+    (note,) = [f for f in found.footnotes if f.topic == "bits/character"]
+    assert "400 bootstrap draws, paired by example" in note.text and not note.warning
+
+
+def test_without_statistics_the_interval_is_over_seeds_and_says_so(bench) -> None:
+    b = bench(task="wmt")
+    for name, level in (("softmax", 27.0), ("rela", 27.3)):
+        b.score(name, "bleu", [level - 0.1, level, level + 0.1])
+    found = board(b)
+    gap = entry(found, "rela", "gap")
+    assert gap.value == pytest.approx(0.3) and gap.high - gap.low == pytest.approx(0, abs=1e-9)
+    (note,) = [f for f in found.footnotes if f.topic == "BLEU"]
+    assert note.warning and "not over test examples, of which no statistics are at hand" in note.text
+
+
+def test_statistics_that_do_not_bear_out_the_score_are_not_its_own(bench) -> None:
+    b = bench(task="lm")
+    b.score("softmax", "bits_per_character", [1.1, 1.2, 1.3], [bits(1.5)] * 3)
+    frame = frame_of(b.records)
+    found = trials_of_all(frame, questions(frame)[0], b.predictions)["softmax"]
+    assert found.draws is None and found.scores == (1.1, 1.2, 1.3)
+
+
+def test_accuracy_is_the_yardstick_where_it_was_measured_and_never_by_validation(bench) -> None:
+    b = bench(task="wmt")
+    b.score("softmax", "bleu", [27.0])
+    b.records[0] = b.records[0].__class__(**{
+        **{name: getattr(b.records[0], name) for name in b.records[0].__dataclass_fields__},
+        "measurements": (*b.records[0].measurements, Measurement.of("accuracy", 0.5, split="validation", examples=9)),
+    })  # fmt: skip
+    frame = frame_of(b.records)
+    assert yardstick_of(frame, questions(frame)[0]).name == "bleu"
+    b.train("rela", [0.5])
+    frame = frame_of(b.records)
+    assert yardstick_of(frame, questions(frame)[0]).name == "accuracy"
+
+
+def test_the_frontier_knows_which_way_is_good(modelled) -> None:
+    for name, factor in (("softmax", 1.0), ("local", 0.5), ("linear", 0.4), ("rela", 2.0)):
+        modelled.time(name, [factor * t for t in TIMES], TIMES)
+    frame = frame_of(modelled.records)
+    question = questions(frame)[0]
+    trials, timings = trials_of_all(frame, question, modelled.predictions), timings_of_all(frame, question)
+    assert frontier_shares(trials, timings) == {"softmax": 0.0, "local": 1.0, "linear": 1.0, "rela": 0.0}
+    found = exhibit_of_task(frame, question, modelled.predictions, lambda name: None)
+    assert found.quality == "bits/character, bits" and found.better == "lower"
+    assert {s.variant for s in found.spots if s.on_frontier} == {"local", "linear"}
+    chosen = board_for_choice(frame, [question], Wish(length=512), modelled.predictions)
+    assert [row.name for row in chosen.ranked] == ["local", "softmax", "rela"]
+    assert "at most 0.02 bits worse than softmax" in chosen.question
+    assert chosen.unranked[0].reason == "worse than softmax by more than 0.02 bits on lm"
+
+
+def test_sentences_speak_of_the_quantity(modelled) -> None:
+    frame = frame_of(modelled.records)
+    found = compare(frame, questions(frame)[0], "local", "softmax", modelled.predictions)
+    assert "bits, where lower is better (" in found.sentences[0]
+    assert found.sentences[0].endswith("paired by example): local is better than softmax.")
+    assert found.points is not None and found.points.value < 0
+
+
+def test_curves_of_the_quantity_are_drawn_and_matched_by_time(modelled) -> None:
+    curve = [{"step": s, "validation_bits_per_character": 2.0 - s / 100, "validation_loss": 3.0} for s in (10, 20)]
+    for record in modelled.records:
+        record.artifacts["curve"] = "curve.json"
+    for name, factor in (("softmax", 1.0), ("local", 2.0)):
+        modelled.time(name, [factor * t for t in TIMES], TIMES)
+    frame = frame_of(modelled.records)
+    found = exhibit_of_task(frame, questions(frame)[0], modelled.predictions, lambda name: curve)
+    assert [(c.step, round(c.value, 9)) for c in found.curves if (c.variant, c.quantity) == ("local", "quality")] == [
+        (10, 1.9), (20, 1.8),
+    ]  # fmt: skip
+    # half of the steps: 1.9 against 1.8
+    assert entry(found.board, "local", "equal_time").value == pytest.approx(0.1)
+
+
+def test_a_suite_does_not_average_apples_and_pears(bench) -> None:
+    b = bench(task="lm")
+    b.score("softmax", "bits_per_character", [1.0] * 3)
+    b.task = "lra-text"
+    b.train("softmax", [0.5] * 3)
+    frame = frame_of(b.records)
+    with pytest.raises(SelectionError, match="judged by accuracy and bits/character, which have no average"):
+        board_for_suite(frame, "mixed", questions(frame))

@@ -1,0 +1,307 @@
+"""The store under kills, crowds, damage and full disks."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.errors import StoreError
+from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.store.store import Store
+
+MACHINE = Machine(id="bench-1", system="Linux", processor="a processor", cores=2, threads=2, memory_bytes=2**33)
+
+
+def record(seed=0, outcome=Outcome.OK, digest="p-t-v", machine=MACHINE, reason=""):
+    cell = Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=Spec("smoke"), seed=seed)
+    measured = (Measurement.of("accuracy", 0.625, split="test"),)
+    return Record(cell=cell, outcome=outcome, measurements=measured, machine=machine, digest=digest, reason=reason)
+
+
+@pytest.fixture
+def notices():
+    return []
+
+
+@pytest.fixture
+def store(tmp_path, notices):
+    return Store(tmp_path, notices.append)
+
+
+def lines(tmp_path):
+    return tmp_path / "records" / "bench-1.jsonl"
+
+
+def test_what_is_appended_is_read_back_in_order_by_this_and_by_another_store(store, tmp_path):
+    for seed in (2, 0, 1):
+        store.append(record(seed))
+    assert [r.cell.seed for r in store.records()] == [2, 0, 1]
+    assert list(Store(tmp_path).records()) == [record(2), record(0), record(1)]
+
+
+def test_each_record_is_one_json_line_with_the_documented_keys(store, tmp_path):
+    store.append(record())
+    text = lines(tmp_path).read_text()
+    assert text.count("\n") == 1 and text.endswith("\n")
+    expected = {"key", "cell", "outcome", "reason", "measurements", "machine", "data", "digest", "started", "seconds"}
+    assert expected | {"schema", "artifacts"} <= json.loads(text).keys()
+
+
+def test_an_empty_store_has_no_records_and_makes_no_folder_when_read(tmp_path):
+    assert list(Store(tmp_path / "none").records()) == []
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("kept", [1, 20, -2])
+def test_a_torn_last_line_is_set_aside_and_costs_nothing_else(store, tmp_path, notices, kept):
+    store.append(record(0))
+    store.append(record(1))
+    whole = lines(tmp_path).read_bytes()
+    first, second, _ = whole.split(b"\n")
+    torn = second[:kept]
+    lines(tmp_path).write_bytes(first + b"\n" + torn)
+
+    store.append(record(2))
+
+    assert [r.cell.seed for r in Store(tmp_path).records()] == [0, 2]
+    assert (tmp_path / "records" / "bench-1.jsonl.torn").read_bytes() == torn + b"\n"
+    assert len(notices) == 1 and "torn" in notices[0]
+
+
+def test_reading_alone_also_sets_a_torn_line_aside(store, tmp_path, notices):
+    store.append(record(0))
+    with lines(tmp_path).open("ab") as file:
+        file.write(b'{"key": "' + b"x" * 200_000)
+    assert [r.cell.seed for r in Store(tmp_path, notices.append).records()] == [0]
+    assert lines(tmp_path).read_bytes().endswith(b"}\n")
+    assert "set aside" in notices[0]
+
+
+def test_a_last_line_that_lost_only_its_newline_is_kept(store, tmp_path, notices):
+    store.append(record(0))
+    lines(tmp_path).write_bytes(lines(tmp_path).read_bytes()[:-1])
+    store.append(record(1))
+    assert [r.cell.seed for r in store.records()] == [0, 1]
+    assert notices == []
+
+
+def test_a_corrupt_middle_line_is_reported_once_with_its_number_and_skipped(store, tmp_path, notices):
+    for seed in range(3):
+        store.append(record(seed))
+    damaged = lines(tmp_path).read_text().split("\n")
+    damaged[1] = damaged[1][:40]
+    lines(tmp_path).write_text("\n".join(damaged))
+    assert [r.cell.seed for r in store.records()] == [0, 2]
+    assert [r.cell.seed for r in store.records()] == [0, 2]
+    assert len(notices) == 1 and "line 2 was skipped" in notices[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": 99},
+        {"key": "0" * 16},
+        {"outcome": "splendid"},
+        {"cell": {"variant": "rela"}},
+        {"cell": record(1).cell.to_json() | {"variant": "["}},
+        {"seconds": "long"},
+        {"measurements": [{"name": 1, "value": 2.0, "unit": "s", "samples": [], "where": []}]},
+        {"surprise": 1},
+    ],
+)
+def test_a_line_that_is_json_but_no_record_of_ours_is_skipped_with_the_reason(store, tmp_path, notices, change):
+    store.append(record(0))
+    with lines(tmp_path).open("a") as file:
+        file.write(json.dumps(record(1).to_json() | change) + "\n[]\n\n" + "[" * 100_000 + "\n")
+    assert [r.cell.seed for r in store.records()] == [0]
+    assert [f"line {at}" in notice for at, notice in zip((2, 3, 5), notices, strict=True)] == [True] * 3
+
+
+def test_values_that_json_lacks_survive(store, tmp_path):
+    strange = replace(record(), measurements=(Measurement.of("loss", float("inf"), (1.0, float("inf"))),))
+    store.append(strange)
+    assert "Infinity" not in lines(tmp_path).read_text()
+    assert list(Store(tmp_path).records()) == [strange]
+
+
+def test_text_with_unicode_line_ends_stays_one_line(store, tmp_path):
+    store.append(record(reason="first\u2028second\x85third\nfourth\x0bfifth"))
+    (back,) = Store(tmp_path).records()
+    assert back.reason == "first\u2028second\x85third\nfourth\x0bfifth"
+
+
+CROWD = textwrap.dedent("""
+    import json, sys
+    from pathlib import Path
+    from dataclasses import replace
+    from attnbench.bench.core.record import Record
+    from attnbench.bench.store.store import Store
+    template = Record.from_json(json.loads(sys.argv[2]))
+    store = Store(Path(sys.argv[1]))
+    for seed in range(int(sys.argv[3]), int(sys.argv[3]) + 20):
+        store.append(replace(template, cell=replace(template.cell, seed=seed)))
+""")
+
+
+def test_many_processes_append_at_once_and_no_line_is_lost_or_mixed(tmp_path, notices):
+    template = json.dumps(replace(record(), reason="x" * 5000).to_json())
+    crowd = [
+        subprocess.Popen([sys.executable, "-c", CROWD, str(tmp_path), template, str(100 * number)])
+        for number in range(6)
+    ]
+    reader = Store(tmp_path, notices.append)
+    while any(process.poll() is None for process in crowd):
+        list(reader.records())
+    assert [process.returncode for process in crowd] == [0] * 6
+    seeds = [r.cell.seed for r in Store(tmp_path, notices.append).records()]
+    assert sorted(seeds) == [100 * number + seed for number in range(6) for seed in range(20)]
+    assert notices == []
+
+
+KILLED = textwrap.dedent("""
+    import json, os, signal, sys
+    from pathlib import Path
+    from attnbench.bench.core.record import Record
+    from attnbench.bench.store.store import Store
+    from attnbench.bench import store
+    real = os.write
+    def half(descriptor, data):
+        real(descriptor, data[: len(data) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    target = Store(Path(sys.argv[1]))
+    target.prepare()
+    os.write = half
+    target.append(Record.from_json(json.loads(sys.argv[2])))
+""")
+
+
+def test_a_kill_in_the_middle_of_a_write_loses_that_record_alone(store, tmp_path, notices):
+    store.append(record(0))
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), json.dumps(record(1).to_json())])
+    assert killed.returncode == -9
+    assert not lines(tmp_path).read_bytes().endswith(b"\n")
+    store.append(record(2))
+    assert [r.cell.seed for r in store.records()] == [0, 2]
+    assert len(notices) == 1
+
+
+FULL = textwrap.dedent("""
+    import json, resource, signal, sys
+    from pathlib import Path
+    from attnbench.bench.core.errors import StoreError
+    from attnbench.bench.core.record import Record
+    from attnbench.bench.store.store import Store
+    record = Record.from_json(json.loads(sys.argv[2]))
+    store = Store(Path(sys.argv[1]))
+    store.append(record)
+    size = (Path(sys.argv[1]) / "records" / "bench-1.jsonl").stat().st_size
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, resource.RLIM_INFINITY))
+    try:
+        store.append(record)
+    except StoreError as error:
+        print(error)
+""")
+
+
+def test_a_write_that_the_system_cuts_short_leaves_the_file_whole_and_keeps_the_record(tmp_path, notices):
+    line = json.dumps(record().to_json())
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", FULL, str(tmp_path), line]
+    message = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "--results FOLDER" in message and "File too large" in message
+    assert list(Store(tmp_path, notices.append).records()) == [record()]
+    assert notices == []
+    (rescued,) = tmp_path.glob("attnbench-rescued-*/bench-1.jsonl")
+    assert str(rescued) in message
+    assert Record.from_json(json.loads(rescued.read_text())) == record()
+
+
+def test_a_folder_that_cannot_be_made_is_named_before_anything_is_measured(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    blocked = Store(tmp_path / "file" / "results")
+    with pytest.raises(StoreError, match=r"cannot write to .*results: Not a directory; .*--results FOLDER"):
+        blocked.prepare()
+    with pytest.raises(StoreError, match="cannot write to"):
+        blocked.append(record())
+    with pytest.raises(StoreError, match="cannot write to"):
+        blocked.put_artifact(b"", ".json")
+
+
+def test_a_machine_id_cannot_name_a_file_elsewhere(store, tmp_path):
+    with pytest.raises(StoreError, match="machine id"):
+        store.append(record(machine=replace(MACHINE, id="../elsewhere")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_needs_the_same_cell_code_and_machine(store):
+    store.append(record(0))
+    cell = record(0).cell
+    assert store.finished(cell, "p-t-v", "bench-1") == record(0)
+    assert store.finished(replace(cell, seed=1), "p-t-v", "bench-1") is None
+    assert store.finished(cell, "p-t-w", "bench-1") is None
+    assert store.finished(cell, "p-t-v", "bench-2") is None
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_every_outcome_is_final_unless_it_is_to_be_retried(store, outcome):
+    store.append(record(0, outcome))
+    cell = record(0).cell
+    assert store.finished(cell, "p-t-v", "bench-1").outcome is outcome
+    assert (store.finished(cell, "p-t-v", "bench-1", retry=True) is not None) == (outcome is Outcome.OK)
+
+
+def test_a_second_attempt_replaces_the_first_in_the_answer_but_not_in_the_file(store):
+    store.append(record(0, Outcome.CRASHED))
+    store.append(record(0, Outcome.OK))
+    assert store.finished(record(0).cell, "p-t-v", "bench-1").outcome is Outcome.OK
+    assert [r.outcome for r in store.records()] == ["crashed", "ok"]
+
+
+def test_artifacts_are_named_by_their_content_and_written_once(store, tmp_path):
+    name = store.put_artifact(b"[1, 2]", ".json")
+    assert store.put_artifact(b"[1, 2]", ".json") == name
+    assert store.put_artifact(b"[1, 3]", ".json") != name
+    assert store.artifact(name).read_bytes() == b"[1, 2]"
+    assert len(list((tmp_path / "artifacts").iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["../records/bench-1.jsonl", "/etc/passwd", "", ".", "a" * 24, "A" * 24 + ".json"])
+def test_an_artifact_name_cannot_leave_the_folder(store, name):
+    with pytest.raises(StoreError, match="no name of an artifact"):
+        store.artifact(name)
+
+
+def test_a_missing_artifact_and_a_bad_suffix_are_named(store):
+    with pytest.raises(StoreError, match="copy that folder"):
+        store.artifact("a" * 24 + ".json")
+    with pytest.raises(StoreError, match="suffix"):
+        store.put_artifact(b"", "/../x")
+
+
+def test_a_read_only_folder_can_be_read_even_with_a_torn_line(store, tmp_path, notices, monkeypatch):
+    store.append(record(0))
+    with lines(tmp_path).open("ab") as file:
+        file.write(b'{"key"')
+
+    def refuse(path: Path):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("attnbench.bench.store.store._lock", refuse)
+    assert [r.cell.seed for r in Store(tmp_path, notices.append).records()] == [0]
+    assert "incomplete" in notices[0]
+
+
+def test_a_run_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    Store(tmp_path / "new" / "results").prepare()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "results" / "records").mkdir(parents=True)
+    Store(tmp_path / "results").prepare()
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["records"]

@@ -1,0 +1,169 @@
+"""Training: pairing by seed, schedules, whole evaluation, and a killed run that ends with the same bits."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attnbench.bench.core.order import order
+from attnbench.bench.core.record import Provenance
+from attnbench.bench.train.checkpoint import read_parameters
+from attnbench.bench.train.objectives.classification import Classifying
+from attnbench.bench.train.state import Training
+from attnbench.bench.train.trainer import Trainer, learning_rate, train_step
+from attnbench.tasks.contract import Classification, Dataset, Recipe, Split
+from attnbench.variants import build
+
+CPU = torch.device("cpu")
+RECIPE = Recipe(length=10, width=16, heads=2, feed_forward=32, batch=8, steps=12, warmup=3, evaluate_every=4,
+                evaluate_batch=7, learning_rate=1e-2)  # fmt: skip
+
+
+class Killed(Exception):
+    pass
+
+
+def toy_data(examples: int = 60) -> Dataset:
+    """Is the first token among the upper half of the alphabet?"""
+    random = np.random.default_rng(0)
+    lengths = random.integers(3, 10, examples)
+    tokens = random.integers(1, 11, lengths.sum()).astype(np.uint16)
+    starts = np.concatenate([[0], lengths.cumsum()])
+    split = Split(tokens=tokens, starts=starts, labels=(tokens[starts[:-1]] > 5).astype(np.int64))
+    parts = np.split(np.arange(examples), [examples // 2, examples * 3 // 4])
+    return Dataset(
+        train=split.subset(parts[0]),
+        validation=split.subset(parts[1]),
+        test=split.subset(parts[2]),
+        provenance=Provenance(source="toy", fidelity="regenerated"),
+    )
+
+
+def trainer(variant: str = "softmax", seed: int = 0, recipe: Recipe = RECIPE, **options: object) -> Trainer:
+    kind = Classifying(Classification(vocabulary=11, classes=2), recipe)
+    model = kind.model(lambda shape: build(variant, shape), seed)
+    return Trainer(kind, model, toy_data(), task="toy", seed=seed, device=CPU, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("variant", ["softmax[impl=eager]", "general"])
+def test_a_killed_run_resumes_to_the_same_bits(variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnbench.bench.train.trainer.CHECKPOINT_SECONDS", 0.0)
+    whole = trainer(variant)
+    expected = whole.run()
+
+    def kill_at_seven(training: Training) -> None:
+        if training.step == 7:
+            raise Killed
+
+    file = tmp_path / "cell.pt"
+    with pytest.raises(Killed):
+        trainer(variant, checkpoint=file, report=kill_at_seven).run()
+    steps: list[int] = []
+    resumed = trainer(variant, checkpoint=file, report=lambda training: steps.append(training.step))
+    found = resumed.run()
+    assert steps == [7, 8, 9, 10, 11, 12]
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+    assert [(p.step, p.train_loss, p.validation_loss) for p in found.curve] == [
+        (p.step, p.train_loss, p.validation_loss) for p in expected.curve
+    ]
+    assert (found.best_step, found.best) == (expected.best_step, expected.best)
+
+
+def test_a_finished_run_makes_no_step_more(tmp_path: Path) -> None:
+    file = tmp_path / "cell.pt"
+    first = trainer(checkpoint=file).run()
+    steps: list[int] = []
+    again = trainer(checkpoint=file, report=lambda training: steps.append(training.step)).run()
+    assert steps == []
+    assert again.curve == first.curve
+
+
+def test_data_order_depends_on_the_seed_and_not_on_the_variant() -> None:
+    batches = [next(trainer(variant).batches(5))[0] for variant in ("softmax", "general")]
+    assert torch.equal(*batches)
+    assert not torch.equal(batches[0], next(trainer(seed=1).batches(5))[0])
+
+
+def test_every_training_example_comes_once_an_epoch() -> None:
+    run = trainer()
+    count, batch = len(run.dataset.train), RECIPE.batch
+    steps = range(count * batch // np.gcd(count, batch) // batch)
+    places = np.concatenate([order(step, batch, count, "toy", 0) for step in steps])
+    assert np.array_equal(np.bincount(places, minlength=count), np.full(count, len(places) // count))
+
+
+def test_it_learns_what_can_be_learnt() -> None:
+    recipe = Recipe(**{name: getattr(RECIPE, name) for name in RECIPE.__dataclass_fields__} | {"steps": 150})
+    state = trainer(recipe=recipe).run()
+    assert state.curve[-1].train_loss < 0.2
+    assert state.best[0] == max(point.validation for point in state.curve)
+
+
+def test_evaluation_leaves_out_no_example() -> None:
+    run = trainer()
+    assert len(run.dataset.test) % RECIPE.evaluate_batch != 0
+    found = run.kind.evaluate(run.model, run.dataset.test, CPU)
+    ids, lengths, labels = run.dataset.test.batch(np.arange(len(run.dataset.test)), RECIPE.length)
+    with torch.no_grad():
+        logits = run.model.eval()(torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(lengths))
+    assert np.array_equal(found.predicted, logits.argmax(-1).numpy())
+    assert found.value == pytest.approx(float((logits.argmax(-1).numpy() == labels).mean()))
+    expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels)).item()
+    assert found.loss == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "at", "expected"),
+    [
+        ("linear", 0, 0.25), ("linear", 3, 1.0), ("linear", 4, 1.0), ("linear", 9, 0.5), ("linear", 14, 0.0),
+        ("cosine", 9, 0.5), ("constant", 13, 1.0), ("rsqrt", 15, 0.5),
+    ],
+)  # fmt: skip
+def test_schedules_have_their_closed_forms(schedule: str, at: int, expected: float) -> None:
+    recipe = Recipe(steps=14, warmup=4, learning_rate=1.0, schedule=schedule)  # type: ignore[arg-type]
+    assert learning_rate(at, recipe) == pytest.approx(expected)
+
+
+def test_two_accumulated_batches_make_the_step_of_both_together() -> None:
+    """Batches of like sizes and lengths weigh the same, so their mean gradient is that of the whole."""
+    plain = replace(RECIPE, dropout=0.0, attention_dropout=0.0, clip=0.5)
+    halves, whole = (trainer(recipe=replace(plain, **sizes)) for sizes in ({"batch": 4, "accumulate": 2}, {"batch": 8}))
+    parts = list(halves.batches(3))
+    ids = torch.cat([torch.nn.functional.pad(part[0], (0, 10 - part[0].shape[-1])) for part in parts])
+    joined = (ids, *(torch.cat([part[at] for part in parts]) for at in (1, 2)))
+    losses = [
+        train_step(run.model, run.optimiser, batches, plain, 1e-2)
+        for run, batches in ((halves, parts), (whole, [joined]))
+    ]
+    torch.testing.assert_close(losses[0], losses[1])
+    for name, value in halves.model.state_dict().items():
+        torch.testing.assert_close(value, whole.model.state_dict()[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_the_last_states_are_averaged_and_survive_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnbench.bench.train.trainer.CHECKPOINT_SECONDS", 0.0)
+    recipe = replace(RECIPE, averaged=2)
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+
+    def keep(training: Training) -> None:
+        seen[training.step] = {name: value.clone() for name, value in whole.model.state_dict().items()}
+
+    def kill_at_nine(training: Training) -> None:
+        if training.step == 9:
+            raise Killed
+
+    whole = trainer(recipe=recipe, report=keep)
+    assert whole.run().best_step == 12
+    file = tmp_path / "cell.pt"
+    with pytest.raises(Killed):
+        trainer(recipe=recipe, checkpoint=file, report=kill_at_nine).run()
+    resumed = trainer(recipe=recipe, checkpoint=file)
+    resumed.run()
+    for name, value in resumed.model.state_dict().items():
+        torch.testing.assert_close(value, (seen[8][name] + seen[12][name]) / 2, msg=name)
+        assert torch.equal(value, whole.model.state_dict()[name]), name
+    kept = read_parameters(file, CPU)
+    assert all(torch.equal(kept[name], value) for name, value in resumed.model.state_dict().items())

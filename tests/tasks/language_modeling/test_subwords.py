@@ -1,0 +1,157 @@
+"""Subwords of language modelling: they spell any text, and count its characters and words as bytes do."""
+
+import sys
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnbench.bench.core.errors import DataError, SelectionError
+from attnbench.tasks.contract import DataPlace, Dataset, Task
+from attnbench.tasks.language_modeling import subwords
+from attnbench.tasks.language_modeling.baselines import bigram, unigram
+from attnbench.tasks.language_modeling.books import GutenbergCharacters
+from attnbench.tasks.language_modeling.packing import texts
+from attnbench.tasks.language_modeling.tinyshakespeare import TinyShakespeare
+from attnbench.tasks.language_modeling.wikitext import WikiText2, WikiText2Characters, WikiText103
+from attnbench.tasks.problems.language_modeling import LanguageRecipe, Windows
+from attnbench.tasks.problems.vocabulary import BYTES, Spelling
+
+pytest.importorskip("sentencepiece", reason="needs the extra `translation`")
+
+SIZE = 512
+LINES = [f"the cat number {at} sat on the mat; the rat of Zürich sat on the other cat." for at in range(60)]
+RECIPE = LanguageRecipe(length=16, stride=8, validation_examples=None, test_examples=None)
+
+
+@pytest.fixture(scope="module")
+def spelling() -> Spelling:
+    return subwords.spelling_of(subwords.learn(LINES, SIZE), SIZE, "unicode")
+
+
+@pytest.fixture
+def book(place: DataPlace) -> bytes:
+    (place.root / "gutenberg").mkdir()
+    text = "\n".join(LINES).encode()
+    (place.root / "gutenberg" / "a.txt").write_bytes(text)
+    return text
+
+
+def loaded(task: Task, place: DataPlace) -> Dataset:
+    return task.load(place, RECIPE, 0, "validation")
+
+
+@given(text=st.text(st.sampled_from("the cat\n\t  \r\u2581\u00fc\u4e2d\U0001f600\x00<0A>"), max_size=40))
+def test_any_text_is_spelled_byte_for_byte(spelling: Spelling, text: str) -> None:
+    ids = spelling.encode(text.encode())
+    assert spelling.text(ids.tolist()) == text.encode()
+    assert ids.dtype == np.uint16 and (ids > 1).all(), "neither padding nor unknown"
+
+
+def test_what_is_frequent_takes_few_tokens(spelling: Spelling) -> None:
+    assert len(spelling.encode(b"the cat sat on the mat")) <= 8
+    assert len(spelling.pieces) == SIZE and len(set(spelling.pieces)) > 300
+
+
+@given(text=st.text(st.sampled_from("the cat\n \t\u00fc\u4e2d"), min_size=1, max_size=60))
+def test_characters_and_words_are_as_many_as_of_bytes(spelling: Spelling, text: str) -> None:
+    whole = f"\n{text}".encode()
+    ids, plain = spelling.encode(whole).astype(np.int64), BYTES.encode(whole).astype(np.int64)
+    assert spelling.characters[ids].sum() == BYTES.characters[plain].sum() == len(text) + 1
+    found, expected = (s.words(i[:-1], i[1:]).sum() for s, i in ((spelling, ids), (BYTES, plain)))
+    assert found == expected == len(text.split()) + text.count("\n")
+
+
+def test_a_task_in_subwords_reads_the_same_text(place: DataPlace, book: bytes) -> None:
+    task = GutenbergCharacters(subwords=SIZE)
+    found, plain = loaded(task, place), loaded(GutenbergCharacters(), place)
+    assert task.problem().vocabulary == SIZE and GutenbergCharacters().problem().vocabulary == 257
+    for ours, theirs in zip((found.train, found.test), (plain.train, plain.test), strict=True):
+        assert isinstance(ours, Windows) and isinstance(theirs, Windows)
+        texts_of = [w.spelling.text(w.split.tokens.tolist()) for w in (ours, theirs)]
+        assert texts_of[0] == texts_of[1] and len(ours.split.tokens) < len(theirs.split.tokens) / 2
+    assert isinstance(found.test, Windows)
+    count = sum(map(bool, found.test.spelling.pieces))
+    assert any(f"{count} subwords (byte pairs) of the training text" in note for note in found.provenance.notes)
+
+
+def test_a_vocabulary_is_learned_once_and_from_the_training_text_alone(
+    place: DataPlace, book: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    real = subwords.learn
+
+    def learn(sentences: list[str], size: int) -> bytes:
+        seen.extend(sentences)
+        return real(sentences, size)
+
+    monkeypatch.setattr(subwords, "learn", learn)
+    first = loaded(GutenbergCharacters(subwords=SIZE), place)
+    assert "\n".join(seen).encode() == book[: len(book) * 18 // 20].rstrip(b"\n")
+    seen.clear()
+    again = loaded(GutenbergCharacters(subwords=SIZE), place)
+    assert not seen and np.array_equal(first.test.split.tokens, again.test.split.tokens)
+
+
+def test_of_a_long_text_whole_lines_spread_over_it_are_learned_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subwords, "LEARNED_ON", 1_200)
+    monkeypatch.setattr(subwords, "STRETCH", 300)
+    found = list(subwords._sentences(texts(["\n".join(LINES).encode()])))
+    assert set(found) <= set(LINES) and 8 <= len(found) <= 16
+    places = [LINES.index(line) for line in found]
+    assert places == sorted(places) and places[0] < 5 and places[-1] > 55
+
+
+@pytest.mark.parametrize("baseline", [unigram, bigram])
+def test_ngrams_of_subwords_spend_the_bits_of_a_count_by_hand(place: DataPlace, book: bytes, baseline) -> None:
+    data = loaded(GutenbergCharacters(subwords=SIZE), place)
+    train, test = (part.split.tokens.tolist() for part in (data.train, data.test))
+    ones, twos, before = Counter(train), Counter(pairwise(train)), Counter(train[:-1])
+    share = {each: (ones[each] + 1) / (len(train) + SIZE - 1) for each in range(1, SIZE)}
+    bits = {
+        unigram: -sum(np.log2(share[b]) for b in test[1:]),
+        bigram: -sum(np.log2((twos[a, b] + share[b]) / (before[a] + 1)) for a, b in pairwise(test)),
+    }
+    found = baseline(data, RECIPE)
+    assert found[:, 0].sum() == pytest.approx(bits[baseline])
+    assert found[:, 1].sum() == len(data.test.spelling.text(test[1:]).decode())
+
+
+def test_a_text_that_is_cut_inside_a_character_is_spelled_all_the_same(place: DataPlace) -> None:
+    (place.root / "gutenberg").mkdir()
+    text = b"a" * 11 + ("\u4e2d\u6587 \u201cthe cat\u201d\n" * 80).encode()
+    (place.root / "gutenberg" / "a.txt").write_bytes(text)
+    data, cuts = loaded(GutenbergCharacters(subwords=SIZE), place), (len(text) * 18 // 20, len(text) * 19 // 20)
+    assert any(text[cut] & 0xC0 == 0x80 for cut in cuts), "the case that is meant"
+    parts = (text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :])
+    for part, expected in zip((data.train, data.validation, data.test), parts, strict=True):
+        assert isinstance(part, Windows) and part.spelling.text(part.split.tokens.tolist()) == expected
+
+
+def test_more_subwords_than_a_text_has_leave_ids_that_stand_for_nothing(place: DataPlace, book: bytes) -> None:
+    data = loaded(GutenbergCharacters(subwords=4_000), place)
+    assert isinstance(data.test, Windows)
+    pieces = data.test.spelling.pieces
+    assert len(pieces) == 4_000 and pieces[-1] == b""
+
+
+@pytest.mark.parametrize(("task", "default"), [(WikiText2, 8_000), (WikiText103, 32_000), (WikiText2Characters, 0)])
+def test_how_wikitext_is_read_without_a_word(task: type[Task], default: int) -> None:
+    assert task().subwords == default  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("subwords", [-1, 300, 70_000])
+def test_a_vocabulary_that_cannot_be_is_refused(subwords: int) -> None:
+    with pytest.raises(SelectionError, match="0 subwords, for bytes, or 512 to 65,535"):
+        TinyShakespeare(subwords=subwords)
+
+
+def test_without_the_library_the_error_says_what_to_install(
+    place: DataPlace, book: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(DataError, match=r"attnbench\[translation\]"):
+        loaded(GutenbergCharacters(subwords=SIZE), place)

@@ -1,0 +1,290 @@
+"""Fused CPU attention: every path against the eager definition in float64 and the `entmax` package."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnbench.bench.core.errors import Unsupported
+from attnbench.bench.measure.memory import peak_bytes
+from attnbench.variants import build
+from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.kernels.cpu import block_maps as cpu_block_maps
+from attnbench.variants.kernels.cpu import build as cpu_build
+from attnbench.variants.kernels.cpu import choice as cpu_choice
+
+NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=1.0]", "entmax[alpha=learned]")
+# queries of these sizes lead through short supports, supports too long to be kept, and dense products
+SPREADS = (1.0, 0.3, 0.02)
+HEADS = 3
+
+
+@pytest.fixture(params=["cpp", "blocked"])
+def impl(request: pytest.FixtureRequest) -> str:
+    if request.param == "cpp" and cpu_build.failure():
+        pytest.skip(f"no C++ kernels here: {cpu_build.failure()}")
+    return request.param
+
+
+def draw(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def triple(queries: int, keys: int, head_dim: int, batch: int = 2, heads: int = HEADS, spread: float = 1.0):
+    """query, key, value and upstream."""
+    sizes = (queries, keys, keys, queries)
+    drawn = [draw(batch, heads, n, head_dim, seed=seed) for seed, n in enumerate(sizes)]
+    return (spread * drawn[0], drawn[1], drawn[2]), drawn[3]
+
+
+def make(name: str, impl: str, head_dim: int, heads: int = HEADS, **more):
+    torch.manual_seed(5)
+    selection = f"{name[:-1]},impl={impl}]" if name.endswith("]") else f"{name}[impl={impl}]"
+    return build(selection, AttentionShape(heads=heads, head_dim=head_dim, max_length=512, **more))
+
+
+def passes(variant, inputs, upstream: Tensor, mask: Mask) -> list[Tensor]:
+    """Output, and gradients of inputs and parameters."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    output = variant(*leaves, mask)
+    return [output.detach(), *torch.autograd.grad(output, [*leaves, *variant.parameters()], upstream)]
+
+
+def assert_near(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    for at, (a, b) in enumerate(zip(found, expected, strict=True)):
+        scale = b.abs().max().item()
+        assert (a.double() - b).abs().max().item() <= tolerance * scale, f"tensor {at}"
+
+
+def assert_equals_eager(name: str, impl: str, inputs, upstream: Tensor, mask: Mask, tolerance: float = 1e-5) -> None:
+    heads, head_dim = inputs[0].shape[1], inputs[0].shape[3]
+    variant, definition = make(name, impl, head_dim, heads), make(name, "eager", head_dim, heads).double()
+    found = passes(variant, inputs, upstream, mask)
+    assert variant.implementation == impl
+    assert_near(found, passes(definition, [x.double() for x in inputs], upstream.double(), mask), tolerance)
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_the_eager_definition(name: str, spread: float, impl: str) -> None:
+    """Forward and backward, alpha's gradient among them; 300 queries are three blocks, the last of them short."""
+    inputs, upstream = triple(300, 300, 40, batch=1, spread=spread)
+    # where alpha nears 2 its weights' derivative is steep at the edge of the support
+    assert_equals_eager(name, impl, inputs, upstream, Mask(), 5e-5 if "learned" in name else 1e-5)
+
+
+def test_the_spreads_reach_short_long_and_dense_supports() -> None:
+    shares = []
+    for spread in SPREADS:
+        inputs, _ = triple(300, 300, 40, batch=1, spread=spread)
+        weights = make("entmax15", "eager", 40).weights(*inputs[:2], Mask())
+        shares.append((weights > 0).float().mean().item())
+    assert shares[0] < 0.08 < shares[1] < 0.9 < shares[2]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("queries", "keys", "head_dim"), [(70, 70, 8), (1, 50, 16), (40, 70, 128), (129, 131, 20), (5, 3, 64), (1, 1, 8)]
+)
+@pytest.mark.parametrize("name", ["rela", "entmax15", "entmax[alpha=1.2]"])
+def test_masks_lengths_and_widths(name: str, queries: int, keys: int, head_dim: int, causal: bool, impl: str) -> None:
+    """Keys with holes, one sequence with a single key, queries fewer and more than keys."""
+    inputs, upstream = triple(queries, keys, head_dim, batch=3)
+    keep = draw(3, keys, seed=9) > -0.5
+    keep[0], keep[1], keep[1, -1] = True, False, True
+    for mask in (Mask(keep=keep, causal=causal), Mask(causal=causal), Mask(keep=keep.cummin(1).values, causal=causal)):
+        assert_equals_eager(name, impl, inputs, upstream, mask)
+
+
+def test_a_row_that_moves_on_is_looked_at_again() -> None:
+    """Sixteen large scores in one group, of which the start sees the largest alone."""
+    scores = torch.full((2, 256), -50.0)
+    scores[:, ::16] = 0.7 ** torch.arange(16.0) - 1.0
+    form = cpu_block_maps.SPARSEMAX
+    assert (form.start(scores, None)[1] > 1e-3).all(), "four steps are not enough"
+    query, key = torch.eye(1, 16).expand(1, 1, 2, 16) * 4.0, torch.zeros(1, 1, 256, 16)
+    key[0, 0, :, 0] = scores[0]
+    inputs = (query, key, draw(1, 1, 256, 16))
+    assert_equals_eager("sparsemax", "blocked", inputs, draw(1, 1, 2, 16, seed=1), Mask())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_query_without_a_key_yields_zeros_and_no_gradient(name: str, impl: str) -> None:
+    inputs, upstream = triple(9, 7, 16)
+    keep = torch.tensor([[False] * 7, [True] * 7])
+    output, *gradients = passes(make(name, impl, 16), inputs, upstream, Mask(keep=keep))
+    assert not output[0].any() and output[1].any()
+    assert not any(g[0].any() for g in gradients[:3]) and all(g.isfinite().all() for g in gradients)
+    ahead, *_ = passes(make(name, impl, 16), inputs, upstream, Mask(causal=True))
+    assert not ahead[:, :, :2].any(), "aligned at the last key, the first two of nine queries see none of seven"
+
+
+@pytest.mark.parametrize("alpha", [2.0, 1.5, 1.3])
+def test_equals_attention_with_the_entmax_package(alpha: float, impl: str) -> None:
+    package = pytest.importorskip("entmax", reason="the entmax package is the oracle here")
+    name = {2.0: "sparsemax", 1.5: "entmax15"}.get(alpha, f"entmax[alpha={alpha}]")
+    inputs, upstream = triple(65, 80, 32)
+    leaves = [x.double().requires_grad_() for x in inputs]
+    scores = leaves[0] @ leaves[1].transpose(-2, -1) / 32**0.5
+    expected = package.entmax_bisect(scores, alpha, n_iter=100) @ leaves[2]
+    oracle = [expected.detach(), *torch.autograd.grad(expected, leaves, upstream.double())]
+    assert_near(passes(make(name, impl, 32), inputs, upstream, Mask()), oracle, 1e-5)
+
+
+def test_the_gradient_of_a_learned_alpha_equals_the_package(impl: str) -> None:
+    package = pytest.importorskip("entmax", reason="the entmax package is the oracle here")
+    inputs, upstream = triple(33, 40, 16)
+    variant = make("entmax[alpha=learned]", impl, 16)
+    alpha = variant.alpha().detach().double().requires_grad_()
+    query, key, value = (x.double() for x in inputs)
+    weights = package.entmax_bisect(query @ key.transpose(-2, -1) / 4, alpha[:, None, None], n_iter=100)
+    expected = torch.autograd.grad(weights @ value, alpha, upstream.double())[0]
+    slope = torch.autograd.grad(variant.alpha().sum(), variant.raw_alpha)[0]
+    found = passes(variant, inputs, upstream, Mask())[-1] / slope
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_is_computed_in_float32_and_rounded_once(name: str, dtype: torch.dtype, impl: str) -> None:
+    inputs, upstream = triple(70, 90, 24)
+    half = [x.to(dtype) for x in inputs]
+    variant = make(name, impl, 24)
+    found = passes(variant, half, upstream.to(dtype), Mask(causal=True))
+    expected = passes(variant, [x.float() for x in half], upstream.to(dtype).float(), Mask(causal=True))
+    assert found[0].dtype == dtype and torch.equal(found[0], expected[0].to(dtype))
+    for a, b in zip(found[1:4], expected[1:4], strict=True):
+        torch.testing.assert_close(a.float(), b, rtol=2 * torch.finfo(dtype).eps, atol=1e-3)
+
+
+@pytest.mark.parametrize("heads", [1, 8])
+@pytest.mark.parametrize("name", ["rela", "entmax15", "entmax[alpha=learned]"])
+def test_the_same_bits_twice_and_the_same_numbers_with_another_thread(name: str, heads: int, impl: str) -> None:
+    """With one head the backward shares out queries or keys; each thread then has sums of its own."""
+    inputs, upstream = triple(300, 300, 32, batch=1, heads=heads, spread=0.5)
+    variant, before = make(name, impl, 32, heads), torch.get_num_threads()
+    runs = []
+    try:
+        for threads in (1, 1, 2, 2):
+            torch.set_num_threads(threads)
+            runs.append(passes(variant, inputs, upstream, Mask(causal=True)))
+    finally:
+        torch.set_num_threads(before)
+    for first, second in ((runs[0], runs[1]), (runs[2], runs[3])):
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert_near(runs[2], [x.double() for x in runs[0]], 3e-6)
+
+
+def test_the_layout_of_inputs_changes_nothing(impl: str) -> None:
+    """As a projection leaves them: positions before heads, and a value that is a slice."""
+    inputs, upstream = triple(70, 70, 16)
+    turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
+    turned[2] = torch.cat([inputs[2], inputs[2]], -1)[..., :16]
+    for name in ("rela", "sparsemax"):
+        variant = make(name, impl, 16)
+        straight = passes(variant, inputs, upstream, Mask(causal=True))
+        crooked = passes(variant, turned, upstream.transpose(2, 3).contiguous().transpose(2, 3), Mask(causal=True))
+        for a, b in zip(crooked, straight, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", ["rela", "sparsemax", "entmax15"])
+def test_memory_grows_with_the_length_and_not_with_its_square(name: str) -> None:
+    if cpu_build.failure():
+        pytest.skip(f"no C++ kernels here: {cpu_build.failure()}")
+    peaks = []
+    for length in (1024, 4096):
+        inputs, upstream = triple(length, length, 16, batch=1, heads=2)
+        variant = make(name, "cpp", 16, heads=2)
+        peaks.append(peak_bytes(lambda v=variant, i=inputs, u=upstream: passes(v, i, u, Mask()), torch.device("cpu")))
+    assert peaks[1] < 6 * peaks[0]
+    assert peaks[1] < 2 * 4096 * 4096 * 4 / 2, "half of one matrix of scores"
+
+
+def test_an_infinite_or_missing_number_makes_its_row_no_number(impl: str) -> None:
+    inputs, _ = triple(20, 20, 16, batch=1)
+    inputs[0][0, 0, 3, 2] = float("nan")
+    for name in ("sparsemax", "entmax15", "entmax[alpha=1.2]"):
+        output = make(name, impl, 16)(*inputs, Mask())
+        assert output[0, 0, 3].isnan().all() and output.isnan().sum() == 16
+
+
+def test_auto_goes_where_it_is_worth_it_and_says_so() -> None:
+    variant = build("entmax15", AttentionShape(heads=HEADS, head_dim=16, max_length=512, dropout=0.1))
+    inputs, _ = triple(256, 256, 16)
+    expected = "blocked" if cpu_build.failure() else "cpp"
+    for ready, training, size, path in (
+        (inputs, False, 256, expected),
+        (inputs, True, 256, "eager"),
+        (inputs, False, 8, "eager"),
+        ([x.double() for x in inputs], False, 256, "eager"),
+    ):
+        variant.train(training)(*(x[:, :, :size] for x in ready), Mask())
+        assert variant.implementation == path
+    assert build("entmax[alpha=2.5]", variant.shape).eval()(*inputs, Mask()).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("selection", "change", "reason"),
+    [
+        ("rela[impl=cpp]", {"dropout": 0.1}, "dropout"),
+        ("entmax[alpha=2.5,impl=blocked]", {}, "alpha from 1 to 2"),
+        ("sparsemax[impl=compiled]", {"dtype": "float64"}, "float32"),
+        ("sparsemax[impl=blocked]", {"device": "cuda"}, "CPU"),
+    ],
+)
+def test_a_forced_path_says_why_it_cannot(selection: str, change: dict[str, object], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        build(selection, AttentionShape(**{"heads": 2, "head_dim": 16, "max_length": 64, **change}))
+
+
+def test_a_failed_build_is_said_once_and_the_plain_path_runs(tmp_path) -> None:
+    """A compiler that always fails, in a process and a cache of its own."""
+    program = """
+import torch
+from attnbench.bench.core.errors import Unsupported
+from attnbench.variants import build
+from attnbench.variants.contract import AttentionShape, Mask
+shape = AttentionShape(heads=2, head_dim=16, max_length=256)
+x = torch.randn(2, 2, 256, 16)
+for name in ("rela", "sparsemax"):
+    variant = build(name, shape)
+    variant(x, x, x, Mask())
+    print(variant.implementation)
+try:
+    build("rela[impl=cpp]", shape)
+except Unsupported as refusal:
+    print(refusal)
+"""
+    false = next(p for p in ("/bin/false", "/usr/bin/false") if os.path.exists(p))  # noqa: PTH110
+    environment = os.environ | {"CXX": false, "ATTNBENCH_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["blocked", "blocked"]
+    assert "impl=cpp: " in done.stdout.split("\n")[2]
+    assert done.stderr.count("no C++ attention kernels, plain PyTorch instead") == 1
+    assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(16, 16), (1, 2**20)])
+def test_small_problems_and_single_queries_stay_eager_and_build_nothing(queries: int, keys: int) -> None:
+    query, key = torch.empty(1, 1, queries, 8), torch.empty(1, 1, keys, 8)
+    assert cpu_choice.chosen("auto", query, key, dropout=False) == "eager"
+
+
+@pytest.mark.parametrize("name", ["rela", "entmax15"])
+def test_operations_of_the_compiled_path_can_be_counted(name: str) -> None:
+    """torch.compile refuses under the counter, where the same functions run as they are."""
+    if cpu_build.compiler() is None:
+        pytest.skip("no C++ compiler")
+    counts = []
+    for impl in ("compiled", "blocked"):
+        variant = build(f"{name}[impl={impl}]", AttentionShape(heads=2, head_dim=16, max_length=256))
+        q = torch.randn(1, 2, 256, 16, requires_grad=True)
+        with FlopCounterMode(display=False) as counter:
+            variant(q, q, q, Mask()).sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 2 * 2 * 256 * 256 * 16 * 6

@@ -1,0 +1,110 @@
+"""Which code runs: what `impl` asks for, what is refused and why, and what FlexAttention computes."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from attnbench.bench.core.errors import Unsupported
+from attnbench.variants import build
+from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.kernels.triton import launch as triton_launch
+from attnbench.variants.scores.relative import Relative
+from attnbench.variants.sparse.local import Local
+
+NAMES = ["linear", "additive-lm", "additive", "relative", "local", "routing[form=strict]", "local-routing[form=strict]"]
+
+
+def shape(**changes):
+    return AttentionShape(**{"heads": 2, "head_dim": 16, "max_length": 32, "causal": True} | changes)
+
+
+def forced(selection, impl):
+    return f"{selection[:-1]},impl={impl}]" if selection.endswith("]") else f"{selection}[impl={impl}]"
+
+
+@pytest.mark.parametrize("selection", NAMES)
+def test_auto_on_a_cpu_is_eager_to_the_last_bit(selection):
+    inputs = [torch.randn(2, 2, 20, 16) for _ in range(3)]
+    outputs = []
+    for impl in ("auto", "eager"):
+        torch.manual_seed(0)
+        variant = build(forced(selection, impl), shape()).eval()
+        outputs.append(variant(*inputs, Mask(causal=True)))
+        assert variant.implementation == "eager"
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("selection", NAMES)
+def test_triton_is_refused_without_a_gpu_or_an_interpreter(selection, monkeypatch):
+    monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
+    with pytest.raises(Unsupported, match=r"impl=triton: Triton (kernels need a CUDA device|is not installed)"):
+        build(forced(selection, "triton"), shape())
+
+
+@pytest.mark.parametrize(
+    ("selection", "changes", "reason"),
+    [
+        ("linear[impl=triton]", {"dtype": "float64"}, "not float64"),
+        ("linear[impl=triton]", {"head_dim": 512}, "head_dim 1 to 256"),
+        ("additive-lm[impl=triton]", {"causal": False}, "needs the causal form"),
+        ("additive[impl=triton,hidden=300]", {}, "at most 256, got 300"),
+        ("relative[impl=triton]", {"dropout": 0.1}, "the dropout is 0.1"),
+        ("routing[impl=triton]", {}, "form=strict only"),
+        ("local-routing[impl=triton]", {}, "form=strict only"),
+        ("relative[impl=flex]", {"device": "cuda"}, "values=false"),
+        ("local[impl=flex,relative=true]", {"device": "cuda"}, "relative=false"),
+        ("local[impl=flex]", {}, "no backward pass on a CPU"),
+    ],
+)
+def test_what_a_kernel_cannot_do_is_refused_with_the_reason(selection, changes, reason, monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setattr(triton_launch, "interpreted", lambda: True)
+    with pytest.raises(Unsupported, match=reason):
+        build(selection, shape(**changes))
+
+
+def test_dropout_in_training_goes_the_eager_way_on_auto_and_stops_a_forced_kernel(monkeypatch):
+    monkeypatch.setattr(triton_launch, "reason", lambda *given, **more: None)
+    variant = Relative(shape(dropout=0.5), impl="triton").train()
+    inputs = [torch.randn(1, 2, 8, 16) for _ in range(3)]
+    with pytest.raises(Unsupported, match="kernels drop no weights"):
+        variant(*inputs, Mask(causal=True))
+
+
+def test_building_and_running_eagerly_loads_neither_triton_nor_flex():
+    code = (
+        "import sys, torch\n"
+        "from attnbench.variants import AttentionShape, Mask, build\n"
+        "x = torch.randn(1, 2, 8, 16)\n"
+        "for name in ('linear', 'local', 'relative', 'additive', 'local-routing', 'additive-lm'):\n"
+        "    shape = AttentionShape(heads=2, head_dim=16, max_length=32, causal=True)\n"
+        "    build(name, shape)(x, x, x, Mask(causal=True))\n"
+        "assert 'triton' not in sys.modules, 'triton'\n"
+        "assert 'attnbench.variants.kernels.triton.flex' not in sys.modules, 'flex'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["local", "relative"])
+def test_flex_attention_says_the_same_as_the_eager_forward(name, causal):
+    queries = 30
+    torch.manual_seed(0)
+    if name == "local":
+        variant = Local(shape(causal=causal), query_block=7, flange=5)
+    else:
+        variant = Relative(shape(causal=causal), clip=3, values=False)
+    variant = variant.eval()
+    query, key, value = torch.randn(2, 2, queries, 16), torch.randn(2, 2, 40, 16), torch.randn(2, 2, 40, 16)
+    keep = torch.ones(2, 40, dtype=torch.bool)
+    keep[0, 20:] = keep[1, :22] = False
+    with torch.no_grad():
+        for mask in (Mask(None, causal), Mask(keep, causal)):
+            variant.impl = "eager"
+            expected = variant(query, key, value, mask)
+            variant.impl = "flex"
+            torch.testing.assert_close(variant(query, key, value, mask), expected, atol=2e-6, rtol=0)
+            assert variant.implementation == "flex"

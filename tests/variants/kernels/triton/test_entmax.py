@@ -1,0 +1,193 @@
+"""Sparsemax and entmax attention in Triton against float64, our eager map and the `entmax` package; interpreted."""
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="Triton is not installed")
+from attnbench.bench.core.errors import SelectionError
+from attnbench.variants.contract import Mask
+from attnbench.variants.kernels.triton import launch as triton_launch
+from attnbench.variants.kernels.triton.entmax import entmax_attention, reason
+from attnbench.variants.kernels.triton.support import SparseMap, find_support
+from attnbench.variants.kernels.triton.tiles import Tiles
+from attnbench.variants.ops.entmax import entmax
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu" and not triton_launch.interpreted():
+    pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
+
+SMALL = Tiles(rows=32, columns=32)
+# the gradient in alpha is a sum of many terms of either sign
+TOLERANCES = {torch.float32: 5e-6, torch.float16: 3e-3}
+
+
+def inputs(queries: int, keys: int, head_dim: int, dtype: torch.dtype = torch.float32, heads: int = 2) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(1, heads, length, head_dim) for length in (queries, keys, keys)]
+    return [torch.randn(shape, generator=generator).to(DEVICE, dtype).requires_grad_() for shape in shapes]
+
+
+def error(got: Tensor, expected: Tensor) -> float:
+    return float((got.detach().double() - expected.detach()).abs().max() / expected.detach().abs().max())
+
+
+def scores_of(query: Tensor, key: Tensor) -> Tensor:
+    return query @ key.mT * query.shape[-1] ** -0.5
+
+
+@pytest.mark.parametrize(
+    ("alpha", "queries", "keys", "head_dim", "dtype", "causal", "padded", "tiles"),
+    [
+        (1.5, 40, 45, 32, torch.float32, False, False, SMALL),
+        (2.0, 33, 70, 24, torch.float32, True, False, SMALL),
+        ((1.2, 1.7), 50, 33, 16, torch.float32, True, True, SMALL),
+        ((1.01, 2.0), 33, 40, 16, torch.float32, False, False, SMALL),
+        (1.5, 50, 50, 64, torch.float16, True, True, SMALL),
+        (1.25, 1, 40, 16, torch.float32, True, False, None),
+        (2.0, 131, 131, 16, torch.float32, True, True, None),
+    ],
+)
+def test_output_and_gradients_are_those_of_the_float64_definition(
+    alpha: float | tuple[float, float],
+    queries: int,
+    keys: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    causal: bool,
+    padded: bool,
+    tiles: Tiles | None,
+) -> None:
+    ours = inputs(queries, keys, head_dim, dtype)
+    keep = torch.arange(keys, device=DEVICE)[None] < keys * 2 // 3 if padded else None
+    learned = torch.tensor(alpha, device=DEVICE, requires_grad=True) if isinstance(alpha, tuple) else None
+    output = entmax_attention(*ours, alpha if learned is None else learned, keep, causal, tiles=tiles)
+    leaves = [x.detach().double().requires_grad_() for x in ours]
+    allowed = Mask(keep=keep, causal=causal).allowed(queries, keys, output.device)
+    if learned is None:
+        weights = entmax(scores_of(*leaves[:2]), alpha, allowed=allowed)
+    else:
+        ours.append(learned)
+        leaves.append(learned.detach().double().requires_grad_())
+        weights = entmax(scores_of(*leaves[:2]), leaves[3][:, None, None], allowed=allowed)
+    expected = weights @ leaves[2]
+    upstream = torch.randn(output.shape, device=DEVICE).to(dtype)
+    gradients = torch.autograd.grad(output, ours, upstream)
+    wanted = torch.autograd.grad(expected, leaves, upstream.double())
+    assert output.dtype == dtype
+    assert error(output, expected) < TOLERANCES[dtype]
+    for got, true in zip(gradients, wanted, strict=True):
+        # at alpha 1.01 a power of 100 is taken of what float32 knows of a score
+        assert error(got, true) < (TOLERANCES[dtype] if alpha != (1.01, 2.0) else 2e-4)
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_weights_are_those_of_the_entmax_package(alpha: float) -> None:
+    package = pytest.importorskip("entmax")
+    query, key, _ = (x.detach() for x in inputs(40, 64, 16))
+    # values that hand the weights through
+    value = torch.eye(64, device=DEVICE).expand(1, 2, 64, 64).contiguous()
+    keep = torch.arange(64, device=DEVICE)[None] != 5
+    # the same head_dim in all, as the kernels have it, and the scale of the one that was widened
+    query, key = (torch.nn.functional.pad(x, (0, 48)) for x in (2.0 * query, key))
+    weights = entmax_attention(query, key, value, alpha, keep, tiles=SMALL)
+    scores = scores_of(query.double(), key.double()).masked_fill(~keep[:, None, None], -torch.inf)
+    assert error(weights, package.entmax_bisect(scores, alpha, n_iter=80)) < 2e-6
+    assert ((weights == 0).double().mean() > 0.3).item()
+    assert torch.allclose(weights.sum(-1), torch.ones((), device=DEVICE), atol=1e-6)
+
+
+def test_queries_without_keys_give_zeros_and_no_gradient() -> None:
+    ours = inputs(40, 8, 16, heads=1)
+    # causal with more queries than keys: the first 32 stand before the first key
+    output = entmax_attention(*ours, torch.tensor([1.5], device=DEVICE), None, True, tiles=SMALL)
+    to_query, *others = torch.autograd.grad(output, ours, torch.ones_like(output))
+    assert (output[:, :, :32] == 0).all()
+    assert (to_query[:, :, :32] == 0).all()
+    assert (output[:, :, 32:] != 0).all()
+    assert all(gradient.isfinite().all() for gradient in others)
+
+
+def test_equal_scores_share_the_weight_equally_and_pass_no_gradient_to_the_scores() -> None:
+    query, key, value = inputs(33, 40, 16, heads=1)
+    with torch.no_grad():
+        key.copy_(key[:, :, :1].expand_as(key))
+    for alpha in (1.5, 2.0):
+        output = entmax_attention(query, key, value, alpha, tiles=SMALL)
+        assert torch.allclose(output, value.mean(2, keepdim=True).expand_as(output), atol=2e-6)
+
+
+def clustered(clusters: int = 3, length: int = 32) -> list[Tensor]:
+    """Sequences whose queries find keys in their own block of `length` only."""
+    query, key, value = inputs(clusters * length, clusters * length, 16, heads=1)
+    block = torch.eye(clusters, 16, device=DEVICE).repeat_interleave(length, 0) * 20
+    with torch.no_grad():
+        query.mul_(0.1).add_(block)
+        key.mul_(0.1).add_(block)
+    return [query, key, value]
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_lists_end_with_exactly_the_tiles_that_hold_weights(alpha: float) -> None:
+    query, key, _ = (x.detach() for x in clustered())
+    support = find_support(query, key, None, False, SparseMap(alpha=alpha, excess=None), SMALL)
+    weights = entmax(scores_of(query.double(), key.double()), alpha)
+    used = (weights > 0).unflatten(2, (3, 32)).unflatten(4, (3, 32)).any(5).any(3).flatten(0, 1)
+    assert used.sum() == 3
+    listed = torch.zeros_like(used)
+    for row in range(3):
+        listed[0, row, support.lists.indices[0, row, : support.lists.counts[0, row, 1]].long()] = True
+    assert torch.equal(listed, used)
+
+
+def test_no_tile_with_a_weight_is_ever_dropped() -> None:
+    tiles = Tiles(rows=16, columns=16)
+    query, key, _ = (x.detach() * 3 for x in inputs(30, 90, 16, heads=1))
+    support = find_support(query, key, None, True, SparseMap(alpha=2.0, excess=None), tiles)
+    allowed = Mask(causal=True).allowed(30, 90, query.device)
+    weights = entmax(scores_of(query.double(), key.double()), 2.0, allowed=allowed)[0, 0]
+    for row, some in enumerate(weights.split(16)):
+        count = int(support.lists.counts[0, row, 1])
+        used = {column for column, part in enumerate(some.split(16, 1)) if (part > 0).any()}
+        assert used <= set(support.lists.indices[0, row, :count].tolist())
+        assert len(used) < 6
+
+
+def test_skipped_tiles_change_nothing() -> None:
+    ours = clustered()
+    output = entmax_attention(*ours, 1.5, None, True, tiles=SMALL)
+    used = output.grad_fn.saved_tensors[9]
+    assert used.sum() == 3
+    leaves = [x.detach().double().requires_grad_() for x in ours]
+    allowed = Mask(causal=True).allowed(96, 96, output.device)
+    expected = entmax(scores_of(*leaves[:2]), 1.5, allowed=allowed) @ leaves[2]
+    upstream = torch.randn(output.shape, device=DEVICE)
+    gradients = torch.autograd.grad(output, ours, upstream)
+    wanted = torch.autograd.grad(expected, leaves, upstream.double())
+    for got, true in zip((output, *gradients), (expected, *wanted), strict=True):
+        # scores of 100 leave float32 five digits of a threshold
+        assert error(got, true) < 1e-4
+
+
+def test_a_second_run_gives_the_same_bits_from_heads_that_lie_side_by_side_in_memory() -> None:
+    projected = torch.randn(1, 40, 3, 2, 16, generator=torch.Generator().manual_seed(2)).to(DEVICE).requires_grad_()
+    alpha = torch.tensor([1.3, 1.8], device=DEVICE, requires_grad=True)
+    results = []
+    for contiguous in (True, False):
+        query, key, value = projected.permute(2, 0, 3, 1, 4)
+        if contiguous:
+            query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        output = entmax_attention(query, key, value, alpha, None, True, tiles=SMALL)
+        results.append((output, *torch.autograd.grad(output.square().sum(), (projected, alpha))))
+    for first, second in zip(*results, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_alphas_that_newton_cannot_solve_are_refused_with_the_range() -> None:
+    ours = inputs(4, 4, 16)
+    for alpha in (1.0, 2.5):
+        assert "1.01 to 2" in str(reason("cuda", torch.float32, 64, alpha=alpha))
+        with pytest.raises(SelectionError, match=r"from 1\.01 to 2"):
+            entmax_attention(*ours, alpha)
+    with pytest.raises(SelectionError, match=r"shape \(2,\)"):
+        entmax_attention(*ours, torch.full((3,), 1.5))

@@ -1,0 +1,181 @@
+"""Local attention against a dense float64 softmax under an explicit block mask, and against `local-attention`."""
+
+import pytest
+import torch
+
+from attnbench.bench.core.errors import SelectionError, Unsupported
+from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.sparse.local import Local
+
+BLOCKS = [(4, 6), (4, 4), (5, 0), (3, 40), (1, 2)]
+
+
+def shape(length=40, heads=2, **changes):
+    return AttentionShape(heads=heads, head_dim=4, max_length=length, **changes)
+
+
+def tensors(length, batch=3, heads=2, head_dim=4, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(batch, heads, length, head_dim, generator=generator, dtype=dtype) for _ in range(3)]
+
+
+def padded_mask(length, causal, batch=3):
+    """One full row, one with pads at the end and in the middle, one of nothing but pads."""
+    keep = torch.ones(batch, length, dtype=torch.bool)
+    keep[1, length // 2 :: 3] = False
+    keep[1, -1:] = False
+    keep[2] = False
+    return Mask(keep, causal)
+
+
+def block_pattern(length, block, flange, causal):
+    """Boolean (queries, keys), pair by pair from the definition."""
+    seen = torch.zeros(length, length, dtype=torch.bool)
+    for i in range(length):
+        start = i // block * block
+        for j in range(length):
+            inside = start - flange <= j < start + block + flange
+            seen[i, j] = inside and (j <= i or not causal)
+    return seen
+
+
+def dense(query, key, value, seen, variant):
+    """Softmax over the pairs in `seen`, with the vectors of relative distance added one by one."""
+    length, reach = query.shape[2], 0
+    keys = key[:, :, None].expand(-1, -1, length, -1, -1)
+    values = value[:, :, None].expand(-1, -1, length, -1, -1)
+    if variant.positions is not None:
+        reach = variant.positions.reach
+        distance = (torch.arange(length) - torch.arange(length)[:, None]).clamp(-reach, reach) + reach
+        keys = keys + variant.positions.key_table[distance]
+        values = values + variant.positions.value_table[distance]
+    scores = torch.einsum("bhid,bhijd->bhij", query, keys) / query.shape[-1] ** 0.5
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0)
+    return torch.einsum("bhij,bhijd->bhid", weights, values), weights
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("block", "flange"), BLOCKS)
+def test_equals_dense_attention_under_the_block_mask(block, flange, causal, relative):
+    variant = Local(shape(causal=causal), query_block=block, flange=flange, relative=relative).double()
+    for length in (1, 2, 7, 12, 23, 40):
+        query, key, value = tensors(length)
+        for mask in (Mask(None, causal), padded_mask(length, causal)):
+            seen = block_pattern(length, block, flange, causal)
+            if mask.keep is not None:
+                seen = seen & mask.keep[:, None, None, :]
+            expected, weights = dense(query, key, value, seen, variant)
+            torch.testing.assert_close(variant(query, key, value, mask), expected, atol=1e-12, rtol=0)
+            torch.testing.assert_close(variant.weights(query, key, mask), weights, atol=1e-12, rtol=0)
+            if length > 6:
+                rows = slice(3, 6)
+                torch.testing.assert_close(variant.weights(query, key, mask, rows), weights[:, :, rows])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("block", "flange"), BLOCKS)
+def test_density_is_the_share_of_pairs_that_get_weight(block, flange, causal):
+    for length in (1, 5, 24, 37):
+        variant = Local(shape(length), query_block=block, flange=flange)
+        query, key, _ = tensors(length, batch=1, dtype=torch.float32)
+        nonzero = (variant.weights(query, key, Mask(None, causal)) > 0).sum().item() / 2
+        pairs = length * (length + 1) / 2 if causal else length**2
+        assert variant.density(shape(length, causal=causal)) == pytest.approx(nonzero / pairs, abs=1e-12)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize(("block", "flange"), BLOCKS)
+def test_decoding_equals_the_parallel_output_and_keeps_only_its_window(block, flange, relative):
+    variant = Local(shape(causal=True), query_block=block, flange=flange, relative=relative).double()
+    query, key, value = tensors(29)
+    parallel, state = variant(query, key, value, Mask(causal=True)), None
+    for at in range(29):
+        one = slice(at, at + 1)
+        output, state = variant.step(query[:, :, one], key[:, :, one], value[:, :, one], state)
+        torch.testing.assert_close(output, parallel[:, :, one], atol=1e-12, rtol=0)
+        assert 2 * 8 * state.key.shape[2] * 4 <= variant.state_bytes(shape(causal=True))
+
+
+def test_fewer_queries_than_keys_are_the_last_positions():
+    variant = Local(shape(causal=True), query_block=4, flange=3).double()
+    query, key, value = tensors(23)
+    whole = variant(query, key, value, Mask(causal=True))
+    torch.testing.assert_close(variant(query[:, :, -5:], key, value, Mask(causal=True)), whole[:, :, -5:])
+    with pytest.raises(Unsupported, match="expected at most 22 queries, got 23"):
+        variant(query, key[:, :, 1:], value[:, :, 1:], Mask(causal=True))
+
+
+def test_a_max_relative_below_the_span_is_refused_with_the_reason():
+    Local(shape(), query_block=8, flange=4, max_relative=12)
+    with pytest.raises(SelectionError, match=r"max_relative of at least 12 \(query_block 8 \+ flange 4\), got 11"):
+        Local(shape(), query_block=8, flange=4, max_relative=11)
+
+
+@pytest.mark.parametrize(("parameter", "value"), [("query_block", 0), ("flange", -1)])
+def test_a_block_of_no_size_is_refused(parameter, value):
+    with pytest.raises(SelectionError, match=f"expected {parameter} of at least"):
+        Local(shape(), **{parameter: value})
+
+
+def test_defaults_are_the_papers_and_shrink_with_the_length():
+    assert [(v.query_block, v.flange) for v in (Local(shape(n)) for n in (8192, 2048, 1024, 4, 1))] == [
+        (256, 256),
+        (256, 256),
+        (128, 128),
+        (1, 1),
+        (1, 1),
+    ]
+
+
+def test_gradients_agree_with_finite_differences_and_reach_the_tables():
+    variant = Local(shape(7, heads=1, causal=True), query_block=2, flange=3, relative=True).double()
+    query, key, value = (x.requires_grad_() for x in tensors(7, batch=1, heads=1))
+    keep = torch.tensor([[False, True, True, False, True, True, True]])
+    tables = (variant.positions.key_table, variant.positions.value_table)
+
+    def forward(query, key, value, *tables):
+        return variant(query, key, value, Mask(keep, True))
+
+    torch.autograd.gradcheck(forward, (query, key, value, *tables))
+
+
+def test_bfloat16_sums_in_float32():
+    variant = Local(shape(64), query_block=8, flange=8, relative=True)
+    query, key, value = tensors(64, dtype=torch.float32)
+    low = [x.bfloat16() for x in (query, key, value)]
+    output = variant(*low, Mask())
+    assert output.dtype is torch.bfloat16
+    assert (output.float() - variant(*(x.float() for x in low), Mask())).abs().max() < 0.02
+    weights = variant.weights(low[0], low[1], Mask())
+    assert weights.dtype is torch.float32
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2, 64))
+
+
+def test_dropout_acts_in_training_only_and_keeps_the_mean():
+    variant = Local(shape(64, dropout=0.5), query_block=8, flange=8, relative=False)
+    query, key, _ = tensors(64, dtype=torch.float32)
+    ones = torch.ones(3, 2, 64, 4)
+    assert torch.equal(variant.eval()(query, key, ones, Mask()).round(decimals=4), ones)
+    torch.manual_seed(0)
+    dropped = variant.train()(query, key, ones, Mask())
+    assert dropped.std() > 0.1
+    assert dropped.mean().item() == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_agrees_with_local_attention_where_the_flange_is_one_block(causal, padded):
+    library = pytest.importorskip("local_attention.local_attention", reason="the package local-attention is the oracle")
+    theirs = library.LocalAttention(window_size=8, causal=causal, use_rotary_pos_emb=False)
+    ours = Local(shape(48), query_block=8, flange=8, relative=False)
+    query, key, value = tensors(48, dtype=torch.float32)
+    keep = torch.ones(3, 48, dtype=torch.bool)
+    if padded:
+        keep[1, 30:] = False
+    expected = theirs(query, key, value, mask=keep)
+    output = ours(query, key, value, Mask(keep, causal))
+    # where a query sees no real key, theirs averages over the pads and ours gives zeros
+    sees = (ours.weights(query, key, Mask(keep, causal)).sum(-1, keepdim=True) > 0).expand_as(output)
+    torch.testing.assert_close(output[sees], expected[sees], atol=1e-5, rtol=0)
+    assert (output[~sees] == 0).all()

@@ -1,0 +1,285 @@
+"""Longformer, BigBird and Sparse Transformer against explicit masks, and that all patterns realise their sparsity."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnbench.bench.core.errors import SelectionError, Unsupported
+from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.sparse.bigbird import BigBird
+from attnbench.variants.sparse.local import Local
+from attnbench.variants.sparse.local_routing import LocalRouting
+from attnbench.variants.sparse.longformer import Longformer
+from attnbench.variants.sparse.routing import Routing
+from attnbench.variants.sparse.sparse_transformer import Sparse
+
+HEADS = 2
+
+
+def shape(length=40, **changes):
+    return AttentionShape(heads=HEADS, head_dim=4, max_length=length, **changes)
+
+
+def tensors(length, batch=3, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(batch, HEADS, length, 4, generator=generator, dtype=dtype) for _ in range(3)]
+
+
+def padded_mask(length, causal):
+    keep = torch.ones(3, length, dtype=torch.bool)
+    keep[1, length // 2 :: 3] = False
+    keep[1, -1:] = False
+    keep[2] = False
+    return Mask(keep, causal)
+
+
+def longformer_pair(window, first):
+    def sees(head, i, j, causal):
+        seen = abs(i - j) <= window or j < first or (i < first and not causal)
+        return seen and (j <= i or not causal)
+
+    return sees
+
+
+def strided_pair(stride):
+    def sees(head, i, j, causal):
+        return (abs(i - j) <= stride or (i - j) % stride == 0) and (j <= i or not causal)
+
+    return sees
+
+
+def fixed_pair(stride, summary):
+    def sees(head, i, j, causal):
+        return (i // stride == j // stride or j % stride >= stride - summary) and (j <= i or not causal)
+
+    return sees
+
+
+def bigbird_pair(variant):
+    """Window and global blocks from the definition; the random ones as the variant drew them."""
+    reach, block, first = variant.window_blocks // 2, variant.block, variant.global_blocks
+    drawn = variant.plan[:, :, -variant.random_blocks :] if variant.random_blocks else variant.plan[:, :, :0]
+    counts = variant.planned[:, :, -variant.random_blocks :] if variant.random_blocks else drawn
+
+    def sees(head, i, j, causal):
+        row, column = i // block, j // block
+        random = drawn[head, row][counts[head, row]].tolist()
+        return row < first or column < first or abs(row - column) <= reach or column in random
+
+    return sees
+
+
+def cases():
+    for window, first in ((3, 2), (2, 0), (1, 5), (50, 1), (5, 60)):
+        yield lambda s, w=window, g=first: (
+            Longformer(s, window=w, global_tokens=g),
+            longformer_pair(w, g),
+        )
+    for stride in (1, 2, 4, 7, 50):
+        yield lambda s, n=stride: (Sparse(s, pattern="strided", stride=n), strided_pair(n))
+    for stride, summary in ((4, 2), (5, 1), (3, 3), (50, 8)):
+        yield lambda s, n=stride, c=summary: (Sparse(s, pattern="fixed", stride=n, summary=c), fixed_pair(n, c))
+
+
+def bigbirds():
+    for block, random, first, window in ((3, 2, 1, 3), (2, 3, 0, 1), (4, 0, 2, 5), (1, 3, 2, 3), (64, 3, 2, 3)):
+        yield lambda s, b=block, r=random, g=first, w=window: BigBird(
+            s, block=b, random_blocks=r, global_blocks=g, window_blocks=w
+        )
+
+
+def check_against_brute_force(variant, sees, causal):
+    for length in (1, 2, 7, 12, 29, 40):
+        query, key, value = tensors(length)
+        seen = torch.tensor(
+            [[[sees(h, i, j, causal) for j in range(length)] for i in range(length)] for h in range(HEADS)]
+        )
+        for mask in (Mask(None, causal), padded_mask(length, causal)):
+            allowed = seen if mask.keep is None else seen & mask.keep[:, None, None, :]
+            scores = torch.einsum("bhid,bhjd->bhij", query, key) / 2.0
+            weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1).nan_to_num(0.0)
+            torch.testing.assert_close(variant(query, key, value, mask), weights @ value, atol=1e-12, rtol=0)
+            torch.testing.assert_close(variant.weights(query, key, mask), weights, atol=1e-12, rtol=0)
+            if length > 6:
+                torch.testing.assert_close(variant.weights(query, key, mask, slice(3, 6)), weights[:, :, 3:6])
+        pairs = length * (length + 1) / 2 if causal else length**2
+        inside = seen.double().sum((1, 2)).mean().item()
+        assert variant.density(shape(length, causal=causal)) == pytest.approx(inside / pairs, abs=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("make", list(cases()))
+def test_equals_dense_attention_under_the_pattern(make, causal):
+    variant, sees = make(shape(causal=causal))
+    check_against_brute_force(variant.double(), sees, causal)
+
+
+@pytest.mark.parametrize("make", list(bigbirds()))
+def test_bigbird_equals_dense_attention_under_the_pattern(make):
+    variant = make(shape())
+    check_against_brute_force(variant, bigbird_pair(variant), causal=False)
+
+
+@pytest.mark.parametrize("make", list(cases()))
+def test_decoding_equals_the_parallel_output(make):
+    variant, _ = make(shape(causal=True))
+    query, key, value = tensors(31)
+    parallel, state = variant(query, key, value, Mask(causal=True)), None
+    for at in range(31):
+        one = slice(at, at + 1)
+        output, state = variant.step(query[:, :, one], key[:, :, one], value[:, :, one], state)
+        torch.testing.assert_close(output, parallel[:, :, one], atol=1e-12, rtol=0)
+    last = variant(query[:, :, -3:], key, value, Mask(causal=True))
+    torch.testing.assert_close(last, parallel[:, :, -3:], atol=1e-12, rtol=0)
+
+
+def test_longformer_decodes_from_its_window_and_global_tokens_alone():
+    variant = Longformer(shape(1000, causal=True), window=5, global_tokens=3)
+    query, key, value = tensors(1, dtype=torch.float32)
+    state = None
+    for _ in range(40):
+        _, state = variant.step(query, key, value, state)
+    assert state.key.shape[2] == 3 + 5 + 1
+    assert variant.state_bytes(shape(1000, causal=True)) == 2 * HEADS * 4 * 9 * 4
+
+
+def test_bigbird_draws_once_apart_from_window_and_global_blocks_and_by_head_and_layer():
+    first = BigBird(shape(320), block=8, random_blocks=3)
+    again = BigBird(shape(320), block=8, random_blocks=3)
+    other = BigBird(shape(320, layer=1), block=8, random_blocks=3)
+    assert torch.equal(first.plan, again.plan)
+    assert not torch.equal(first.plan, other.plan)
+    drawn = first.plan[:, :, -3:]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert first.planned[:, :, -3:].all()
+    row = torch.arange(40)[None, :, None]
+    assert ((drawn - row).abs() > 1).all() and (drawn >= 2).all()
+    assert all(len(set(blocks.tolist())) == 3 for blocks in drawn.flatten(0, 1))
+
+
+@pytest.mark.parametrize("make", list(bigbirds()))
+def test_padding_of_any_length_changes_no_real_output(make):
+    variant = make(shape())
+    query, key, value = tensors(40)
+    for real in (5, 17, 33):
+        keep = (torch.arange(40) < real).expand(3, -1)
+        short = variant(query[:, :, :real], key[:, :, :real], value[:, :, :real], Mask())
+        torch.testing.assert_close(variant(query, key, value, Mask(keep))[:, :, :real], short, atol=1e-12, rtol=0)
+
+
+def test_bigbird_refuses_what_it_cannot_do():
+    variant = BigBird(shape())
+    assert variant.supports(shape(causal=True)) == "it has no causal form"
+    query, key, value = tensors(8)
+    with pytest.raises(Unsupported, match="no causal form"):
+        variant(query, key, value, Mask(causal=True))
+    with pytest.raises(SelectionError, match="expected window_blocks to be odd"):
+        BigBird(shape(), window_blocks=2)
+
+
+def test_a_summary_longer_than_the_block_is_refused():
+    with pytest.raises(SelectionError, match="expected summary of at most stride 4, got 5"):
+        Sparse(shape(), stride=4, summary=5)
+
+
+def test_defaults_follow_the_papers_and_work_from_length_one():
+    assert Longformer(shape(4096)).window == 256
+    assert BigBird(shape(4096)).block == 64
+    assert (Sparse(shape(16384)).stride, Sparse(shape(16384)).summary) == (128, 8)
+    for make in (Longformer, BigBird, Sparse):
+        query, key, value = tensors(1)
+        torch.testing.assert_close(make(shape(1))(query, key, value, Mask()), value)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("make", [Longformer, BigBird, Sparse])
+def test_gradients_agree_with_finite_differences(make, causal):
+    if causal and make is BigBird:
+        pytest.skip("BigBird has no causal form")
+    variant = make(AttentionShape(heads=1, head_dim=2, max_length=9, causal=causal))
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(1, 1, 9, 2, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    keep = torch.arange(9)[None] != 4
+    torch.autograd.gradcheck(lambda q, k, v: variant(q, k, v, Mask(keep, causal)), inputs)
+
+
+@pytest.mark.parametrize("make", [Local, Longformer, BigBird, Sparse])
+def test_the_fused_path_agrees_with_weights_times_values_forward_and_backward(make):
+    variant, mask = make(shape(64)), padded_mask(61, False)
+    inputs = [x.requires_grad_() for x in tensors(61, dtype=torch.float32)]
+    outputs = (variant(*inputs, mask), variant.weights(inputs[0], inputs[1], mask) @ inputs[2])
+    torch.testing.assert_close(*outputs, atol=2e-6, rtol=0)
+    upstream = torch.randn(outputs[0].shape, generator=torch.Generator().manual_seed(1))
+    for fused, eager in zip(*(torch.autograd.grad(o, inputs, upstream) for o in outputs), strict=True):
+        torch.testing.assert_close(fused, eager, atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_longformer_without_global_tokens_agrees_with_local_attention_of_exact_window(causal):
+    library = pytest.importorskip("local_attention.local_attention", reason="the package local-attention is the oracle")
+    theirs = library.LocalAttention(window_size=8, causal=causal, use_rotary_pos_emb=False, exact_windowsize=True)
+    query, key, value = tensors(48, dtype=torch.float32)
+    ours = Longformer(shape(48), window=8, global_tokens=0)
+    torch.testing.assert_close(
+        ours(query, key, value, Mask(None, causal)), theirs(query, key, value), atol=1e-5, rtol=0
+    )
+
+
+class Allocations(TorchDispatchMode):
+    """The largest and the sum of the storages that operators return, in bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest, self.total = 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.largest = max(self.largest, tensor.untyped_storage().nbytes())
+                self.total += tensor.untyped_storage().nbytes()
+        return result
+
+
+def allocations(make, length, causal):
+    one = AttentionShape(heads=2, head_dim=8, max_length=length, causal=causal)
+    variant = make(one).train()
+    query, key, value = (torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3))
+    keep = (torch.arange(length) < length - 5)[None]
+    with Allocations() as seen:
+        variant(query, key, value, Mask(keep, causal)).sum().backward()
+    return seen
+
+
+LINEAR = {
+    "local": lambda s: Local(s, query_block=16, flange=16, relative=True),
+    "longformer": lambda s: Longformer(s, window=16, global_tokens=2),
+    "bigbird": lambda s: BigBird(s, block=8),
+    "routing paper": lambda s: Routing(s, clusters=s.max_length // 32, window=32),
+    "routing strict": lambda s: Routing(s, clusters=8, window=32, form="strict"),
+    "local-routing": lambda s: LocalRouting(s, query_block=16, flange=16, clusters=s.max_length // 32, window=32),
+    "strided": lambda s: Sparse(s, pattern="strided", stride=32),
+    "fixed": lambda s: Sparse(s, pattern="fixed", stride=64, summary=2),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", LINEAR)
+def test_no_tensor_near_queries_by_keys_is_ever_allocated(name, causal):
+    """Forward and backward; a dense product would allocate 2 · 2048² floats."""
+    if causal and name == "bigbird":
+        pytest.skip("BigBird has no causal form")
+    length = 2048
+    assert allocations(LINEAR[name], length, causal).largest < 2 * length**2 * 4 / 8
+
+
+@pytest.mark.parametrize("name", ["local", "longformer", "bigbird", "routing strict"])
+def test_bytes_allocated_grow_linearly_with_the_length(name):
+    half, whole = (allocations(LINEAR[name], length, False).total for length in (1024, 2048))
+    assert whole / half < 2.2
+
+
+def test_bytes_of_a_factorised_pattern_grow_less_than_quadratically():
+    """With the stride at the square root of the length the growth is 2^1.5 = 2.8 for twice the length."""
+    half, whole = (allocations(lambda s: Sparse(s, pattern="strided"), length, True).total for length in (1024, 2048))
+    assert whole / half < 3.1

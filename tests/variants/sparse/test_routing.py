@@ -1,0 +1,272 @@
+"""Routing attention against slow loops over its definition."""
+
+from collections import defaultdict
+
+import pytest
+import torch
+
+from attnbench.bench.core.errors import SelectionError, Unsupported
+from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.sparse.routing import Routing
+
+FORMS = ["paper", "strict"]
+
+
+def shape(length=40, heads=2, **changes):
+    return AttentionShape(heads=heads, head_dim=4, max_length=length, **changes)
+
+
+def tensors(length, batch=3, heads=2, head_dim=4, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(batch, heads, length, head_dim, generator=generator, dtype=dtype) for _ in range(3)]
+
+
+def padded_mask(length, causal):
+    """One full row, one with pads at the start, in the middle and at the end, one of nothing but pads."""
+    keep = torch.ones(3, length, dtype=torch.bool)
+    keep[1, length // 2 :: 3] = False
+    keep[1, :2] = False
+    keep[2] = False
+    return Mask(keep, causal)
+
+
+def built(length=40, seed=0, **parameters):
+    torch.manual_seed(seed)
+    causal = parameters.pop("causal", False)
+    return Routing(shape(length, causal=causal), **parameters).double().eval()
+
+
+def layer_norm(vector):
+    away = vector - vector.mean()
+    return away / torch.sqrt((away * away).mean() + 1e-6)
+
+
+def softmax_over(variant, query, keys, ranks):
+    """Weights of one query over its keys, whose ranks differ from its own by `ranks`."""
+    scores = []
+    for key, rank in zip(keys, ranks, strict=True):
+        vector = key if variant.positions is None else key + variant.positions.key_table[variant.positions.reach + rank]
+        scores.append(variant.scale * (query @ vector))
+    return torch.stack(scores).softmax(0)
+
+
+def value_of(variant, value, rank):
+    return value if variant.positions is None else value + variant.positions.value_table[variant.positions.reach + rank]
+
+
+def slow_paper(variant, query, key, value, keep, causal):
+    """Output and weights, cluster by cluster and token by token."""
+    batch, heads, length, width = query.shape
+    key = query if variant.share_qk else key
+    output = torch.zeros(batch, heads, length, width, dtype=torch.float64)
+    weights = torch.zeros(batch, heads, length, length, dtype=torch.float64)
+    for b in range(batch):
+        real = [i for i in range(length) if keep is None or keep[b, i]]
+        for h in range(heads):
+            q, k = ({i: layer_norm(x[b, h, i]) for i in real} for x in (query, key))
+            times = defaultdict(int)
+            for mean in variant.centroids.mean[h]:
+                chosen = []
+                for side in (q, k):
+                    near = sorted(real, key=lambda i, side=side: -float(side[i] @ mean))
+                    chosen.append(sorted(near[: variant.window]))
+                for query_rank, i in enumerate(chosen[0]):
+                    seen = [(r, j) for r, j in enumerate(chosen[1]) if j <= i or not causal]
+                    if variant.suppress_self and any(j != i for _, j in seen):
+                        seen = [(r, j) for r, j in seen if j != i]
+                    if not seen:
+                        continue
+                    times[i] += 1
+                    ranks = [r - query_rank for r, _ in seen]
+                    p = softmax_over(variant, q[i], [k[j] for _, j in seen], ranks)
+                    for weight, rank, (_, j) in zip(p, ranks, seen, strict=True):
+                        weights[b, h, i, j] += weight
+                        output[b, h, i] += weight * value_of(variant, value[b, h, j], rank)
+            for i, count in times.items():
+                output[b, h, i] /= count
+                weights[b, h, i] /= count
+    return output, weights
+
+
+def slow_strict(variant, query, key, value, keep, causal):
+    """The last `window` tokens of the query's cluster, itself included; also the next ones where not causal."""
+    batch, heads, length, width = query.shape
+    key = query if variant.share_qk else key
+    output = torch.zeros(batch, heads, length, width, dtype=torch.float64)
+    weights = torch.zeros(batch, heads, length, length, dtype=torch.float64)
+    for b in range(batch):
+        real = [i for i in range(length) if keep is None or keep[b, i]]
+        for h in range(heads):
+            cluster = {i: int((variant.centroids.mean[h] @ layer_norm(query[b, h, i])).argmax()) for i in real}
+            for i in real:
+                past = [j for j in real if j <= i and cluster[j] == cluster[i]][-variant.window :]
+                future = [j for j in real if j > i and cluster[j] == cluster[i]][: variant.window - 1]
+                seen = past if causal else past + future
+                ranks = [r - len(past) + 1 for r in range(len(seen))]
+                if variant.suppress_self and len(seen) > 1:
+                    seen, ranks = zip(*((j, r) for j, r in zip(seen, ranks, strict=True) if j != i), strict=True)
+                q = layer_norm(query[b, h, i])
+                p = softmax_over(variant, q, [layer_norm(key[b, h, j]) for j in seen], ranks)
+                for weight, rank, j in zip(p, ranks, seen, strict=True):
+                    weights[b, h, i, j] = weight
+                    output[b, h, i] += weight * value_of(variant, value[b, h, j], rank)
+    return output, weights
+
+
+SLOW = {"paper": slow_paper, "strict": slow_strict}
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("options", [{}, {"share_qk": True, "suppress_self": True, "scale": 0.5}])
+def test_equals_the_definition_in_loops(form, causal, relative, options):
+    variant = built(form=form, causal=causal, clusters=3, window=5, relative=relative, **options)
+    for length in (1, 2, 6, 17):
+        query, key, value = tensors(length)
+        for mask in (Mask(None, causal), padded_mask(length, causal)):
+            output, weights = SLOW[form](variant, query, key, value, mask.keep, causal)
+            real = torch.ones(3, length, dtype=torch.bool) if mask.keep is None else mask.keep
+            real = real[:, None, :, None].expand_as(output)
+            torch.testing.assert_close(variant(query, key, value, mask)[real], output[real], atol=1e-11, rtol=0)
+            torch.testing.assert_close(variant.weights(query, key, mask), weights, atol=1e-11, rtol=0)
+            if length > 6:
+                rows = slice(3, 6)
+                torch.testing.assert_close(variant.weights(query, key, mask, rows), weights[:, :, rows])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_sequence_of_pads_gives_zeros(form):
+    variant = built(form=form, clusters=3, window=5)
+    query, key, value = tensors(9)
+    assert (variant(query, key, value, Mask(torch.zeros(3, 9, dtype=torch.bool))) == 0).all()
+
+
+@pytest.mark.parametrize("share_qk", [False, True])
+def test_values_of_the_future_never_enter_the_paper_form_though_its_choice_of_keys_does(share_qk):
+    variant = built(causal=True, clusters=3, window=4, share_qk=share_qk)
+    query, key, value = tensors(24)
+    mask = Mask(causal=True)
+    before = variant(query, key, value, mask)
+    later = value.clone()
+    later[:, :, 12:] += 100.0
+    assert torch.equal(variant(query, key, later, mask)[:, :, :12], before[:, :, :12])
+    moved = query.clone()
+    moved[:, :, 12:] = tensors(24, seed=1)[0][:, :, 12:]
+    assert not torch.equal(variant(moved, key, value, mask)[:, :, :12], before[:, :, :12])
+    assert variant.causality == "selection" and not variant.decodes and variant.state_bytes(shape()) is None
+    with pytest.raises(Unsupported, match="cannot decode"):
+        variant.step(query[:, :, :1], key[:, :, :1], value[:, :, :1])
+
+
+@pytest.mark.parametrize("share_qk", [False, True])
+def test_nothing_of_the_future_enters_the_strict_form(share_qk):
+    variant = built(form="strict", causal=True, clusters=3, window=4, share_qk=share_qk)
+    inputs = tensors(24)
+    before = variant(*inputs, Mask(causal=True))
+    for place in range(3):
+        moved = [x.clone() for x in inputs]
+        moved[place][:, :, 12:] += 3.0 * torch.randn(moved[place][:, :, 12:].shape, dtype=torch.float64)
+        after = variant(*moved, Mask(causal=True))
+        # tokens move between blocks of the sorted order, so sums may differ in their last bit
+        torch.testing.assert_close(after[:, :, :12], before[:, :, :12], atol=1e-13, rtol=0)
+    assert variant.causality == "strict" and variant.decodes
+
+
+@pytest.mark.parametrize("options", [{}, {"share_qk": True, "suppress_self": True}, {"relative": False}])
+def test_decoding_the_strict_form_equals_the_parallel_output(options):
+    variant = built(form="strict", causal=True, clusters=3, window=4, **options)
+    query, key, value = tensors(31)
+    parallel, state = variant(query, key, value, Mask(causal=True)), None
+    for at in range(31):
+        one = slice(at, at + 1)
+        output, state = variant.step(query[:, :, one], key[:, :, one], value[:, :, one], state)
+        torch.testing.assert_close(output, parallel[:, :, one], atol=1e-12, rtol=0)
+    assert variant.state_bytes(shape(31, causal=True)) == 31 * (2 * 8 * 4 + 2 * 8)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_padding_of_any_length_changes_no_real_output(form):
+    variant = built(form=form, clusters=3, window=6)
+    query, key, value = tensors(40)
+    for real in (4, 17, 33):
+        keep = (torch.arange(40) < real).expand(3, -1)
+        short = variant(query[:, :, :real], key[:, :, :real], value[:, :, :real], Mask())
+        torch.testing.assert_close(variant(query, key, value, Mask(keep))[:, :, :real], short, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_cluster_and_a_window_of_the_whole_sequence_is_dense_attention(form, causal):
+    variant = built(12, form=form, causal=causal, clusters=1, window=12, relative=False)
+    assert variant.density(shape(12, causal=causal)) == 1.0
+    query, key, value = tensors(12)
+    q, k = (torch.nn.functional.layer_norm(x, (4,), eps=1e-6) for x in (query, key))
+    scores = q @ k.transpose(-2, -1)
+    scores = scores.masked_fill(~torch.ones(12, 12).tril().bool(), -torch.inf) if causal else scores
+    torch.testing.assert_close(variant(query, key, value, Mask(None, causal)), scores.softmax(-1) @ value)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_density_bounds_the_share_of_pairs_that_get_weight(form, causal):
+    """At most, since clusters overlap or are small; reached where they do not (one cluster)."""
+    for clusters, window in ((1, 7), (4, 6)):
+        variant = built(form=form, clusters=clusters, window=window)
+        query, key, _ = tensors(40)
+        share_qk = key if clusters > 1 else query
+        nonzero = (variant.weights(query, share_qk, Mask(None, causal)) > 0).sum((-1, -2)).double()
+        share = nonzero / (40 * 41 / 2 if causal else 40 * 40)
+        density = variant.density(shape(causal=causal))
+        assert (share <= density + 1e-12).all()
+        if clusters == 1:
+            torch.testing.assert_close(share, torch.full_like(share, density))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_agree_with_finite_differences_and_reach_the_tables(form, causal):
+    torch.manual_seed(0)
+    variant = Routing(shape(8, heads=1), clusters=2, window=3, form=form).double().eval()
+    inputs = [x.requires_grad_() for x in tensors(8, batch=1, heads=1)]
+    keep = torch.arange(8)[None] != 5
+    tables = (variant.positions.key_table, variant.positions.value_table)
+    torch.autograd.gradcheck(lambda q, k, v, *_: variant(q, k, v, Mask(keep, causal)), (*inputs, *tables))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_training_is_deterministic_and_bfloat16_sums_in_float32(form):
+    torch.manual_seed(0)
+    variant = Routing(shape(64), form=form).train()
+    inputs = [x.bfloat16() for x in tensors(64, dtype=torch.float32)]
+    first = variant(*inputs, Mask())
+    assert first.dtype is torch.bfloat16
+    assert torch.equal(first, variant(*inputs, Mask()))
+    assert (first.float() - variant(*(x.float() for x in inputs), Mask())).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_defaults_follow_from_the_length_and_work_from_length_one(form):
+    assert [(v.clusters, v.window) for v in (Routing(shape(n), form=form) for n in (4096, 1000, 2, 1))] == [
+        (64, 64),
+        (31, 32),
+        (2, 1),
+        (1, 1),
+    ]
+    assert Routing(shape(8192), clusters=16).window == 512
+    query, key, value = tensors(1, dtype=torch.float32)
+    variant = Routing(shape(1), form=form, relative=False)
+    torch.testing.assert_close(variant(query, key, value, Mask(causal=True)), value)
+
+
+def test_what_cannot_be_is_refused_with_the_reason():
+    with pytest.raises(SelectionError, match=r"max_relative of at least 8 \(the cluster window of 8\), got 7"):
+        Routing(shape(), window=8, max_relative=7)
+    with pytest.raises(SelectionError, match="decay in"):
+        Routing(shape(), decay=1.0)
+    with pytest.raises(SelectionError, match="expected clusters of at least 1"):
+        Routing(shape(), clusters=0)
+    query, key, value = tensors(6)
+    with pytest.raises(Unsupported, match="one sequence: expected 6 queries, got 2"):
+        built()(query[:, :, :2], key, value, Mask())
+    assert Routing(shape(), share_qk=True).ignores == {"key"}

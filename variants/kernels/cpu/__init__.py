@@ -1,0 +1,1 @@
+"""C++ and blocked kernels for CPU."""

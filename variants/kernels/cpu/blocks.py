@@ -1,0 +1,260 @@
+"""Blocks: attention over a block of queries and heads at a time on CPU, in plain torch or compiled.
+
+Nothing of queries × keys outlives its block: the backward computes the scores again, and the weights from what the
+forward kept of each row, two numbers. Products are batched ones of torch, into memory that all blocks share; between
+them a map takes the scores of a block as rows, in place, and is what gets compiled. Masks never reach it: masked keys
+lie behind the real ones, and where a row ends its scores are -inf.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ...contract import Mask, accumulator
+from .packing import Packing, flat, unflat
+
+# a row of scores is as many groups, each of whole vectors of eight
+GROUPS = 16
+_MULTIPLE = 8 * GROUPS
+ROWS = 256
+# scores of a block: of four heads and 256 queries at 1024 keys, 4 MiB in float32, which stay in the outer cache
+_BLOCK_SCORES = 2**20
+# of four steps each; rounding ends long before
+_MOST_LOOKS = 16
+
+Start = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+GoOn = Callable[[Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor]]
+Attend = Callable[[Tensor, Tensor | None, Tensor], None]
+Differentiate = Callable[[Tensor, Tensor, Tensor | None, Tensor, bool], Tensor | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One map from scores to weights, as functions of rows, to be run as they are or compiled.
+
+    scores: (rows, width), times `factor`, -inf where masked; alpha: (rows, 1), or None where the map has none.
+    start(scores, alpha) -> (level, moved): what is known of each row, (rows, 2), and by how much it still moved.
+    order: of the error that a step leaves, in that step; None where it is alpha - 1.
+    go_on(scores, alpha, level) -> the same after more steps; start and go_on are None where there is nothing to find.
+    attend(scores, alpha, level): scores become weights.
+    differentiate(scores, coming, alpha, level, learns): `coming`, the gradients of the weights, becomes those of the
+    scores; returns those of alpha, (rows, 1), where `learns`.
+    Each writes one tensor in place: where a map sums, the compiler of torch 2.13 fails at two.
+    """
+
+    factor: float = 1.0
+    order: float | None = 1.0
+    start: Start | None = None
+    go_on: GoOn | None = None
+    attend: Attend
+    differentiate: Differentiate
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, form: Form, alpha: Tensor | None = None, *, compiled: bool
+) -> Tensor:
+    """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least; `alpha`: (heads,), or None."""
+    output: Tensor = _Blocked.apply(query, key, value, alpha, mask, form, compiled)  # type: ignore[no-untyped-call]
+    return output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Some queries of some heads with the same keys: they see the keys before `free`, and none from `seen` on.
+
+    limits: (rows, 1), how many keys each sees.
+    """
+
+    heads: slice
+    rows: slice
+    free: int
+    seen: int
+    limits: Tensor
+
+    def products(self, left: Tensor, right: Tensor, room: Tensor, beyond: float) -> Tensor:
+        """Products of their rows in `room`, (heads, rows, width), filled up to whole groups with `beyond`."""
+        left, right = left[self.heads, self.rows], right[self.heads, : self.seen]
+        shape = *left.shape[:2], _width(self.seen)
+        found = room[: math.prod(shape)].view(shape)
+        torch.bmm(left, right.transpose(1, 2), out=found[..., : self.seen])
+        found[..., self.seen :] = beyond
+        return found
+
+    def hide(self, scores: Tensor) -> None:
+        if self.free < self.seen:
+            hidden = torch.arange(self.free, self.seen) >= self.limits
+            scores[..., self.free : self.seen].masked_fill_(hidden, -math.inf)
+
+    def each(self, of_rows: Tensor) -> Tensor:
+        """What (heads, queries, n) has for the rows of this block, (rows, n)."""
+        return of_rows[self.heads, self.rows].flatten(0, 1)
+
+
+class _Blocked(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        alpha: Tensor | None,
+        mask: Mask,
+        form: Form,
+        compiled: bool,
+    ) -> Tensor:
+        ctx.packing = packing = Packing.of(mask, query.shape[0], query.shape[2], key.shape[2])
+        ctx.form, ctx.compiled = form, compiled
+        q, k, v = _operands(query, key, value, packing, form)
+        alphas, level, room = _alphas(alpha, q), q.new_zeros(*q.shape[:2], 2), q.new_empty(_room(q, k))
+        output = v.new_zeros(v.shape[0], q.shape[1], v.shape[2])
+        with compilations(compiled):
+            for block in _blocks(packing, q, k):
+                scores = block.products(q, k, room, -math.inf)
+                block.hide(scores)
+                among, found = None if alphas is None else block.each(alphas), block.each(level)
+                if form.start is not None:
+                    found = _solve(form, scores.flatten(0, 1), among, compiled)
+                    level[block.heads, block.rows] = found.view(*scores.shape[:2], 2)
+                _run(form.attend, compiled, scores.flatten(0, 1), among, found)
+                target = output[block.heads, block.rows]
+                torch.bmm(scores[..., : block.seen], v[block.heads, : block.seen], out=target)
+        ctx.save_for_backward(query, key, value, alpha, level)
+        shaped: Tensor = output.view(*query.shape[:2], *output.shape[1:])[..., : value.shape[-1]]
+        return shaped
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, alpha, level = ctx.saved_tensors
+        form, packing, learns = ctx.form, ctx.packing, ctx.needs_input_grad[3]
+        q, k, v = _operands(query, key, value, packing, form)
+        toward, alphas = flat(upstream, q.dtype), _alphas(alpha, q)
+        room, other = q.new_empty(2, _room(q, k))
+        to_query, to_alpha = torch.zeros_like(q), torch.zeros_like(level[..., :1])
+        # a product of transposed rows reads its left factor by columns; its transpose does not
+        to_key, to_value = (x.new_zeros(x.shape[0], x.shape[2], x.shape[1]) for x in (k, v))
+        with compilations(ctx.compiled):
+            for block in _blocks(packing, q, k):
+                scores, coming = block.products(q, k, room, -math.inf), block.products(toward, v, other, 0.0)
+                block.hide(scores)
+                among = None if alphas is None else block.each(alphas)
+                rows, found = scores.flatten(0, 1), block.each(level)
+                by_row = _run(form.differentiate, ctx.compiled, rows, coming.flatten(0, 1), among, found, learns)
+                _run(form.attend, ctx.compiled, rows, among, found)
+                if learns:
+                    to_alpha[block.heads, block.rows] = by_row.view(*scores.shape[:2], 1)
+                heads, own, seen = block.heads, (block.heads, block.rows), slice(block.seen)
+                torch.bmm(coming[..., seen], k[heads, seen], out=to_query[own])
+                for total, left, right in ((to_key, q, coming), (to_value, toward, scores)):
+                    # in this form, unlike baddbmm_, its operations are counted by torch
+                    target = total[heads, :, seen]
+                    torch.baddbmm(target, left[own].transpose(1, 2), right[..., seen], out=target)
+        to_query *= form.factor * query.shape[-1] ** -0.5
+        kept = (packing.unpack(x.transpose(1, 2), like) for x, like in ((to_key, key), (to_value, value)))
+        for_alpha = to_alpha.view(*query.shape[:2], -1).sum((0, 2)).to(alpha.dtype) if learns else None
+        return unflat(to_query, query), *(x.contiguous() for x in kept), for_alpha, None, None, None
+
+
+def _operands(query: Tensor, key: Tensor, value: Tensor, packing: Packing, form: Form) -> tuple[Tensor, Tensor, Tensor]:
+    """The query times all that scores are multiplied with, and the real keys and values first."""
+    dtype = accumulator(query.dtype)
+    scaled = flat(query, dtype) * (form.factor * query.shape[-1] ** -0.5)
+    return scaled, packing.pack(key, dtype), packing.pack(value, dtype)
+
+
+def _alphas(alpha: Tensor | None, query: Tensor) -> Tensor | None:
+    """(heads in all, queries, 1)."""
+    if alpha is None:
+        return None
+    return alpha.to(query.dtype).repeat(query.shape[0] // len(alpha))[:, None, None].expand(-1, query.shape[1], 1)
+
+
+def _room(query: Tensor, key: Tensor) -> int:
+    """Scores of the largest block."""
+    rows, group = _sizes(query, key)
+    return rows * group * _width(key.shape[1])
+
+
+def _width(keys: int) -> int:
+    return -(-keys // _MULTIPLE) * _MULTIPLE
+
+
+def _sizes(query: Tensor, key: Tensor) -> tuple[int, int]:
+    """Rows and heads of a block."""
+    width = _width(key.shape[1])
+    rows = max(1, min(ROWS, query.shape[1], _BLOCK_SCORES // width))
+    return rows, max(1, min(query.shape[0], _BLOCK_SCORES // (rows * width)))
+
+
+def _blocks(packing: Packing, query: Tensor, key: Tensor) -> Iterator[_Block]:
+    """Blocks with a key to see; where examples differ in their keys, no block has heads of two."""
+    rows, group = _sizes(query, key)
+    total, examples = query.shape[0], len(packing.limits)
+    shared = bool((packing.limits == packing.limits[:1]).all())
+    span = total if shared else total // examples
+    for start in range(0, total, span):
+        limits = packing.limits[start * examples // total]
+        for first in range(start, start + span, group):
+            heads = slice(first, min(first + group, start + span))
+            for at in range(0, len(limits), rows):
+                own = limits[at : at + rows]
+                # limits never fall
+                free, seen = int(own[0]), int(own[-1])
+                if seen:
+                    yield _Block(heads=heads, rows=slice(at, at + len(own)), free=free, seen=seen, limits=own[:, None])
+
+
+def _solve(form: Form, scores: Tensor, alpha: Tensor | None, compiled: bool) -> Tensor:
+    """The level of each row, (rows, 2)."""
+    assert form.start is not None and form.go_on is not None
+    order = float(alpha.max()) - 1.0 if alpha is not None else form.order or 0.0
+    eps = torch.finfo(scores.dtype).eps
+    # as in thresholds.py; NaN ends it as well
+    enough = max((1e-4 * eps) ** max(order, 0.5), 4 * eps)
+    level, moved = _run(form.start, compiled, scores, alpha)
+    for _ in range(_MOST_LOOKS):
+        if not bool((moved > enough).any()):
+            break
+        level, moved = _run(form.go_on, compiled, scores, alpha, level)
+    found: Tensor = level
+    return found
+
+
+def _run(function: Callable[..., Any], compiled: bool, scores: Tensor, *more: Any) -> Any:
+    # a single row would be compiled for by itself
+    return (compiled_form(function) if compiled and len(scores) > 1 else function)(scores, *more)
+
+
+def compiled_form(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` compiled; as it is where operations are being counted, since torch.compile refuses there."""
+    return function if torch._C._len_torch_dispatch_stack() else _compiled(function)
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=True, fullgraph=True)
+
+
+@contextlib.contextmanager
+def compilations(wanted: bool = True) -> Iterator[None]:
+    """Where compiled functions are called."""
+    if not wanted:
+        yield
+        return
+    import torch._dynamo.config
+
+    # sizes that happen to be equal are compiled for again: some ways to be so, and none may end in plain torch unseen
+    with torch._dynamo.config.patch(recompile_limit=64), warnings.catch_warnings():
+        # the compiler looks whether inputs that are no leaves have gathered a gradient
+        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+        yield

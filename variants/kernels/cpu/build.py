@@ -1,0 +1,125 @@
+"""Build: the C++ kernels for CPU, compiled on first use where a compiler is present, and kept on disk.
+
+The folder is named by a hash of the sources, the flags and the version of PyTorch, below ATTNBENCH_CACHE or the user's
+cache folder, so that a change of any is built anew and nothing old is ever loaded. Nothing is built at install time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import time
+import warnings
+from functools import cache
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+
+SOURCES = ("rela.cpp", "entmax.cpp", "norm.cpp")
+HEADERS = ("gemm.h", "rows.h", "solver.h")
+NAME = "attnbench_cpu"
+LIBRARY = f"{NAME}.so"
+
+_HERE = Path(__file__).resolve().parent
+_COMMON_FLAGS = ("-O3", "-fopenmp", "-fno-math-errno")
+# by what torch.backends.cpu.get_cpu_capability() says, which ATEN_CPU_CAPABILITY may lower
+_CAPABILITY_FLAGS = {
+    "AVX2": ("-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2", "-mavx2", "-mfma", "-mf16c"),
+    "AVX512": (
+        *("-DCPU_CAPABILITY=AVX512", "-DCPU_CAPABILITY_AVX512", "-mavx512f", "-mavx512bw", "-mavx512vl"),
+        *("-mavx512dq", "-mavx2", "-mfma", "-mf16c"),
+    ),
+}
+_PLAIN_FLAGS = ("-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT")
+
+
+@cache
+def failure() -> str | None:
+    """None where the kernels are loaded, as torch.ops.attnbench_cpu; else why they cannot be. Builds at first call."""
+    try:
+        torch.ops.load_library(str(_built()))  # type: ignore[no-untyped-call]
+    except Exception as error:
+        # whatever a toolchain may raise: the caller has other paths, and needs the reason alone
+        return _reason(error)
+    return None
+
+
+def flags() -> tuple[str, ...]:
+    return *_COMMON_FLAGS, *_CAPABILITY_FLAGS.get(torch.backends.cpu.get_cpu_capability(), _PLAIN_FLAGS)
+
+
+def folder() -> Path:
+    """Where the library for this source, these flags and this PyTorch lies, or would lie."""
+    given = hashlib.sha256()
+    for name in (*SOURCES, *HEADERS):
+        given.update((_HERE / name).read_bytes())
+    given.update("\n".join((*flags(), torch.__version__, compiler() or "")).encode())
+    return _cache_folder() / "kernels" / given.hexdigest()[:16]
+
+
+def compiler() -> str | None:
+    """The C++ compiler that PyTorch would call, or None."""
+    return shutil.which(os.environ.get("CXX", "c++"))
+
+
+def _built() -> Path:
+    home = folder()
+    library = home / LIBRARY
+    if library.is_file():
+        return library
+    if compiler() is None:
+        raise RuntimeError("no C++ compiler found; install g++, or name one in CXX")
+    if shutil.which("ninja") is None:
+        raise RuntimeError("no ninja found; pip install ninja")
+    home.mkdir(parents=True, exist_ok=True)
+    with FileLock(home / "lock"):
+        # another process may have built it meanwhile
+        if not library.is_file():
+            _build(home, library)
+    return library
+
+
+def _build(home: Path, library: Path) -> None:
+    print(
+        f"attnbench: building the C++ attention kernels ({torch.backends.cpu.get_cpu_capability()}), once; "
+        f"about half a minute, kept in {home}",
+        file=sys.stderr,
+        flush=True,
+    )
+    started = time.monotonic()
+    work = home / "build"
+    # what a build that was killed left would make PyTorch wait for it
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.utils import cpp_extension
+
+        cpp_extension.load(
+            NAME,
+            [str(_HERE / name) for name in SOURCES],
+            extra_cflags=list(flags()),
+            extra_ldflags=["-fopenmp"],
+            build_directory=str(work),
+            is_python_module=False,
+        )
+    # whole or not at all, whenever the process may die
+    (work / LIBRARY).replace(library)
+    shutil.rmtree(work, ignore_errors=True)
+    print(f"attnbench: built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+def _cache_folder() -> Path:
+    named = os.environ.get("ATTNBENCH_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME")
+    return Path(named).expanduser() if named else (Path(base) if base else Path.home() / ".cache") / "attnbench"
+
+
+def _reason(error: Exception) -> str:
+    """The first line of a compiler that says what is wrong, or the first of the message."""
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    wrong = [line for line in lines if "error:" in line]
+    return (wrong or lines or [type(error).__name__])[0][:300]

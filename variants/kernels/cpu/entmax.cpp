@@ -1,0 +1,355 @@
+// Attention with sparsemax or entmax weights, a block of queries at a time, forward and backward.
+//
+// Scores of a block by one matrix product; the support of each row is found among the few scores above max - 1 and kept,
+// so that values are gathered, and the backward makes no product over all keys. Where a block's weights are dense, it
+// goes through dense products instead. Nothing of queries x keys outlives its block.
+
+#include "gemm.h"
+#include "solver.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+namespace attnbench {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t ROWS = 128;
+// of the keys in one product for their gradients, so that these stay in the first-level cache
+constexpr int64_t KEYS = 256;
+// share of positive weights from which dense products cost less than gathering, measured: see NOTES.md
+constexpr double DENSE = 0.20;
+
+// Supports of the rows of one block, one behind the other, as long as there is room; `count`: their sizes.
+struct Supports {
+  float *weights, *levels;
+  int32_t *index, *count;
+  int64_t room;
+
+  Level level(int64_t row) const { return {levels[2 * row], levels[2 * row + 1]}; }
+};
+
+// Goes through the supports in the order of the rows. A support for which there is no room left is not held.
+struct Cursor {
+  int64_t room, at = 0;
+
+  // where a support of that size lies, or -1
+  int64_t next(int64_t size) {
+    if (at + size > room) return -1;
+    at += size;
+    return at - size;
+  }
+};
+
+// The rows of one head that a block holds. `width` keys are seen by some of them, `stride` apart in the scratch.
+struct Span {
+  int64_t head, row0, rows, width, stride, seen_in_all;
+  const int32_t* limits;
+  const float *query, *key, *value;
+
+  Span(const Heads& heads, int64_t head_, int64_t first)
+      : head(head_),
+        row0(head_ * heads.queries + first),
+        rows(std::min(ROWS, heads.queries - first)),
+        width(0),
+        stride(0),
+        seen_in_all(0),
+        limits(heads.limits_of(head_) + first),
+        query(heads.query + row0 * heads.columns),
+        key(heads.key + head_ * heads.keys * heads.columns),
+        value(heads.value + head_ * heads.keys * heads.columns) {
+    for (int64_t r = 0; r < rows; r++) seen_in_all += limits[r];
+    width = limits[rows - 1];
+    stride = whole_vectors(width);
+  }
+
+  int64_t reach(int64_t r) const { return whole_vectors(limits[r]); }
+};
+
+// Room of a thread for one block.
+struct Desk {
+  float *scores, *coming, *kept, *products, *factors;
+  int32_t* index;
+
+  static int64_t bytes(int64_t keys) {
+    const int64_t row = whole_vectors(keys) + WIDTH;
+    return 2 * Scratch::bytes<float>(ROWS * row) + 3 * Scratch::bytes<float>(row) + Scratch::bytes<int32_t>(row);
+  }
+
+  Desk(Scratch::Share share, int64_t keys) {
+    const int64_t row = whole_vectors(keys) + WIDTH;
+    scores = share.take<float>(ROWS * row);
+    coming = share.take<float>(ROWS * row);
+    kept = share.take<float>(row);
+    products = share.take<float>(row);
+    factors = share.take<float>(row);
+    index = share.take<int32_t>(row);
+  }
+};
+
+// Scores of a block, for entmax15 halved, -inf where a row may not see.
+template <Map M>
+void score(const Span& span, int64_t columns, float scale, float* scores) {
+  if (!span.width) return;
+  multiply(matrix(scores, span.rows, span.width, span.stride), matrix(span.query, span.rows, columns, columns),
+           matrix(span.key, span.width, columns, columns).t(), M == Map::entmax15 ? 0.5f * scale : scale, false);
+  for (int64_t r = 0; r < span.rows; r++)
+    std::fill(scores + r * span.stride + span.limits[r], scores + (r + 1) * span.stride, -INF);
+}
+
+template <Map M>
+void weigh_densely(const Span& span, const Supports& kept, float e, float* scores) {
+  for (int64_t r = 0; r < span.rows; r++) {
+    const Weights<M> weigh(kept.level(r), e);
+    float* row = scores + r * span.stride;
+    for (int64_t j = 0; j < span.stride; j += WIDTH) weigh(Vec::loadu(row + j)).store(row + j);
+  }
+}
+
+template <Map M>
+void attend_block(
+    const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e, float scale, float* output) {
+  score<M>(span, columns, scale, desk.scores);
+  int64_t positive = 0;
+  Cursor writing{kept.room};
+  for (int64_t r = 0; r < span.rows; r++) {
+    const float* scores = desk.scores + r * span.stride;
+    const float top = row_max(scores, span.reach(r));
+    Level level{INF, 0.0f};
+    int64_t size = 0;
+    if (std::isfinite(top)) size = solve<M>(scores, span.reach(r), top, e, desk.kept, desk.index, level);
+    else if (top != -INF) level.first = std::numeric_limits<float>::quiet_NaN();
+    kept.levels[2 * r] = level.first;
+    kept.levels[2 * r + 1] = level.second;
+    kept.count[r] = static_cast<int32_t>(size);
+    positive += size;
+    const int64_t at = writing.next(size);
+    if (at < 0) continue;
+    std::copy_n(desk.kept, size, kept.weights + at);
+    std::copy_n(desk.index, size, kept.index + at);
+  }
+  if (static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all)) {
+    weigh_densely<M>(span, kept, e, desk.scores);
+    multiply(matrix(output, span.rows, columns, columns), matrix(desk.scores, span.rows, span.width, span.stride),
+             matrix(span.value, span.width, columns, columns), 1.0f, false);
+    return;
+  }
+  Cursor reading{kept.room};
+  for (int64_t r = 0; r < span.rows; r++) {
+    int64_t size = kept.count[r];
+    const int64_t at = reading.next(size);
+    const float* weights = at < 0 ? desk.kept : kept.weights + at;
+    const int32_t* index = at < 0 ? desk.index : kept.index + at;
+    if (at < 0)
+      size = support<M>(desk.scores + r * span.stride, span.reach(r), kept.level(r), e, desk.kept, desk.index);
+    float* out = output + r * columns;
+    by_columns(columns, [&](auto vectors, int64_t first) {
+      mix<decltype(vectors)::value>(weights, index, size, span.value + first, columns, out + first);
+    });
+    if (std::isnan(kept.levels[2 * r])) std::fill_n(out, columns, kept.levels[2 * r]);
+  }
+}
+
+// What one task of the backward writes to.
+struct Sums {
+  float *query, *key, *value, *alpha;
+};
+
+// Gradients of one row from its support: g * (coming - mean) in the place of `products`, and that of alpha.
+template <Map M>
+void differentiate_row(
+    const float* weights, int64_t size, float e, float scale, float* products, float* factors, float* alpha) {
+  Vec total(0.0f), weighted(0.0f);
+  for (int64_t x = 0; x < size; x += WIDTH) {
+    const int64_t left = std::min(WIDTH, size - x);
+    const Vec g = factor<M>(Vec::loadu(weights + x, left), e);
+    g.store(factors + x);
+    total = total + g;
+    weighted = at::vec::fmadd(g, Vec::loadu(products + x, left), weighted);
+  }
+  const Vec mean(sum(weighted) / std::max(sum(total), TINY));
+  for (int64_t x = 0; x < size; x += WIDTH) (Vec::loadu(products + x) - mean).store(products + x);
+  if (alpha) *alpha = size ? alpha_gradient(weights, products, size, e) : 0.0f;
+  const Vec scales(scale);
+  for (int64_t x = 0; x < size; x += WIDTH)
+    (Vec::loadu(products + x) * Vec::loadu(factors + x) * scales).store(products + x);
+}
+
+template <Map M>
+void differentiate_sparsely(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e,
+                            float scale, const float* upstream, const Sums& to) {
+  Cursor reading{kept.room};
+  for (int64_t r = 0; r < span.rows; r++) {
+    int64_t size = kept.count[r];
+    const int64_t at = reading.next(size);
+    const float* weights = at < 0 ? desk.kept : kept.weights + at;
+    const int32_t* index = at < 0 ? desk.index : kept.index + at;
+    if (at < 0)
+      size = support<M>(desk.scores + r * span.stride, span.reach(r), kept.level(r), e, desk.kept, desk.index);
+    const int64_t row = r * columns;
+    by_columns(columns, [&](auto vectors, int64_t first) {
+      dot_and_spread<decltype(vectors)::value>(weights, index, size, upstream + row + first, span.value + first,
+                                               to.value + first, columns, first > 0, desk.products);
+    });
+    differentiate_row<M>(weights, size, e, scale, desk.products, desk.factors, to.alpha ? to.alpha + r : nullptr);
+    by_columns(columns, [&](auto vectors, int64_t first) {
+      mix_and_spread<decltype(vectors)::value>(desk.products, index, size, span.query + row + first, span.key + first,
+                                               to.key + first, columns, to.query + row + first);
+    });
+  }
+}
+
+template <Map M>
+void differentiate_densely(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e,
+                           float scale, const float* upstream, const Sums& to) {
+  const Tensor toward = matrix(upstream, span.rows, columns, columns);
+  const Tensor query = matrix(span.query, span.rows, columns, columns);
+  multiply(matrix(desk.coming, span.rows, span.width, span.stride), toward,
+           matrix(span.value, span.width, columns, columns).t(), 1.0f, false);
+  weigh_densely<M>(span, kept, e, desk.scores);
+  for (int64_t r = 0; r < span.rows; r++) {
+    float* products = desk.coming + r * span.stride;
+    std::fill(products + span.width, products + span.stride, 0.0f);
+    differentiate_row<M>(desk.scores + r * span.stride, span.stride, e, scale, products, desk.factors,
+                         to.alpha ? to.alpha + r : nullptr);
+  }
+  for (int64_t j = 0; j < span.width; j += KEYS) {
+    const int64_t n = std::min(KEYS, span.width - j);
+    const Tensor weights = matrix(desk.scores + j, span.rows, n, span.stride);
+    const Tensor gradients = matrix(desk.coming + j, span.rows, n, span.stride);
+    multiply(matrix(to.value + j * columns, n, columns, columns), weights.t(), toward, 1.0f, true);
+    multiply(matrix(to.key + j * columns, n, columns, columns), gradients.t(), query, 1.0f, true);
+  }
+  multiply(matrix(to.query, span.rows, columns, columns), matrix(desk.coming, span.rows, span.width, span.stride),
+           matrix(span.key, span.width, columns, columns), 1.0f, false);
+}
+
+template <Map M>
+void differentiate_block(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e, float scale,
+                         const float* upstream, const Sums& to) {
+  int64_t positive = 0;
+  bool held = true;
+  Cursor reading{kept.room};
+  for (int64_t r = 0; r < span.rows; r++) {
+    positive += kept.count[r];
+    held = reading.next(kept.count[r]) >= 0 && held;
+  }
+  const bool dense = static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all);
+  if (dense || !held) score<M>(span, columns, scale, desk.scores);
+  (dense ? differentiate_densely<M> : differentiate_sparsely<M>)(span, columns, desk, kept, e, scale, upstream, to);
+}
+
+// Calls work(std::integral_constant<Map, ...>) for the map of that number.
+template <typename Work>
+void with_map(int64_t map, const Work& work) {
+  switch (map) {
+    case 0: return work(std::integral_constant<Map, Map::sparsemax>());
+    case 1: return work(std::integral_constant<Map, Map::entmax15>());
+    case 2: return work(std::integral_constant<Map, Map::entmax>());
+    default: TORCH_CHECK(false, "expected map 0, 1 or 2, got ", map);
+  }
+}
+
+// Where the supports of a block lie: `rows` are the first row's place among levels and counts, `block` its own among
+// the pieces of the other two.
+Supports supports_at(const Tensor& weights, const Tensor& index, const Tensor& counts, const Tensor& levels,
+                     int64_t block, int64_t row) {
+  const int64_t room = weights.size(1);
+  return {weights.data_ptr<float>() + block * room, levels.data_ptr<float>() + 2 * row,
+          index.data_ptr<int32_t>() + block * room, counts.data_ptr<int32_t>() + row, room};
+}
+
+// map: 0 sparsemax, 1 entmax15, 2 entmax with alpha = 1 + excess (heads,). Returns the output, and what the backward
+// takes where `keep`: supports, on average up to `room` entries a row, their sizes, and the level of each row.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
+    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits, const Tensor& excess, int64_t map,
+    double scale, int64_t room, bool keep) {
+  const Heads heads(query, key, value, limits);
+  TORCH_CHECK(excess.is_contiguous() && excess.size(0) == heads.per_example, "expected one excess a head");
+  const auto whole = query.options().dtype(at::kInt);
+  const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, threads = at::get_num_threads();
+  const int64_t pieces = keep ? heads.all * blocks : threads, rows = keep ? heads.all * heads.queries : threads * ROWS;
+  const int64_t entries = room * std::min(ROWS, heads.queries);
+  Tensor output = at::empty_like(query), levels = at::empty({rows, 2}, query.options()), counts = at::empty({rows}, whole);
+  Tensor weights = at::empty({pieces, entries}, query.options()), index = at::empty({pieces, entries}, whole);
+  const Scratch scratch(Desk::bytes(heads.keys));
+  with_map(map, [&](auto kind) {
+    at::parallel_for(0, heads.all * blocks, 1, [&](int64_t begin, int64_t end) {
+      const at::AutoDispatchBelowADInplaceOrView plain;
+      const Desk desk(scratch.share(), heads.keys);
+      const int64_t thread = at::get_thread_num();
+      for (int64_t task = begin; task < end; task++) {
+        const Span span(heads, task / blocks, task % blocks * ROWS);
+        const Supports kept =
+            supports_at(weights, index, counts, levels, keep ? task : thread, keep ? span.row0 : thread * ROWS);
+        attend_block<decltype(kind)::value>(
+            span, heads.columns, desk, kept, excess.const_data_ptr<float>()[span.head % heads.per_example],
+            static_cast<float>(scale), output.data_ptr<float>() + span.row0 * heads.columns);
+      }
+    });
+  });
+  return {output, weights, index, counts, levels};
+}
+
+// Gradients of query, key, value, and, where `learns`, of alpha for each row (heads in all, queries), else empty.
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
+    const Tensor& upstream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits,
+    const Tensor& excess, const Tensor& weights, const Tensor& index, const Tensor& counts, const Tensor& levels,
+    int64_t map, double scale, bool learns) {
+  const Heads heads(query, key, value, limits);
+  TORCH_CHECK(upstream.is_contiguous() && upstream.sizes() == query.sizes(), "expected an upstream like the query");
+  const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, columns = heads.columns;
+  // where heads are few, the queries of each are shared out, every share with sums of its own, added in order
+  const int64_t threads = at::get_num_threads();
+  const int64_t shares = std::min(blocks, heads.all >= 2 * threads ? 1 : (2 * threads + heads.all - 1) / heads.all);
+  const std::vector<int64_t> parts{shares, heads.all, heads.keys, columns};
+  Tensor to_query = at::empty_like(query), to_key = at::zeros(parts, key.options());
+  Tensor to_value = at::zeros(parts, key.options());
+  Tensor to_alpha = at::empty({learns ? heads.all : 0, heads.queries}, query.options());
+  const Scratch scratch(Desk::bytes(heads.keys));
+  with_map(map, [&](auto kind) {
+    at::parallel_for(0, heads.all * shares, 1, [&](int64_t begin, int64_t end) {
+      const at::AutoDispatchBelowADInplaceOrView plain;
+      const Desk desk(scratch.share(), heads.keys);
+      for (int64_t task = begin; task < end; task++) {
+        const int64_t head = task / shares, share = task % shares;
+        const int64_t own = (share * heads.all + head) * heads.keys * columns;
+        // every shares-th block, so that causal rows are shared evenly
+        for (int64_t block = share; block < blocks; block += shares) {
+          const Span span(heads, head, block * ROWS);
+          const Supports kept = supports_at(weights, index, counts, levels, head * blocks + block, span.row0);
+          const Sums to{to_query.data_ptr<float>() + span.row0 * columns, to_key.data_ptr<float>() + own,
+                        to_value.data_ptr<float>() + own, learns ? to_alpha.data_ptr<float>() + span.row0 : nullptr};
+          differentiate_block<decltype(kind)::value>(
+              span, columns, desk, kept, excess.const_data_ptr<float>()[head % heads.per_example],
+              static_cast<float>(scale), upstream.const_data_ptr<float>() + span.row0 * columns, to);
+        }
+      }
+    });
+  });
+  if (shares == 1) return {to_query, to_key[0], to_value[0], to_alpha};
+  return {to_query, to_key.sum(0), to_value.sum(0), to_alpha};
+}
+
+TORCH_LIBRARY_FRAGMENT(attnbench_cpu, m) {
+  m.def(
+      "entmax_forward(Tensor query, Tensor key, Tensor value, Tensor limits, Tensor excess, int map, float scale, "
+      "int room, bool keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "entmax_backward(Tensor upstream, Tensor query, Tensor key, Tensor value, Tensor limits, Tensor excess, "
+      "Tensor weights, Tensor index, Tensor counts, Tensor levels, int map, float scale, bool learns) "
+      "-> (Tensor, Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(attnbench_cpu, CPU, m) {
+  m.impl("entmax_forward", &forward);
+  m.impl("entmax_backward", &backward);
+}
+
+}  // namespace
+}  // namespace attnbench

@@ -1,0 +1,55 @@
+"""Packing: tensors as the CPU kernels take them, the real keys first, so that masked ones cost nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...contract import Mask
+
+# floats of the widest vector
+_VECTOR = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """limits: (batch, queries), int32, how many packed keys each query may see. order: (batch, keys), the real keys
+    first, each kind in its order; None where they stand so already.
+    """
+
+    limits: Tensor
+    order: Tensor | None
+
+    @classmethod
+    def of(cls, mask: Mask, batch: int, queries: int, keys: int) -> Packing:
+        seen = torch.full((queries,), keys)
+        if mask.causal:
+            seen = (torch.arange(1, queries + 1) + mask.offset(queries, keys)).clamp(min=0)
+        if mask.keep is None:
+            return cls(limits=seen.int().expand(batch, -1).contiguous(), order=None)
+        keep = mask.keep.expand(batch, -1)
+        limits = F.pad(keep.cumsum(1, dtype=torch.int32), (1, 0))[:, seen]
+        if bool((keep[:, 1:] <= keep[:, :-1]).all()):
+            return cls(limits=limits.contiguous(), order=None)
+        return cls(limits=limits.contiguous(), order=keep.to(torch.int8).argsort(dim=1, descending=True, stable=True))
+
+    def pack(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """(batch, heads, keys, head_dim) to (batch · heads, keys, columns), as `flat` does."""
+        return flat(x if self.order is None else x.take_along_dim(self.order[:, None, :, None], 2), dtype)
+
+    def unpack(self, x: Tensor, like: Tensor) -> Tensor:
+        """The other way, in the shape and dtype of `like`."""
+        x = unflat(x, like)
+        return x if self.order is None else x.take_along_dim(self.order.argsort(dim=1)[:, None, :, None], 2)
+
+
+def flat(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(batch, heads, positions, head_dim) to (batch · heads, positions, columns): contiguous, 16 | columns."""
+    return F.pad(x.to(dtype), (0, -x.shape[-1] % _VECTOR)).flatten(0, 1).contiguous()
+
+
+def unflat(x: Tensor, like: Tensor) -> Tensor:
+    return x.view(*like.shape[:2], *x.shape[1:])[..., : like.shape[-1]].to(like.dtype)

@@ -1,0 +1,155 @@
+// Attention with rectified scores as weights: tiles of scores by one product, rectified, and multiplied on.
+//
+// The forward goes by blocks of queries. The backward goes by blocks of keys, whose gradients are then plain products
+// with long inner dimensions; only that of the queries is added up over blocks.
+
+#include "gemm.h"
+#include "rows.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zero.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace attnbench {
+namespace {
+
+using at::Tensor;
+
+// of the rows and columns of a tile, so that two tiles stay in the second-level cache
+constexpr int64_t ROWS = 128, COLUMNS = 256;
+
+void rectify(float* x, int64_t n) {
+  const Vec zero(0.0f);
+  int64_t j = 0;
+  for (; j + WIDTH <= n; j += WIDTH) at::vec::maximum(Vec::loadu(x + j), zero).store(x + j);
+  for (; j < n; j++) x[j] = x[j] < 0.0f ? 0.0f : x[j];
+}
+
+// Rectifies the scores, and leaves of `coming` what stands at a positive score.
+void rectify_both(float* scores, float* coming, int64_t n) {
+  const Vec zero(0.0f);
+  int64_t j = 0;
+  for (; j + WIDTH <= n; j += WIDTH) {
+    const Vec score = Vec::loadu(scores + j), passes = score > zero;
+    (score & passes).store(scores + j);
+    (Vec::loadu(coming + j) & passes).store(coming + j);
+  }
+  for (; j < n; j++) {
+    const bool passes = scores[j] > 0.0f;
+    scores[j] = passes ? scores[j] : 0.0f;
+    coming[j] = passes ? coming[j] : 0.0f;
+  }
+}
+
+void attend_block(const Heads& heads, int64_t head, int64_t first, float scale, float* tile, float* output) {
+  const int64_t columns = heads.columns, rows = std::min(ROWS, heads.queries - first);
+  const int32_t* limits = heads.limits_of(head) + first;
+  const Tensor query = matrix(heads.query + (head * heads.queries + first) * columns, rows, columns, columns);
+  const Tensor out = matrix(output + (head * heads.queries + first) * columns, rows, columns, columns);
+  const int64_t width = limits[rows - 1];
+  if (!width) out.zero_();
+  for (int64_t j = 0; j < width; j += COLUMNS) {
+    const int64_t n = std::min(COLUMNS, width - j), at = (head * heads.keys + j) * columns;
+    const Tensor scores = matrix(tile, rows, n, n);
+    multiply(scores, query, matrix(heads.key + at, n, columns, columns).t(), scale, false);
+    rectify(tile, rows * n);
+    for (int64_t r = 0; r < rows && limits[r] < j + n; r++)
+      std::fill(tile + r * n + std::max<int64_t>(0, limits[r] - j), tile + (r + 1) * n, 0.0f);
+    multiply(out, scores, matrix(heads.value + at, n, columns, columns), 1.0f, j > 0);
+  }
+}
+
+Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits, double scale) {
+  const Heads heads(query, key, value, limits);
+  Tensor output = at::empty_like(query);
+  const int64_t blocks = (heads.queries + ROWS - 1) / ROWS;
+  const Scratch scratch(Scratch::bytes<float>(ROWS * COLUMNS));
+  at::parallel_for(0, heads.all * blocks, 1, [&](int64_t begin, int64_t end) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    float* tile = scratch.share().take<float>(ROWS * COLUMNS);
+    for (int64_t task = begin; task < end; task++)
+      attend_block(heads, task / blocks, task % blocks * ROWS, static_cast<float>(scale), tile, output.data_ptr<float>());
+  });
+  return output;
+}
+
+// Gradients of a block of keys and their values, and what they add to those of the queries. The tiles are transposed:
+// a row for each key, a column for each query.
+void differentiate_block(const Heads& heads, int64_t head, int64_t first, float scale, const float* upstream, float* tile,
+                         float* coming, float* to_query, float* to_key, float* to_value) {
+  const int64_t columns = heads.columns, rows = std::min(ROWS, heads.keys - first);
+  const int32_t* limits = heads.limits_of(head);
+  const int64_t at = (head * heads.keys + first) * columns;
+  const Tensor key = matrix(heads.key + at, rows, columns, columns), value = matrix(heads.value + at, rows, columns, columns);
+  const Tensor key_sum = matrix(to_key + at, rows, columns, columns), value_sum = matrix(to_value + at, rows, columns, columns);
+  // limits never fall: queries before this one see none of these keys
+  const int64_t start = std::upper_bound(limits, limits + heads.queries, first) - limits;
+  if (start == heads.queries) {
+    key_sum.zero_();
+    value_sum.zero_();
+  }
+  for (int64_t i = start; i < heads.queries; i += COLUMNS) {
+    const int64_t n = std::min(COLUMNS, heads.queries - i), from = (head * heads.queries + i) * columns;
+    const Tensor query = matrix(heads.query + from, n, columns, columns), toward = matrix(upstream + from, n, columns, columns);
+    const Tensor scores = matrix(tile, rows, n, n), gradients = matrix(coming, rows, n, n);
+    multiply(scores, key, query.t(), scale, false);
+    multiply(gradients, value, toward.t(), 1.0f, false);
+    // a query that does not see the last of these keys
+    if (limits[i] < first + rows)
+      for (int64_t r = 0; r < rows; r++) {
+        const int64_t blind = std::upper_bound(limits + i, limits + i + n, first + r) - (limits + i);
+        std::fill_n(tile + r * n, blind, 0.0f);
+      }
+    rectify_both(tile, coming, rows * n);
+    multiply(value_sum, scores, toward, 1.0f, i > start);
+    multiply(key_sum, gradients, query, scale, i > start);
+    multiply(matrix(to_query + i * columns, n, columns, columns), gradients.t(), key, scale, true);
+  }
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward(
+    const Tensor& upstream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits, double scale) {
+  const Heads heads(query, key, value, limits);
+  TORCH_CHECK(upstream.is_contiguous() && upstream.sizes() == query.sizes(), "expected an upstream like the query");
+  const int64_t blocks = (heads.keys + ROWS - 1) / ROWS;
+  // where heads are few, the keys of each are shared out, every share with sums of its own, added in order
+  const int64_t threads = at::get_num_threads();
+  const int64_t shares = std::min(blocks, heads.all >= 2 * threads ? 1 : (2 * threads + heads.all - 1) / heads.all);
+  Tensor to_query = at::zeros({shares, heads.all, heads.queries, heads.columns}, query.options());
+  Tensor to_key = at::empty_like(key), to_value = at::empty_like(value);
+  const Scratch scratch(2 * Scratch::bytes<float>(ROWS * COLUMNS));
+  at::parallel_for(0, heads.all * shares, 1, [&](int64_t begin, int64_t end) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    Scratch::Share room = scratch.share();
+    float *tile = room.take<float>(ROWS * COLUMNS), *coming = room.take<float>(ROWS * COLUMNS);
+    for (int64_t task = begin; task < end; task++) {
+      const int64_t head = task / shares, share = task % shares;
+      float* sums = to_query.data_ptr<float>() + (share * heads.all + head) * heads.queries * heads.columns;
+      // every shares-th block, so that causal keys are shared evenly
+      for (int64_t block = share; block < blocks; block += shares)
+        differentiate_block(heads, head, block * ROWS, static_cast<float>(scale), upstream.const_data_ptr<float>(), tile,
+                            coming, sums, to_key.data_ptr<float>(), to_value.data_ptr<float>());
+    }
+  });
+  return {shares == 1 ? to_query[0] : to_query.sum(0), to_key, to_value};
+}
+
+TORCH_LIBRARY_FRAGMENT(attnbench_cpu, m) {
+  m.def("rela_forward(Tensor query, Tensor key, Tensor value, Tensor limits, float scale) -> Tensor");
+  m.def(
+      "rela_backward(Tensor upstream, Tensor query, Tensor key, Tensor value, Tensor limits, float scale) "
+      "-> (Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(attnbench_cpu, CPU, m) {
+  m.impl("rela_forward", &forward);
+  m.impl("rela_backward", &backward);
+}
+
+}  // namespace
+}  // namespace attnbench

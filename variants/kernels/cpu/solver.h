@@ -1,0 +1,219 @@
+// Thresholds of sparsemax and entmax on the few candidates of one row; weights and factors from a threshold.
+//
+// The methods are those of thresholds.py: Newton on the norm of what is above the threshold, from max - 1, which stays
+// below the root, so that the candidates above max - 1 always contain the support.
+#pragma once
+
+#include "rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace attnbench {
+inline namespace CPU_CAPABILITY {
+
+// sparsemax and entmax15 work on scores times alpha - 1; entmax, any alpha from 1 to 2, on the scores themselves.
+enum class Map { sparsemax, entmax15, entmax };
+
+// What the backward needs of a row: the threshold in scaled scores, or for `entmax` the maximum and kappa = -ln max p.
+struct Level {
+  float first, second;
+};
+
+constexpr float TINY = std::numeric_limits<float>::min();
+constexpr float EPSILON = std::numeric_limits<float>::epsilon();
+// far above the eleven steps of the hardest rows found; only a NaN would go on
+constexpr int MOST_STEPS = 64;
+// candidates of a row from which a pass for a better start of Newton's method saves more passes than it costs
+constexpr int64_t MANY = 128;
+
+// Largest step after which the threshold is right to the last bits: the error that is left is of order `order` in it.
+inline float tolerance(float order) {
+  return std::max(std::pow(1e-4f * EPSILON, order), 4 * EPSILON);
+}
+
+// u: `count` candidates above max - 1 less that bound, filled up with negatives; returns the threshold above the bound.
+inline float sparsemax_threshold(const float* u, int64_t count) {
+  float t = 0.0f;
+  const Vec zero(0.0f), one(1.0f);
+  for (int step = 0; step < MOST_STEPS; step++) {
+    Vec excess(0.0f), members(0.0f);
+    const Vec bound(t);
+    for (int64_t x = 0; x < count; x += WIDTH) {
+      const Vec over = Vec::loadu(u + x) - bound;
+      excess = excess + at::vec::maximum(over, zero);
+      members = members + ((over > zero) & one);
+    }
+    const float change = (sum(excess) - 1.0f) / std::max(sum(members), 1.0f);
+    t += change;
+    if (!(change > 4 * EPSILON)) break;
+  }
+  return t;
+}
+
+// Where sum (u - t)^2 over all candidates is 1: the threshold itself where all are in the support, and else above it.
+inline float everybodys_threshold(const float* u, int64_t count) {
+  Vec sums(0.0f), squares(0.0f);
+  for (int64_t x = 0; x < count; x += WIDTH) {
+    const Vec over = at::vec::maximum(Vec::loadu(u + x), Vec(0.0f));
+    sums = sums + over;
+    squares = at::vec::fmadd(over, over, squares);
+  }
+  const float n = static_cast<float>(count), mean = sum(sums) / n, spread = sum(squares) - n * mean * mean;
+  return spread < 1.0f ? mean - std::sqrt((1.0f - spread) / n) : 0.0f;
+}
+
+// A step of Newton's method on a norm, which is convex, ends below the root from wherever it starts; many candidates are
+// worth a start that may be above it.
+inline float entmax15_threshold(const float* u, int64_t count) {
+  float t = count > MANY ? std::max(everybodys_threshold(u, count), 0.0f) : 0.0f;
+  const float enough = tolerance(0.5f);
+  const Vec zero(0.0f);
+  for (int step = 0; step < MOST_STEPS; step++) {
+    Vec squares(0.0f), sums(0.0f);
+    const Vec bound(t);
+    for (int64_t x = 0; x < count; x += WIDTH) {
+      const Vec over = at::vec::maximum(Vec::loadu(u + x) - bound, zero);
+      squares = at::vec::fmadd(over, over, squares);
+      sums = sums + over;
+    }
+    const float norm = std::sqrt(sum(squares));
+    const float change = (norm - 1.0f) * norm / std::max(sum(sums), TINY);
+    t = std::max(t + change, 0.0f);
+    if (!(std::abs(change) > enough)) break;
+  }
+  return t;
+}
+
+// c in (1 + c w)^(1/e), the weight of a score w below the maximum as a multiple of the largest.
+inline float slope_of(float e, float kappa) {
+  return std::min(e * std::exp(e * kappa), std::numeric_limits<float>::max());
+}
+
+// w: `count` candidates less their maximum, filled up with -inf. Those that drop out on the way are taken away, since
+// the threshold never falls again; what is left and `count` are returned in place, and kappa = -ln max p.
+inline float entmax_level(float* w, int32_t* index, int64_t& count, float e) {
+  const Vec power(std::max(1.0f / e - 1.0f, 1e-30f)), one(1.0f), zero(0.0f);
+  const float enough = tolerance(std::max(e, 0.5f));
+  float kappa = 0.0f;
+  for (int step = 0; step < MOST_STEPS; step++) {
+    const Vec slope(slope_of(e, kappa)), lowest(-1.0f);
+    Vec slopes(0.0f), totals(0.0f);
+    int64_t left = 0;
+    for (int64_t x = 0; x < count; x += WIDTH) {
+      const Vec score = Vec::loadu(w + x), inside = at::vec::maximum(score * slope, lowest), base = one + inside;
+      const Vec powers = (inside.log1p() * power).exp();
+      slopes = slopes + powers;
+      totals = at::vec::fmadd(powers, base, totals);
+      left += compress(inside - lowest, score, load_positions(index + x), w + left, index + left);
+    }
+    count = left;
+    Vec(-INF).store(w + count);
+    const float total = std::max(sum(totals), TINY);
+    const float ratio = total / std::max(sum(slopes), TINY);
+    const float change = -std::log1p(ratio * std::expm1(-e * (std::log(total) - kappa))) / e;
+    kappa += change;
+    if (!(change > enough)) break;
+  }
+  return kappa;
+}
+
+// The weights of scores, as the level of their row says.
+template <Map M>
+struct Weights {
+  Vec origin, slope, power, factor;
+
+  Weights(const Level& level, float e)
+      : origin(level.first),
+        slope(M == Map::entmax ? slope_of(e, level.second) : 0.0f),
+        power(M == Map::entmax ? 1.0f / e : 0.0f),
+        factor(M == Map::entmax ? std::exp(-level.second) : 0.0f) {}
+
+  Vec operator()(const Vec& scores) const {
+    if constexpr (M == Map::entmax) {
+      const Vec inside = at::vec::maximum((scores - origin) * slope, Vec(-1.0f));
+      return (inside.log1p() * power).exp() * factor;
+    } else {
+      const Vec over = at::vec::maximum(scores - origin, Vec(0.0f));
+      return M == Map::sparsemax ? over : over * over;
+    }
+  }
+};
+
+// g = p^(2 - alpha) on the support, 0 elsewhere: dp/ds = diag(g) - g g^T / sum g.
+template <Map M>
+inline Vec factor(const Vec& weight, float e) {
+  const Vec zero(0.0f);
+  if constexpr (M == Map::sparsemax) return (weight > zero) & Vec(1.0f);
+  if constexpr (M == Map::entmax15) return weight.sqrt();
+  return Vec::blendv(zero, (weight.log() * Vec(1.0f - e)).exp(), weight > zero);
+}
+
+// Leaves of n scores, a multiple of WIDTH, the weights and positions of those with weight; returns how many they are,
+// and the level of the row. `top` is their maximum, finite. The outputs need room for n entries and a vector.
+template <Map M>
+inline int64_t solve(const float* scores, int64_t n, float top, float e, float* kept, int32_t* index, Level& level) {
+  const float bound = M == Map::entmax ? top - 1.0f / e : top - 1.0f, origin = M == Map::entmax ? top : bound;
+  int64_t count = above(scores, n, bound, origin, M == Map::entmax ? -INF : -1.0f, kept, index), size = 0;
+  float start = 0.0f;
+  if constexpr (M == Map::entmax) {
+    const float kappa = entmax_level(kept, index, count, e);
+    level = {top, kappa};
+  } else {
+    start = M == Map::sparsemax ? sparsemax_threshold(kept, count) : entmax15_threshold(kept, count);
+    level = {bound + start, 0.0f};
+  }
+  const Weights<M> weigh(Level{start, level.second}, e);
+  for (int64_t x = 0; x < count; x += WIDTH) {
+    const Vec weights = weigh(Vec::loadu(kept + x));
+    size += compress(weights, weights, load_positions(index + x), kept + size, index + size);
+  }
+  return size;
+}
+
+// The same from a level that is known.
+template <Map M>
+inline int64_t support(const float* scores, int64_t n, const Level& level, float e, float* kept, int32_t* index) {
+  const float bound = M == Map::entmax ? level.first - 1.0f / slope_of(e, level.second) : level.first;
+  const int64_t count = above(scores, n, bound, 0.0f, -INF, kept, index);
+  const Weights<M> weigh(level, e);
+  for (int64_t x = 0; x < count; x += WIDTH) weigh(Vec::loadu(kept + x)).store(kept + x);
+  return count;
+}
+
+// (exp(y) - 1 - y) / y^2, for 0 <= y <= 1/2 by its series, to the last bit of float32.
+inline Vec remainder(const Vec& y) {
+  Vec total(1.0f / 39916800.0f);
+  constexpr std::array<float, 9> inverse{1.0f / 3628800, 1.0f / 362880, 1.0f / 40320, 1.0f / 5040, 1.0f / 720,
+                                         1.0f / 120,     1.0f / 24,     1.0f / 6,     1.0f / 2};
+  for (const float term : inverse) total = at::vec::fmadd(total, y, Vec(term));
+  return total;
+}
+
+// Gradient in alpha of one row, from its weights and the gradients that come to them; see thresholds.alpha_gradient.
+inline float alpha_gradient(const float* weights, const float* coming, int64_t count, float e) {
+  float mean_log = 0, mean_phi = 0, mean_coming = 0, mean_psi = 0, with_psi = 0, with_log = 0, with_phi = 0;
+  const Vec zero(0.0f), half(0.5f), scale(e), inverse(1.0f / e);
+  Vec sums[7] = {zero, zero, zero, zero, zero, zero, zero};
+  for (int64_t x = 0; x < count; x += WIDTH) {
+    const int64_t left = std::min(WIDTH, count - x);
+    const Vec p = Vec::loadu(weights + x, left), dp = Vec::loadu(coming + x, left);
+    const Vec log = at::vec::maximum(p, Vec(TINY)).log();
+    const Vec y = zero - log * scale;
+    const Vec grown = y.expm1();
+    const Vec phi = grown * inverse;
+    // near 0 the quotient cancels, and its limit is half the square of the logarithm
+    const Vec psi = Vec::blendv((grown - y) * inverse * inverse, log * log * remainder(y), y <= half);
+    const Vec terms[7] = {p * log, p * phi, p * dp, p * psi, p * dp * psi, p * dp * log, p * dp * phi};
+    for (int k = 0; k < 7; k++) sums[k] = sums[k] + terms[k];
+  }
+  mean_log = sum(sums[0]), mean_phi = sum(sums[1]), mean_coming = sum(sums[2]), mean_psi = sum(sums[3]);
+  with_psi = sum(sums[4]), with_log = sum(sums[5]), with_phi = sum(sums[6]);
+  const float slope = with_psi - mean_coming * mean_psi + mean_phi * (with_log - mean_coming * mean_log) -
+                      mean_log * (with_phi - mean_coming * mean_phi);
+  return -slope / (1.0f + e * mean_phi);
+}
+
+}  // namespace CPU_CAPABILITY
+}  // namespace attnbench

@@ -1,0 +1,1 @@
+"""Triton kernels and FlexAttention for GPU."""

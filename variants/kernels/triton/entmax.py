@@ -1,0 +1,232 @@
+"""Sparsemax and entmax attention on the tiles that hold weights.
+
+Forward: `triton_support` finds the threshold of each row and lists its tiles; the outputs are summed over these. For
+the backward pass the same visit also leaves the mean of the values under the factors p^(2 - alpha), whose product with
+the gradient of the output is all that couples the scores of a row, as softmax attention needs its output itself.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ....bench.core.errors import SelectionError
+from . import launch as triton_launch
+from .entmax_backward import backward
+from .launch import CompileCase, launch
+from .support import SparseMap, excess_of, find_support, weigh
+from .tiles import Tiles, constants, empty_map, load_rows, own_tile, padded, store_rows, strides, visible
+
+_LOWEST_ALPHA = 1.01
+
+
+def reason(
+    device: str, dtype: torch.dtype, head_dim: int, *, alpha: float | Tensor = 1.5, largest_head_dim: int = 256
+) -> str | None:
+    """None, or why these kernels cannot work on such tensors here. A tensor `alpha` is not looked at, but clamped."""
+    if not isinstance(alpha, Tensor) and not _LOWEST_ALPHA <= alpha <= 2.0:
+        return f"Newton's method of the kernels takes alpha from {_LOWEST_ALPHA} to 2, not {alpha}"
+    return triton_launch.reason(device, dtype, head_dim, largest_head_dim=largest_head_dim)
+
+
+def entmax_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: float | Tensor,
+    keep: Tensor | None = None,
+    causal: bool = False,
+    *,
+    tiles: Tiles | None = None,
+) -> Tensor:
+    """entmax(Q K^T / sqrt(head_dim), alpha) V, in the dtype of `value`, without a tensor of queries x keys.
+
+    query (batch, heads, queries, head_dim), key and value (batch, heads, keys, head_dim), of one dtype; keep (batch,
+    keys), True = a real key, or None. alpha: a number from 1.01 to 2, where 2 is sparsemax and 1.5 has no logarithm,
+    or (heads,), which is clamped to that range and gets a gradient. A query without a key that it may see gets zeros
+    and gives no gradient. Scores, thresholds and sums are float32. Differentiable once, the same bits at every run.
+    Raises SelectionError for an alpha outside its range. Ask `reason` first.
+    Peters, Niculae & Martins 2019, Sparse Sequence-to-Sequence Models; gradient in alpha: Correia, Niculae & Martins
+    2019, Adaptively Sparse Transformers.
+    """
+    heads = query.shape[1]
+    if isinstance(alpha, Tensor):
+        if alpha.shape != (heads,):
+            raise SelectionError(f"expected alpha of shape ({heads},), one per head, got {tuple(alpha.shape)}")
+        fixed, excess = None, alpha.to(query.device, torch.float32) - 1.0
+    elif not _LOWEST_ALPHA <= alpha <= 2.0:
+        raise SelectionError(f"expected alpha from {_LOWEST_ALPHA} to 2, got {alpha}; others have the eager path")
+    elif alpha in (1.5, 2.0):
+        fixed, excess = float(alpha), None
+    else:
+        fixed, excess = None, torch.full((heads,), alpha - 1.0, device=query.device)
+    tiles = tiles or tiles_for(query.dtype, query.shape[-1])
+    output: Tensor = _Entmax.apply(query, key, value, excess, fixed, keep, causal, tiles)
+    return output
+
+
+def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
+    """Tile sizes that fit registers and shared memory as compiled for compute capability 9.0; not tuned on a GPU."""
+    dim = padded(head_dim)
+    if dtype == torch.float32:
+        return Tiles(rows=64 if dim <= 64 else 32, columns=32 if dim <= 128 else 16, warps=4)
+    if dim <= 128:
+        return Tiles(rows=128, columns=64, warps=8, stages=3 if dim <= 64 else 2)
+    return Tiles(rows=64, columns=32, warps=8, stages=2)
+
+
+@triton.jit
+def _sum_tiles(
+    sums, means, factors, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope, excess,
+    first_row, queries, keys, first, last,
+    MODE: tl.constexpr, TRAIN: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    for at in range(first, last):
+        tile = tl.load(index_ptr + at).to(tl.int32)
+        column = tile * COLUMNS
+        k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
+        v = load_rows(v_ptr, v_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
+        above = tl.dot(q, tl.trans(k), input_precision=PRECISION) * slope - threshold[:, None]
+        if MASKED:
+            seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            above = tl.where(seen, above, -1.0)
+        weights, factor = weigh(above, excess, MODE)
+        sums = tl.dot(weights.to(v.dtype), v, sums, input_precision=PRECISION)
+        if TRAIN:
+            factors += tl.sum(factor, 1)
+            means = tl.dot(factor.to(v.dtype), v, means, input_precision=PRECISION)
+            tl.store(map_ptr + tile, 1)
+    return sums, means, factors
+
+
+@triton.jit
+def _forward(
+    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, threshold_ptr, index_ptr, count_ptr, out_ptr, mean_ptr, map_ptr,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, out_batch, out_head, out_row,
+    queries, keys, heads, scale,
+    MODE: tl.constexpr, TRAIN: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    row_tiles = tl.cdiv(queries, ROWS)
+    row_tile, both = own_tile(row_tiles)
+    if CAUSAL:
+        row_tile = row_tiles - 1 - row_tile
+    batch, head = both // heads, both % heads
+    k_ptr += batch * k_batch + head * k_head
+    v_ptr += batch * v_batch + head * v_head
+    if HAS_KEEP:
+        keep_ptr += batch * keys
+    list_at = both * row_tiles + row_tile
+    index_ptr += list_at * tl.cdiv(keys, COLUMNS)
+    if TRAIN:
+        map_ptr += list_at * tl.cdiv(keys, COLUMNS)
+    full = tl.load(count_ptr + list_at * 2)
+    total = tl.load(count_ptr + list_at * 2 + 1)
+    excess = excess_of(excess_ptr, head, MODE)
+    slope = excess * scale
+    first_row = row_tile * ROWS
+    rows = first_row + tl.arange(0, ROWS)
+    q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+    threshold = tl.load(threshold_ptr + both * queries + rows, mask=rows < queries, other=float("inf"))
+    sums = tl.zeros([ROWS, DIM], tl.float32)
+    factors = tl.zeros([ROWS], tl.float32)
+    if TRAIN:
+        means = tl.zeros([ROWS, DIM], tl.float32)
+    else:
+        means = factors
+    sums, means, factors = _sum_tiles(
+        sums, means, factors, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope, excess,
+        first_row, queries, keys, 0, full,
+        MODE, TRAIN, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    )  # fmt: skip
+    sums, means, factors = _sum_tiles(
+        sums, means, factors, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope, excess,
+        first_row, queries, keys, full, total,
+        MODE, TRAIN, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    )  # fmt: skip
+    offset = batch * out_batch + head * out_head
+    store_rows(out_ptr + offset, out_row, first_row, queries, sums, HEAD_DIM, DIM, ROWS)
+    if TRAIN:
+        means /= tl.maximum(factors, 1e-30)[:, None]
+        store_rows(mean_ptr + offset, out_row, first_row, queries, means, HEAD_DIM, DIM, ROWS)
+
+
+class _Entmax(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        excess: Tensor | None,
+        alpha: float | None,
+        keep: Tensor | None,
+        causal: bool,
+        tiles: Tiles,
+    ) -> Tensor:
+        query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+        keep = None if keep is None else keep.contiguous()
+        batch, heads, queries, head_dim = query.shape
+        output = torch.empty_like(query)
+        if not output.numel():
+            ctx.save_for_backward(query, key, value, excess)
+            return output
+        sparse_map = SparseMap(alpha=alpha, excess=excess)
+        support = find_support(query, key, keep, causal, sparse_map, tiles)
+        train = any(ctx.needs_input_grad)
+        means = torch.empty_like(output) if train else None
+        used = empty_map(query, key, tiles) if train else None
+        launch(
+            _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,), query, key, value, keep, excess,
+            support.thresholds, support.lists.indices, support.lists.counts, output, means, used,
+            *strides(query, key, value, output), queries, key.shape[2], heads, head_dim**-0.5,
+            warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, TRAIN=train,
+            **constants(query, keep, causal, tiles),
+        )  # fmt: skip
+        lists = support.lists
+        ctx.save_for_backward(
+            query, key, value, excess, keep, support.thresholds, lists.indices, lists.counts, means, used
+        )
+        ctx.alpha, ctx.causal, ctx.tiles = alpha, causal, tiles
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, excess, *rest = ctx.saved_tensors
+        if not rest:
+            zeros = (None if x is None else torch.zeros_like(x) for x in (query, key, value, excess))
+            return *zeros, None, None, None, None
+        keep, thresholds, indices, counts, means, used = rest
+        gradients = backward(
+            upstream, query, key, value, SparseMap(alpha=ctx.alpha, excess=excess), keep,
+            thresholds, indices, counts, means, used, ctx.causal, ctx.tiles, of_alpha=ctx.needs_input_grad[3],
+        )  # fmt: skip
+        return *gradients, None, None, None, None
+
+
+def _pass(dtype: torch.dtype, head_dim: int, causal: bool, padding: bool, alpha: float | Tensor) -> None:
+    query, key, value = (
+        torch.empty(2, 4, 4096, head_dim, dtype=dtype, device="meta", requires_grad=True) for _ in range(3)
+    )
+    keep = torch.empty(2, 4096, dtype=torch.bool, device="meta") if padding else None
+    output = entmax_attention(query, key, value, alpha, keep, causal)
+    output.backward(torch.empty_like(output))
+
+
+def _learned() -> Tensor:
+    return torch.empty(4, device="meta", requires_grad=True)
+
+
+COMPILE_CASES = (
+    CompileCase(name="sparsemax bf16 128 padding", run=lambda: _pass(torch.bfloat16, 128, False, True, 2.0)),
+    CompileCase(name="entmax15 bf16 64 causal", run=lambda: _pass(torch.bfloat16, 64, True, False, 1.5)),
+    CompileCase(name="entmax15 bf16 256", run=lambda: _pass(torch.bfloat16, 256, False, False, 1.5)),
+    CompileCase(name="learned alpha bf16 64", run=lambda: _pass(torch.bfloat16, 64, False, False, _learned())),
+)

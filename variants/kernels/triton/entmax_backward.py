@@ -1,0 +1,246 @@
+"""Gradients of sparsemax and entmax attention, on the listed tiles: by rows for the queries, by columns for the keys.
+
+ds = g (dp - delta), g = p^(2 - alpha), delta = the mean of dp under g, which is the product of the gradient of the
+output with the mean of the values that the forward pass left. The pass over rows writes delta, the pass over columns
+reads it. The gradient in alpha is summed over a row without any difference of large numbers, as `variants/thresholds`.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .launch import launch
+from .support import SparseMap, excess_of, weigh
+from .tiles import Tiles, constants, list_tiles, load_rows, narrow, own_tile, store_rows, strides, visible
+
+
+def backward(
+    upstream: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_map: SparseMap,
+    keep: Tensor | None,
+    thresholds: Tensor,
+    indices: Tensor,
+    counts: Tensor,
+    means: Tensor,
+    used: Tensor,
+    causal: bool,
+    tiles: Tiles,
+    *,
+    of_alpha: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of query, key, value and of alpha, (heads,), where asked for."""
+    batch, heads, queries, head_dim = query.shape
+    keys = key.shape[2]
+    upstream = upstream.to(query.dtype)
+    # one set of strides serves both, and `expand` leaves strides of zero
+    upstream = torch.empty_like(means).copy_(upstream) if upstream.stride() != means.stride() else upstream
+    to_query, to_key, to_value = (torch.empty_like(x) for x in (query, key, value))
+    delta = torch.empty_like(thresholds)
+    to_alpha = torch.empty_like(thresholds) if of_alpha else None
+    sizes = (queries, keys, heads, head_dim**-0.5)
+    fixed = {"MODE": sparse_map.mode, **constants(query, keep, causal, tiles)}
+    launch(
+        _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
+        query, key, value, keep, sparse_map.excess, thresholds, indices, counts, upstream, means, to_query, delta,
+        to_alpha,
+        *strides(query, key, value, upstream, to_query), *sizes,
+        warps=tiles.warps, stages=tiles.stages, OF_ALPHA=of_alpha, **fixed,
+    )  # fmt: skip
+    columns = list_tiles(used, queries, keys, tiles, causal, by_rows=False)
+    launch(
+        _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * heads,),
+        query, key, value, keep, sparse_map.excess, thresholds, columns.indices, columns.counts, upstream, delta,
+        to_key, to_value,
+        *strides(query, key, value, upstream, to_key, to_value), *sizes,
+        warps=tiles.warps, stages=tiles.stages, **fixed,
+    )  # fmt: skip
+    alpha_gradient = None if to_alpha is None else to_alpha.view(batch, heads, queries).sum((0, 2))
+    return to_query, to_key, to_value, alpha_gradient
+
+
+@triton.jit
+def _slopes(above, weights, factor, excess):
+    """p ln p, p phi and p psi of `thresholds.alpha_gradient`, each tile; all zero off the support."""
+    # y = -(alpha - 1) ln p >= 0
+    y = tl.where(above > 0.0, -tl.log(tl.maximum(above, 1e-30)), 0.0)
+    near = tl.minimum(y, 0.5)
+    # (exp(y) - 1 - y) / y^2 up to 1/2, where its definition loses digits
+    series = 1.0 / 362880.0
+    series = series * near + 1.0 / 40320.0
+    series = series * near + 1.0 / 5040.0
+    series = series * near + 1.0 / 720.0
+    series = series * near + 1.0 / 120.0
+    series = series * near + 1.0 / 24.0
+    series = series * near + 1.0 / 6.0
+    series = series * near + 0.5
+    phi = tl.where(y < 0.5, weights * near * (1.0 + near * series), factor - weights) / excess
+    psi = tl.where(y < 0.5, weights * near * near * series, factor - weights - weights * y) / (excess * excess)
+    return weights * y / -excess, phi, psi
+
+
+@triton.jit
+def _query_tiles(
+    dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi,
+    q, do, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
+    first_row, queries, keys, first, last,
+    MODE: tl.constexpr, OF_ALPHA: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    for at in range(first, last):
+        column = tl.load(index_ptr + at).to(tl.int32) * COLUMNS
+        k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
+        v = load_rows(v_ptr, v_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
+        above = tl.dot(q, tl.trans(k), input_precision=PRECISION) * slope - threshold[:, None]
+        if MASKED:
+            seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            above = tl.where(seen, above, -1.0)
+        weights, factor = weigh(above, excess, MODE)
+        dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)
+        if OF_ALPHA:
+            log, phi, psi = _slopes(above, weights, factor, excess)
+            dp_w += tl.sum(dp * weights, 1)
+            dp_log += tl.sum(dp * log, 1)
+            dp_phi += tl.sum(dp * phi, 1)
+            dp_psi += tl.sum(dp * psi, 1)
+            w_log += tl.sum(log, 1)
+            w_phi += tl.sum(phi, 1)
+            w_psi += tl.sum(psi, 1)
+        ds = factor * (dp - delta[:, None])
+        dq = tl.dot(narrow(ds, k.dtype), k, dq, input_precision=PRECISION)
+    return dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi
+
+
+@triton.jit
+def _backward_queries(
+    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, threshold_ptr, index_ptr, count_ptr, do_ptr, mean_ptr, dq_ptr,
+    delta_ptr, dalpha_ptr,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    do_batch, do_head, do_row, dq_batch, dq_head, dq_row,
+    queries, keys, heads, scale,
+    MODE: tl.constexpr, OF_ALPHA: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    row_tiles = tl.cdiv(queries, ROWS)
+    row_tile, both = own_tile(row_tiles)
+    if CAUSAL:
+        row_tile = row_tiles - 1 - row_tile
+    batch, head = both // heads, both % heads
+    k_ptr += batch * k_batch + head * k_head
+    v_ptr += batch * v_batch + head * v_head
+    if HAS_KEEP:
+        keep_ptr += batch * keys
+    list_at = both * row_tiles + row_tile
+    index_ptr += list_at * tl.cdiv(keys, COLUMNS)
+    full = tl.load(count_ptr + list_at * 2)
+    total = tl.load(count_ptr + list_at * 2 + 1)
+    excess = excess_of(excess_ptr, head, MODE)
+    slope = excess * scale
+    first_row = row_tile * ROWS
+    rows = first_row + tl.arange(0, ROWS)
+    inside = rows < queries
+    offset = batch * do_batch + head * do_head
+    q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+    do = load_rows(do_ptr + offset, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+    mean = load_rows(mean_ptr + offset, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+    threshold = tl.load(threshold_ptr + both * queries + rows, mask=inside, other=float("inf"))
+    delta = tl.sum(do.to(tl.float32) * mean.to(tl.float32), 1)
+    tl.store(delta_ptr + both * queries + rows, delta, mask=inside)
+    dq = tl.zeros([ROWS, DIM], tl.float32)
+    none = tl.zeros([ROWS], tl.float32)
+    dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi = _query_tiles(
+        dq, none, none, none, none, none, none, none,
+        q, do, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
+        first_row, queries, keys, 0, full,
+        MODE, OF_ALPHA, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    )  # fmt: skip
+    dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi = _query_tiles(
+        dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi,
+        q, do, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
+        first_row, queries, keys, full, total,
+        MODE, OF_ALPHA, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    )  # fmt: skip
+    store_rows(dq_ptr + batch * dq_batch + head * dq_head, dq_row, first_row, queries, dq * scale, HEAD_DIM, DIM, ROWS)
+    if OF_ALPHA:
+        slope_sum = dp_psi + w_phi * dp_log - w_log * dp_phi - dp_w * w_psi
+        tl.store(dalpha_ptr + both * queries + rows, -slope_sum / (1.0 + excess * w_phi), mask=inside)
+
+
+@triton.jit
+def _key_tiles(
+    dk, dv, k, v, q_ptr, do_ptr, threshold_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
+    column, queries, keys, first, last,
+    MODE: tl.constexpr, MASKED: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    for at in range(first, last):
+        first_row = tl.load(index_ptr + at).to(tl.int32) * ROWS
+        rows = first_row + tl.arange(0, ROWS)
+        inside = rows < queries
+        q = load_rows(q_ptr, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+        do = load_rows(do_ptr, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+        threshold = tl.load(threshold_ptr + rows, mask=inside, other=float("inf"))
+        delta = tl.load(delta_ptr + rows, mask=inside, other=0.0)
+        above = tl.dot(k, tl.trans(q), input_precision=PRECISION) * slope - threshold[None, :]
+        if MASKED:
+            columns = column + tl.arange(0, COLUMNS)
+            above = tl.where(columns[:, None] <= (rows + keys - queries)[None, :], above, -1.0)
+        weights, factor = weigh(above, excess, MODE)
+        dv = tl.dot(narrow(weights, do.dtype), do, dv, input_precision=PRECISION)
+        ds = factor * (tl.dot(v, tl.trans(do), input_precision=PRECISION) - delta[None, :])
+        dk = tl.dot(narrow(ds, q.dtype), q, dk, input_precision=PRECISION)
+    return dk, dv
+
+
+@triton.jit
+def _backward_keys(
+    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, threshold_ptr, index_ptr, count_ptr, do_ptr, delta_ptr, dk_ptr, dv_ptr,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    do_batch, do_head, do_row, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row,
+    queries, keys, heads, scale,
+    MODE: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    column_tiles = tl.cdiv(keys, COLUMNS)
+    column_tile, both = own_tile(column_tiles)
+    batch, head = both // heads, both % heads
+    list_at = both * column_tiles + column_tile
+    index_ptr += list_at * tl.cdiv(queries, ROWS)
+    masked = tl.load(count_ptr + list_at * 2)
+    total = tl.load(count_ptr + list_at * 2 + 1)
+    excess = excess_of(excess_ptr, head, MODE)
+    slope = excess * scale
+    column = column_tile * COLUMNS
+    q_ptr += batch * q_batch + head * q_head
+    do_ptr += batch * do_batch + head * do_head
+    threshold_ptr += both * queries
+    delta_ptr += both * queries
+    k = load_rows(k_ptr + batch * k_batch + head * k_head, k_row, column, keys, True, HEAD_DIM, DIM, COLUMNS)
+    v = load_rows(v_ptr + batch * v_batch + head * v_head, v_row, column, keys, True, HEAD_DIM, DIM, COLUMNS)
+    dk = tl.zeros([COLUMNS, DIM], tl.float32)
+    dv = tl.zeros([COLUMNS, DIM], tl.float32)
+    if CAUSAL:
+        dk, dv = _key_tiles(
+            dk, dv, k, v, q_ptr, do_ptr, threshold_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
+            column, queries, keys, 0, masked,
+            MODE, True, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        )  # fmt: skip
+    dk, dv = _key_tiles(
+        dk, dv, k, v, q_ptr, do_ptr, threshold_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
+        column, queries, keys, masked, total,
+        MODE, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    )  # fmt: skip
+    if HAS_KEEP:
+        # what a padded key gathered has no meaning, and met nothing but its own row
+        columns = column + tl.arange(0, COLUMNS)
+        kept = tl.load(keep_ptr + batch * keys + columns, mask=columns < keys, other=0) != 0
+        dk = tl.where(kept[:, None], dk, 0.0)
+        dv = tl.where(kept[:, None], dv, 0.0)
+    store_rows(dk_ptr + batch * dk_batch + head * dk_head, dk_row, column, keys, dk * scale, HEAD_DIM, DIM, COLUMNS)
+    store_rows(dv_ptr + batch * dv_batch + head * dv_head, dv_row, column, keys, dv, HEAD_DIM, DIM, COLUMNS)

@@ -1,0 +1,294 @@
+"""Softmax attention in which each query sees an interval of the keys, with scores and values by clipped distance.
+
+Local attention, routing in cluster order and relative positions are all of this form: bounds (rows | 1, queries) int32,
+lower <= upper, neither ever falling from one query to the next, so that the queries which see a tile of keys are an
+interval too and only tiles with a visible pair are visited, forward and backward.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from . import launch as triton_launch
+from .interval_backward import backward_keys, backward_queries
+from .launch import CompileCase, launch
+from .pairs import LOG2E, bounds_of, by_distance, hide, put_rows, rows_of
+from .tiles import Tiles, narrow, own_tile, padded
+
+reason = triton_launch.reason
+
+_LOG2E = 1.4426950408889634
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """Keys lower[i] <= j < upper[i] for query i, both (batch * heads | 1, queries) int32, never falling.
+
+    `offset`: position of the first query among the keys, for distances. `hide_self` takes the key at the query's own
+    index out of every interval that has another one.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    offset: int = 0
+    hide_self: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Sizes of one call, and how distances count: from -back to ahead, clipped, in back + ahead + 1 columns."""
+
+    heads: int
+    queries: int
+    keys: int
+    offset: int
+    bounds_stride: int
+    back: int
+    ahead: int
+    scale: float
+    hide_self: bool
+    kept: bool
+    biased: bool
+    collects: bool
+    head_dim: int
+    dtype: torch.dtype
+    precision: str
+
+    @property
+    def sizes(self) -> tuple[int | float, ...]:
+        return (
+            self.heads, self.bounds_stride, self.queries, self.keys, self.offset, self.back, self.ahead,
+            self.scale * _LOG2E,
+        )  # fmt: skip
+
+    @property
+    def tiles(self) -> Tiles:
+        """Sizes that fit the registers as compiled for compute capability 9.0; not tuned on a GPU."""
+        dim, wide = padded(self.head_dim), self.dtype == torch.float32
+        if wide:
+            return Tiles(rows=64, columns=32, warps=4) if dim <= 64 else Tiles(rows=32, columns=32, warps=4, stages=1)
+        if dim <= 128:
+            return Tiles(rows=64, columns=64, warps=8 if self.biased and dim > 64 else 4, stages=3 if dim <= 64 else 2)
+        return Tiles(rows=64, columns=32 if self.biased else 64, warps=8)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        tiles = self.tiles
+        return {
+            "HAS_KEEP": self.kept,
+            "HIDE_SELF": self.hide_self,
+            "HAS_BIAS": self.biased,
+            "COLLECT": self.collects,
+            "HEAD_DIM": self.head_dim,
+            "DIM": padded(self.head_dim),
+            "ROWS": tiles.rows,
+            "COLUMNS": tiles.columns,
+            "PRECISION": self.precision,
+            "warps": tiles.warps,
+            "stages": tiles.stages,
+        }
+
+
+def interval_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    intervals: Intervals,
+    keep: Tensor | None = None,
+    *,
+    scale: float,
+    bias: Tensor | None = None,
+    back: int = 0,
+    collect: bool = False,
+    precision: Literal["tf32x3", "tf32"] = "tf32x3",
+) -> tuple[Tensor, Tensor | None]:
+    """Attention over intervals, (batch, heads, queries, head_dim), and the weights summed by distance.
+
+    query (batch, heads, queries, head_dim); key and value (batch, heads, keys, head_dim), all of one dtype; keep
+    (batch, keys), True = a real key, or None. `bias` (batch, heads, queries, columns) float32 is added to the scaled
+    scores: the pair of query i and key j takes column clip(j - i - offset, -back, columns - 1 - back) + back. Where
+    `collect`, the second result (batch, heads, queries, columns), float32, sums the weights in the same columns, and
+    its gradient is taken; otherwise it is None. Queries without a key give zeros. Differentiable once in query, key,
+    value and bias, the same bits at every run; memory O(N (head_dim + columns)). `precision` is that of products of
+    float32: three of TF32 keep its digits on tensor cores, one keeps those of float16. Ask `reason` first.
+    """
+    found: tuple[Tensor, Tensor | None] = _IntervalAttention.apply(
+        query, key, value, intervals, keep, scale, bias, back, collect, precision
+    )
+    return found
+
+
+class _IntervalAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        intervals: Intervals,
+        keep: Tensor | None,
+        scale: float,
+        bias: Tensor | None,
+        back: int,
+        collect: bool,
+        precision: str,
+    ) -> tuple[Tensor, Tensor | None]:
+        batch, heads, queries, head_dim = query.shape
+        plan = _Plan(
+            heads=heads,
+            queries=queries,
+            keys=key.shape[2],
+            offset=intervals.offset,
+            bounds_stride=queries if intervals.lower.shape[0] > 1 else 0,
+            back=back,
+            ahead=0 if bias is None else bias.shape[-1] - 1 - back,
+            scale=scale,
+            hide_self=intervals.hide_self,
+            kept=keep is not None,
+            biased=bias is not None,
+            collects=collect,
+            head_dim=head_dim,
+            dtype=query.dtype,
+            precision=precision,
+        )
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        kept = None if keep is None else keep.to(torch.uint8).contiguous()
+        lower, upper = intervals.lower.contiguous(), intervals.upper.contiguous()
+        bias = None if bias is None else bias.contiguous()
+        output = torch.empty_like(query)
+        mass = query.new_empty(batch, heads, queries, dtype=torch.float32)
+        collected = torch.zeros_like(bias) if collect and bias is not None else None
+        grid = (triton.cdiv(queries, plan.tiles.rows) * batch * heads,)
+        launch(
+            _forward, grid, query, key, value, lower, upper, kept, bias, output, mass, collected, *plan.sizes,
+            **plan.constants,
+        )  # fmt: skip
+        ctx.plan = plan
+        ctx.save_for_backward(query, key, value, lower, upper, kept, bias, output, mass, collected)
+        return output, collected
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor, of_collected: Tensor | None) -> tuple[Tensor | None, ...]:
+        plan: _Plan = ctx.plan
+        query, key, value, lower, upper, kept, bias, output, mass, collected = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        delta = torch.einsum("bhnd,bhnd->bhn", gradient.float(), output.float())
+        if of_collected is not None and collected is not None:
+            of_collected = of_collected.contiguous()
+            delta = delta + torch.einsum("bhnd,bhnd->bhn", of_collected, collected)
+        delta = delta.contiguous()
+        of_query, of_key, of_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        of_bias = None if bias is None else torch.zeros_like(bias)
+        rows, tiles = query.shape[0] * plan.heads, plan.tiles
+        launch(
+            backward_queries, (triton.cdiv(plan.queries, tiles.rows) * rows,),
+            query, key, value, lower, upper, kept, bias, gradient, mass, delta, of_collected, of_query, of_bias,
+            *plan.sizes, plan.scale, **plan.constants,
+        )  # fmt: skip
+        count = triton.cdiv(plan.keys, tiles.columns)
+        edges = torch.arange(0, count + 1, device=query.device, dtype=torch.int32) * tiles.columns
+        edges = edges.expand(lower.shape[0], count + 1).contiguous()
+        begin = torch.searchsorted(upper, edges[:, :-1].contiguous(), right=True, out_int32=True)
+        end = torch.searchsorted(lower, edges[:, 1:].contiguous(), out_int32=True)
+        launch(
+            backward_keys, (count * rows,),
+            query, key, value, lower, upper, begin, end, kept, bias, gradient, mass, delta, of_collected,
+            of_key, of_value, *plan.sizes, plan.scale, 0 if plan.bounds_stride == 0 else count, **plan.constants,
+        )  # fmt: skip
+        return of_query, of_key, of_value, None, None, None, of_bias, None, None, None
+
+
+@triton.jit
+def _forward(
+    q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, keep, bias, output, masses, collected,
+    heads, bounds_stride, queries, keys, offset, back, ahead, scale,
+    HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    tile, row = own_tile(tl.cdiv(queries, ROWS))
+    top_row = tile * ROWS
+    at = top_row + tl.arange(0, ROWS)
+    lower, upper = bounds_of(lower_ptr, upper_ptr, row, bounds_stride, at, queries)
+    q = rows_of(q_ptr, row, at, queries, HEAD_DIM, DIM)
+    top = tl.full([ROWS], -float("inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, DIM], tl.float32)
+    past, future = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
+    full_from, full_to = tl.max(lower, 0), tl.min(upper, 0)
+    first, last = tl.min(lower, 0) // COLUMNS * COLUMNS, tl.max(upper, 0)
+    for start in range(first, last, COLUMNS):
+        key_at = start + tl.arange(0, COLUMNS)
+        k = rows_of(k_ptr, row, key_at, keys, HEAD_DIM, DIM)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        if HAS_BIAS:
+            scores += by_distance(bias, row, at[:, None], key_at[None, :], queries, offset, back, ahead) * LOG2E
+        if HAS_KEEP or HIDE_SELF or start < full_from or start + COLUMNS > full_to:
+            scores = hide(
+                scores, keep, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
+                HAS_KEEP, HIDE_SELF,
+            )  # fmt: skip
+        new_top = tl.maximum(top, tl.max(scores, 1))
+        # a row that has seen no key yet has no top; its weights are zero whatever stands here
+        level = tl.where(new_top == -float("inf"), 0.0, new_top)
+        weights, shrink = tl.exp2(scores - level[:, None]), tl.exp2(top - level)
+        total = total * shrink + tl.sum(weights, 1)
+        if COLLECT:
+            distance = key_at[None, :] - at[:, None] - offset
+            past = past * shrink + tl.sum(tl.where(distance <= -back, weights, 0.0), 1)
+            future = future * shrink + tl.sum(tl.where(distance >= ahead, weights, 0.0), 1)
+        v = rows_of(v_ptr, row, key_at, keys, HEAD_DIM, DIM)
+        sums = tl.dot(narrow(weights, v.dtype), v, sums * shrink[:, None], input_precision=PRECISION)
+        top = new_top
+    seen_any = total > 0.0
+    inverse = tl.where(seen_any, 1.0 / tl.where(seen_any, total, 1.0), 0.0)
+    mass = tl.where(seen_any, top + tl.log2(tl.where(seen_any, total, 1.0)), float("inf"))
+    put_rows(output, row, at, queries, sums * inverse[:, None], HEAD_DIM, DIM)
+    tl.store(masses + row * queries + at, mass, mask=at < queries)
+    if COLLECT:
+        place = collected + row * queries * (back + ahead + 1) + at * (back + ahead + 1)
+        tl.store(place, past * inverse, mask=at < queries)
+        tl.store(place + back + ahead, future * inverse, mask=at < queries)
+        # a distance in between belongs to one key: its weight is computed once more, now that the total is known
+        near = tl.maximum(first, (top_row + offset - back + 1) // COLUMNS * COLUMNS)
+        for start in range(near, tl.minimum(last, top_row + ROWS + offset + ahead), COLUMNS):
+            key_at = start + tl.arange(0, COLUMNS)
+            k = rows_of(k_ptr, row, key_at, keys, HEAD_DIM, DIM)
+            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+            scores += by_distance(bias, row, at[:, None], key_at[None, :], queries, offset, back, ahead) * LOG2E
+            scores = hide(
+                scores, keep, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
+                HAS_KEEP, HIDE_SELF,
+            )  # fmt: skip
+            distance = key_at[None, :] - at[:, None] - offset
+            inside = (at < queries)[:, None] & (distance > -back) & (distance < ahead)
+            tl.store(place[:, None] + distance + back, tl.exp2(scores - mass[:, None]), mask=inside)
+
+
+def _pass(head_dim: int, columns: int, dtype: torch.dtype = torch.bfloat16) -> None:
+    query, key, value = (
+        torch.empty(2, 8, 4096, head_dim, device="meta", dtype=dtype, requires_grad=True) for _ in range(3)
+    )
+    at = torch.empty(1, 4096, device="meta", dtype=torch.int32)
+    bias = torch.empty(2, 8, 4096, columns, device="meta", requires_grad=True) if columns else None
+    keep = torch.empty(2, 4096, device="meta", dtype=torch.bool) if columns == 31 else None
+    output, collected = interval_attention(
+        query, key, value, Intervals(lower=at, upper=at, hide_self=False), keep, scale=0.125, bias=bias,
+        back=columns // 2, collect=bias is not None,
+    )  # fmt: skip
+    found = [output] if collected is None else [output, collected]
+    torch.autograd.backward(found, [torch.empty_like(one) for one in found])
+
+
+COMPILE_CASES = (
+    CompileCase(name="intervals, 64", run=lambda: _pass(64, 0)),
+    CompileCase(name="by distance, 128", run=lambda: _pass(128, 33)),
+    CompileCase(name="by distance, 256", run=lambda: _pass(256, 33)),
+)

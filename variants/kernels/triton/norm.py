@@ -1,0 +1,194 @@
+"""Gated RMS norm over concatenated heads as one small kernel each way, for the sums that rectified attention leaves."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .launch import CompileCase, launch
+from .tiles import own_tile
+
+# queries whose part of the parameters' gradients is added up by one program, always in the same order
+_ROWS_PER_PROGRAM = 32
+
+
+def gated_rms_norm(
+    sums: Tensor,
+    scale: Tensor,
+    gate: Tensor | None,
+    epsilon: float,
+    norm: Literal["concat", "head"] = "concat",
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """scale * x / sqrt(mean(x^2) + epsilon) * sigmoid(gate * x), x = `sums`, (batch, heads, queries, head_dim).
+
+    scale and gate are (heads * head_dim,), gate None = no gate. The mean is over all heads of a query, or over each
+    head where norm is "head". Computed in float32; the output has the shape of `sums` and `dtype`, by default that of
+    `sums`. Differentiable once in sums, scale and gate; the same bits at every run.
+    Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 7-8.
+    """
+    output: Tensor = _GatedRMSNorm.apply(sums, scale, gate, epsilon, norm == "concat", dtype or sums.dtype)
+    return output
+
+
+@triton.jit
+def _locate(group, heads, head_dim, GROUP, COLUMNS: tl.constexpr):
+    # the heads of a group lie side by side: which head and which dimension each column is
+    groups = heads // GROUP
+    batch, first_head = group // groups, (group % groups) * GROUP
+    columns = tl.arange(0, COLUMNS)
+    return batch.to(tl.int64), first_head, columns // head_dim + first_head, columns % head_dim, columns
+
+
+@triton.jit
+def _norm_forward(
+    x_ptr, scale_ptr, gate_ptr, y_ptr,
+    queries, heads, head_dim, GROUP,
+    x_batch, x_head, x_query, y_batch, y_head, y_query, epsilon,
+    GATED: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    parts = tl.cdiv(queries, ROWS)
+    part, group = own_tile(parts)
+    batch, first_head, head, dim, columns = _locate(group, heads, head_dim, GROUP, COLUMNS)
+    width = GROUP * head_dim
+    inside = columns < width
+    parameter = first_head * head_dim + columns
+    scale = tl.load(scale_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
+    if GATED:
+        gate = tl.load(gate_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
+    x_at = x_ptr + batch * x_batch + head.to(tl.int64) * x_head + dim
+    y_at = y_ptr + batch * y_batch + head.to(tl.int64) * y_head + dim
+    first = part * ROWS
+    x_at += first.to(tl.int64) * x_query
+    y_at += first.to(tl.int64) * y_query
+    for _ in range(first, tl.minimum(first + ROWS, queries)):
+        x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
+        y = x * scale * (1.0 / tl.sqrt(tl.sum(x * x) / width + epsilon))
+        if GATED:
+            y *= tl.sigmoid(gate * x)
+        tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=inside)
+        x_at += x_query
+        y_at += y_query
+
+
+@triton.jit
+def _norm_backward(
+    x_ptr, scale_ptr, gate_ptr, dy_ptr, dx_ptr, dscale_ptr, dgate_ptr,
+    queries, heads, head_dim, GROUP,
+    x_batch, x_head, x_query, dy_batch, dy_head, dy_query, dx_batch, dx_head, dx_query, epsilon,
+    GATED: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    parts = tl.cdiv(queries, ROWS)
+    part, group = own_tile(parts)
+    batch, first_head, head, dim, columns = _locate(group, heads, head_dim, GROUP, COLUMNS)
+    width = GROUP * head_dim
+    inside = columns < width
+    parameter = first_head * head_dim + columns
+    scale = tl.load(scale_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
+    if GATED:
+        gate = tl.load(gate_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
+    head = head.to(tl.int64)
+    x_at = x_ptr + batch * x_batch + head * x_head + dim
+    dy_at = dy_ptr + batch * dy_batch + head * dy_head + dim
+    dx_at = dx_ptr + batch * dx_batch + head * dx_head + dim
+    dscale = tl.zeros([COLUMNS], tl.float32)
+    dgate = tl.zeros([COLUMNS], tl.float32)
+    first = part * ROWS
+    x_at += first.to(tl.int64) * x_query
+    dy_at += first.to(tl.int64) * dy_query
+    dx_at += first.to(tl.int64) * dx_query
+    for _ in range(first, tl.minimum(first + ROWS, queries)):
+        x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_at, mask=inside, other=0.0).to(tl.float32)
+        inverse = 1.0 / tl.sqrt(tl.sum(x * x) / width + epsilon)
+        factor = scale
+        slope = scale
+        if GATED:
+            open_ = tl.sigmoid(gate * x)
+            closing = open_ * (1.0 - open_)
+            factor = scale * open_
+            slope = scale * (open_ + x * gate * closing)
+            dscale += dy * x * inverse * open_
+            dgate += dy * x * inverse * scale * x * closing
+        else:
+            dscale += dy * x * inverse
+        through_norm = tl.sum(x * factor * dy) * inverse * inverse / width
+        dx = inverse * (dy * slope - x * through_norm)
+        tl.store(dx_at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        x_at += x_query
+        dy_at += dy_query
+        dx_at += dx_query
+    own = group * parts + part
+    tl.store(dscale_ptr + own * width + columns, dscale, mask=inside)
+    if GATED:
+        tl.store(dgate_ptr + own * width + columns, dgate, mask=inside)
+
+
+class _GatedRMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, sums: Tensor, scale: Tensor, gate: Tensor | None, epsilon: float, concat: bool, dtype: torch.dtype
+    ) -> Tensor:
+        sums = sums if sums.stride(-1) == 1 else sums.contiguous()
+        scale, gate = scale.contiguous(), None if gate is None else gate.contiguous()
+        output = torch.empty_like(sums, dtype=dtype)
+        ctx.save_for_backward(sums, scale, gate)
+        ctx.epsilon, ctx.group = epsilon, sums.shape[1] if concat else 1
+        parts, groups, columns, warps = _plan(sums, ctx.group)
+        if output.numel():
+            launch(
+                _norm_forward, (parts * groups,), sums, scale, gate, output, *_sizes(sums, ctx.group),
+                *sums.stride()[:3], *output.stride()[:3], epsilon,
+                warps=warps, GATED=gate is not None, COLUMNS=columns, ROWS=_ROWS_PER_PROGRAM,
+            )  # fmt: skip
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        sums, scale, gate = ctx.saved_tensors
+        upstream = upstream if upstream.stride(-1) == 1 else upstream.contiguous()
+        downstream = torch.empty_like(sums)
+        parts, groups, columns, warps = _plan(sums, ctx.group)
+        shape = (sums.shape[0], sums.shape[1] // ctx.group, parts, ctx.group * sums.shape[3])
+        to_scale = sums.new_zeros(shape, dtype=torch.float32)
+        to_gate = None if gate is None else torch.zeros_like(to_scale)
+        if downstream.numel():
+            launch(
+                _norm_backward, (parts * groups,), sums, scale, gate, upstream, downstream, to_scale, to_gate,
+                *_sizes(sums, ctx.group),
+                *sums.stride()[:3], *upstream.stride()[:3], *downstream.stride()[:3], ctx.epsilon,
+                warps=warps, GATED=gate is not None, COLUMNS=columns, ROWS=_ROWS_PER_PROGRAM,
+            )  # fmt: skip
+        gate_gradient = None if to_gate is None else to_gate.sum((0, 2)).flatten().to(gate.dtype)
+        return downstream, to_scale.sum((0, 2)).flatten().to(scale.dtype), gate_gradient, None, None, None
+
+
+def _sizes(sums: Tensor, group: int) -> tuple[int, int, int, int]:
+    _, heads, queries, head_dim = sums.shape
+    return queries, heads, head_dim, group
+
+
+def _plan(sums: Tensor, group: int) -> tuple[int, int, int, int]:
+    """Parts of the queries, groups of heads, columns of a program (a power of two) and its warps."""
+    batch, heads, queries, head_dim = sums.shape
+    columns = triton.next_power_of_2(group * head_dim)
+    return triton.cdiv(queries, _ROWS_PER_PROGRAM), batch * heads // group, columns, min(max(columns // 256, 1), 8)
+
+
+def _pass(norm: Literal["concat", "head"], gated: bool) -> None:
+    sums = torch.empty(2, 8, 4096, 64, device="meta", requires_grad=True)
+    scale, gate = (torch.empty(512, device="meta", requires_grad=True) for _ in range(2))
+    output = gated_rms_norm(sums, scale, gate if gated else None, 1e-8, norm, torch.bfloat16)
+    output.backward(torch.empty_like(output))
+
+
+COMPILE_CASES = (
+    CompileCase(name="norm over all heads", run=lambda: _pass("concat", True)),
+    CompileCase(name="norm of each head, no gate", run=lambda: _pass("head", False)),
+)

@@ -1,0 +1,53 @@
+"""Attention over intervals with vectors by rank difference, `RankPositions`, for local and routing attention."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from ...ops.bands import scaled
+from ...ops.relative_positions import RankPositions
+from . import launch as triton_launch
+from .interval import Intervals, interval_attention
+
+reason = triton_launch.reason
+
+
+def rank_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    intervals: Intervals,
+    keep: Tensor | None = None,
+    *,
+    scale: float,
+    positions: RankPositions | None,
+    back: int,
+    ahead: int,
+    precision: Literal["tf32x3", "tf32"] = "tf32x3",
+) -> Tensor:
+    """As `interval_attention`, (batch, heads, queries, head_dim), with the vectors of `positions` where given.
+
+    No pair that is visible may be more than `back` keys back or `ahead` keys ahead. Scores by rank difference are a
+    product of size queries by back + ahead + 1, and weights come back in the same order for the value vectors, so that
+    the tables themselves never enter the kernels. Ask `reason` first.
+    """
+    if positions is None:
+        return interval_attention(query, key, value, intervals, keep, scale=scale, precision=precision)[0]
+    ranks = slice(positions.reach - back, positions.reach + ahead + 1)
+    by_query = scaled(query, scale)
+    output, by_rank = interval_attention(
+        query,
+        key,
+        value,
+        intervals,
+        keep,
+        scale=scale,
+        bias=by_query @ positions.key_table[ranks].to(by_query.dtype).T,
+        back=back,
+        collect=True,
+        precision=precision,
+    )
+    assert by_rank is not None
+    return output + (by_rank @ positions.value_table[ranks].to(by_rank.dtype)).to(value.dtype)

@@ -1,0 +1,219 @@
+"""Thresholds of the sparse maps, and the tiles that hold their weights: one dense pass, then listed tiles only.
+
+The dense pass keeps the maximum of each row and lists the tiles with a score above the running maximum less 1 / (alpha
+- 1): no other can hold a weight. Newton's method on the norm (see `ops/thresholds.py`) then rises from below to the
+threshold, pass by pass over the list, and drops each tile that has nothing left above: since it never overshoots,
+no tile is dropped that holds a weight. One program owns a row of tiles and its list.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .launch import launch
+from .tiles import TileLists, Tiles, constants, full_columns, load_rows, own_tile, seen_columns, strides, visible
+
+# the hardest rows that were found took 11
+_STEPS = 16
+# below it the next step would change no weight in float32
+_TOLERANCE = 5e-7
+# what sixteen bits can show of a weight is gone long before
+_SHORT_TOLERANCE = 2e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseMap:
+    """Which map: `alpha` 1.5 or 2.0, or None where `excess`, (heads,) float32, holds alpha - 1 of each head."""
+
+    alpha: float | None
+    excess: Tensor | None
+
+    @property
+    def mode(self) -> int:
+        return {2.0: 2, 1.5: 1, None: 0}[self.alpha]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """thresholds (batch * heads, queries) float32, of (alpha - 1) times the score; and the tiles of each row in use."""
+
+    thresholds: Tensor
+    lists: TileLists
+
+
+def find_support(
+    query: Tensor, key: Tensor, keep: Tensor | None, causal: bool, sparse_map: SparseMap, tiles: Tiles
+) -> Support:
+    """Thresholds of all rows and the list of tiles that may hold a weight; arguments as in `entmax_attention`."""
+    batch, heads, queries, head_dim = query.shape
+    keys = key.shape[2]
+    rows = triton.cdiv(queries, tiles.rows)
+    thresholds = query.new_empty((batch * heads, queries), dtype=torch.float32)
+    indices = query.new_empty((batch * heads, rows, triton.cdiv(keys, tiles.columns)), dtype=torch.int16)
+    counts = query.new_empty((batch * heads, rows, 2), dtype=torch.int32)
+    launch(
+        _find_support, (rows * batch * heads,), query, key, keep, sparse_map.excess, thresholds, indices, counts,
+        *strides(query, key), queries, keys, heads, head_dim**-0.5,
+        _TOLERANCE if query.dtype == torch.float32 else _SHORT_TOLERANCE,
+        warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, STEPS=_STEPS,
+        **constants(query, keep, causal, tiles),
+    )  # fmt: skip
+    return Support(thresholds=thresholds, lists=TileLists(indices=indices, counts=counts))
+
+
+@triton.jit
+def excess_of(excess_ptr, head, MODE: tl.constexpr):
+    """alpha - 1; MODE 2 is sparsemax, 1 is 1.5-entmax, 0 any alpha from 1.01 to 2."""
+    if MODE == 2:
+        return 1.0
+    elif MODE == 1:
+        return 0.5
+    else:
+        return tl.minimum(tl.maximum(tl.load(excess_ptr + head), 0.01), 1.0)
+
+
+@triton.jit
+def weigh(above, excess, MODE: tl.constexpr):
+    """Weights p and factors p^(2 - alpha) from scores above the threshold; both zero where these are not positive."""
+    u = tl.maximum(above, 0.0)
+    if MODE == 2:
+        return u, tl.where(u > 0.0, 1.0, 0.0)
+    elif MODE == 1:
+        return u * u, u
+    else:
+        factor = tl.where(u > 0.0, tl.exp2((1.0 / excess - 1.0) * tl.log2(tl.maximum(u, 1e-30))), 0.0)
+        return factor * u, factor
+
+
+@triton.jit
+def _list_near_maximum(
+    top, q, k_ptr, keep_ptr, index_ptr, count, k_row, slope, first_row, queries, keys, first_tile, last_tile,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    inside = first_row + tl.arange(0, ROWS) < queries
+    for tile in range(first_tile, last_tile):
+        column = tile * COLUMNS
+        k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        if MASKED:
+            seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            scores = tl.where(seen, scores, float("-inf"))
+        # rows past the end would list every tile
+        tile_top = tl.where(inside, tl.max(scores, 1), float("-inf"))
+        top = tl.maximum(top, tile_top)
+        finite = tl.where(top == float("-inf"), 0.0, top)
+        near = tl.max((slope * (tile_top - finite) > -1.0).to(tl.int32), 0)
+        # what is not near is overwritten by the next
+        tl.store(index_ptr + count, tile)
+        count += near
+    return top, count
+
+
+@triton.jit
+def _sum_above(
+    total, factors, threshold, q, k_ptr, keep_ptr, index_ptr, kept, k_row, slope, excess, first_row, queries, keys,
+    first, last,
+    MODE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    for at in range(first, last):
+        tile = tl.load(index_ptr + at)
+        column = tile.to(tl.int32) * COLUMNS
+        k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
+        above = tl.dot(q, tl.trans(k), input_precision=PRECISION) * slope - threshold[:, None]
+        if MASKED:
+            seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            above = tl.where(seen, above, -1.0)
+        weights, factor = weigh(above, excess, MODE)
+        of_tile = tl.sum(factor, 1)
+        total += tl.sum(weights, 1)
+        factors += of_tile
+        # the list is made shorter in place: what is written lies at or before what was read
+        tl.store(index_ptr + kept, tile)
+        kept += tl.max((of_tile > 0.0).to(tl.int32), 0)
+    return total, factors, kept
+
+
+@triton.jit
+def _find_support(
+    q_ptr, k_ptr, keep_ptr, excess_ptr, threshold_ptr, index_ptr, count_ptr,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, queries, keys, heads, scale, tolerance,
+    MODE: tl.constexpr, STEPS: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    row_tiles = tl.cdiv(queries, ROWS)
+    row_tile, both = own_tile(row_tiles)
+    if CAUSAL:
+        # the longest rows first
+        row_tile = row_tiles - 1 - row_tile
+    batch, head = both // heads, both % heads
+    k_ptr += batch * k_batch + head * k_head
+    if HAS_KEEP:
+        keep_ptr += batch * keys
+    list_at = both * row_tiles + row_tile
+    index_ptr += list_at * tl.cdiv(keys, COLUMNS)
+    excess = excess_of(excess_ptr, head, MODE)
+    slope = excess * scale
+    first_row = row_tile * ROWS
+    rows = first_row + tl.arange(0, ROWS)
+    q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+    full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
+    seen = seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
+
+    # a number that loops may change, where 0 is a constant
+    nothing = row_tile * 0
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    top, before = _list_near_maximum(
+        top, q, k_ptr, keep_ptr, index_ptr, nothing, k_row, slope, first_row, queries, keys, 0, full,
+        HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    )  # fmt: skip
+    top, total = _list_near_maximum(
+        top, q, k_ptr, keep_ptr, index_ptr, before, k_row, slope, first_row, queries, keys, full, seen,
+        True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    )  # fmt: skip
+    # a row without a key has nothing above infinity
+    threshold = tl.where(top == float("-inf"), float("inf"), slope * top - 1.0)
+
+    step = 0
+    while step < STEPS:
+        # the list was written by one thread and is read by all
+        tl.debug_barrier()
+        mass = tl.zeros([ROWS], tl.float32)
+        factors = tl.zeros([ROWS], tl.float32)
+        mass, factors, kept = _sum_above(
+            mass, factors, threshold, q, k_ptr, keep_ptr, index_ptr, nothing, k_row, slope, excess, first_row,
+            queries, keys, 0, before,
+            MODE, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        )  # fmt: skip
+        kept_before = kept
+        mass, factors, kept = _sum_above(
+            mass, factors, threshold, q, k_ptr, keep_ptr, index_ptr, kept, k_row, slope, excess, first_row,
+            queries, keys, before, total,
+            MODE, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        )  # fmt: skip
+        before = kept_before
+        total = kept
+        # with n the norm: t += (n - 1) n^(1/e - 1) / sum of factors
+        if MODE == 2:
+            rise = mass - 1.0
+        elif MODE == 1:
+            norm = tl.sqrt(mass)
+            rise = (norm - 1.0) * norm
+        else:
+            rise = mass - tl.exp2((1.0 - excess) * tl.log2(tl.maximum(mass, 1e-30)))
+        # never down: below the threshold as it stands, only rounding asks for it
+        rise = tl.where(mass > 0.0, tl.maximum(rise, 0.0) / tl.maximum(factors, 1e-30), 0.0)
+        threshold += rise
+        step += 1
+        if tl.max(rise, 0) <= tolerance:
+            step = STEPS
+    tl.store(threshold_ptr + both * queries + rows, threshold, mask=rows < queries)
+    tl.store(count_ptr + list_at * 2, before)
+    tl.store(count_ptr + list_at * 2 + 1, total)

@@ -1,0 +1,1 @@
+"""Low-rank attention: projections, landmarks, synthesised weights."""

@@ -1,0 +1,70 @@
+"""Nyströmformer: softmax attention from its landmarks, with a convolution over the values beside it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...bench.core.errors import SelectionError, Unsupported
+from ..contract import AttentionShape, Mask, Variant, accumulator, masked_softmax
+from ..ops.landmarks import iterated_inverse, nystrom_density, segments
+
+
+class Nystrom(Variant):
+    """Softmax attention approximated from landmarks, the means of segments of the real tokens.
+
+    A sequence of at most `landmarks` real tokens gets exact softmax attention, whatever its padding. `kernel`: width of
+    the depthwise convolution over values, odd, one filter per head; 0 = none. The starting point of the inverse is
+    scaled per sequence and head: released codes take a maximum over the batch, so that an output depends on its
+    neighbours. No dropout, as in the released code.
+    """
+
+    kind: ClassVar = "approximate"
+    causality: ClassVar = None
+    crosses: ClassVar = False
+    equation: ClassVar = "O = softmax(Q K~^T) softmax(Q~ K~^T)^+ softmax(Q~ K^T) V + conv(V), scores / sqrt(d)"
+    paper: ClassVar = "Xiong et al. 2021, Nyströmformer, section 3"
+    time: ClassVar = "O(N m d + m^3)"
+    memory: ClassVar = "O(N m + m^2)"
+
+    def __init__(self, shape: AttentionShape, *, landmarks: int = 128, iterations: int = 6, kernel: int = 33):
+        super().__init__(shape)
+        if kernel and kernel % 2 == 0:
+            raise SelectionError(f"expected an odd width of the convolution, or 0 for none, got kernel={kernel}")
+        self.landmarks, self.iterations = landmarks, iterations
+        self.filters = nn.Parameter(torch.empty(shape.heads, 1, kernel, 1)) if kernel else None
+        if self.filters is not None:
+            nn.init.uniform_(self.filters, -(kernel**-0.5), kernel**-0.5)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        length = key.shape[2]
+        if query.shape[2] != length or mask.causal:
+            raise Unsupported("nystrom attends within one sequence, not causally: queries and keys must be its tokens")
+        dtype = accumulator(query.dtype)
+        keep = mask.keep
+        if keep is None:
+            keep = torch.ones(query.shape[0], length, dtype=torch.bool, device=query.device)
+        real = keep[:, None, :, None]
+        q, k, v = (x.to(dtype).masked_fill(~real, 0.0) for x in (query, key, value))
+        q = q * q.shape[-1] ** -0.5
+        mean, used = segments(keep, min(self.landmarks, length), dtype)
+        mean, columns, rows = mean[:, None], used[:, None, None, :], used[:, None, :, None]
+        q_marks, k_marks = mean @ q, mean @ k
+
+        left = masked_softmax(q @ k_marks.transpose(-2, -1), columns)
+        middle = masked_softmax(q_marks @ k_marks.transpose(-2, -1), columns & rows)
+        right = masked_softmax(q_marks @ k.transpose(-2, -1), keep[:, None, None, :] & rows)
+        summaries = iterated_inverse(middle, self.iterations) @ (right @ v)
+        # where each token is its own landmark the product is softmax attention itself, so the inverse is left out
+        each_its_own = keep.sum(-1) <= self.landmarks
+        output = left @ torch.where(each_its_own[:, None, None, None], mean @ v, summaries)
+        if self.filters is not None:
+            filters = self.filters.to(dtype)
+            output = output + F.conv2d(v, filters, padding=(filters.shape[2] // 2, 0), groups=filters.shape[0])
+        return output.to(value.dtype)
+
+    def density(self, shape: AttentionShape) -> float:
+        return nystrom_density(shape.max_length, self.landmarks)

@@ -1,0 +1,54 @@
+"""alpha-entmax attention, alpha fixed or learned for each head."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...bench.core.errors import SelectionError
+from ..contract import AttentionShape, accumulator
+from ..ops.entmax import _weights, entmax
+from .sparse_map import SparseMap
+
+
+class Entmax(SparseMap):
+    """alpha-entmax attention, with alpha fixed or learned per head.
+
+    `alpha=learned` gives each head alpha = clamp(1 + sigmoid(a), 1.01, 2) with a drawn from N(0, 1), shared over batch
+    and queries, as in Correia, Niculae & Martins 2019, Adaptively Sparse Transformers.
+    """
+
+    equation: ClassVar = "P = [e S - tau]_+^(1/e), rows of sum 1, e = alpha - 1, S = Q K^T / sqrt(d); O = P V"
+    paper: ClassVar = (
+        "Peters, Niculae & Martins 2019, Sparse Sequence-to-Sequence Models; "
+        "Correia, Niculae & Martins 2019, Adaptively Sparse Transformers"
+    )
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        alpha: float | Literal["learned"] = 1.5,
+        impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
+    ):
+        super().__init__(shape, impl=impl)
+        if isinstance(alpha, str):
+            self.raw_alpha = nn.Parameter(torch.randn(shape.heads))
+        elif not 1.0 <= alpha < float("inf"):
+            raise SelectionError(f"variant 'entmax': expected alpha of 1 or more, or `learned`, got {alpha}")
+        self.fixed_alpha = None if isinstance(alpha, str) else float(alpha)
+
+    def alpha(self) -> Tensor:
+        if self.fixed_alpha is not None:
+            return super().alpha()
+        return (1.0 + torch.sigmoid(self.raw_alpha.to(accumulator(self.raw_alpha.dtype)))).clamp(1.01, 2.0)
+
+    def learned_alpha(self) -> Tensor | None:
+        return self.alpha() if self.fixed_alpha is None else None
+
+    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        if self.fixed_alpha is not None:
+            return entmax(scores, self.fixed_alpha, allowed=allowed)
+        return _weights(scores, self.alpha()[:, None, None], -1, allowed)

@@ -1,0 +1,65 @@
+"""The part that sparsemax, entmax15 and entmax share: parameters, dispatch to kernels, and the eager definition."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..contract import AttentionShape, Mask, ScoredVariant
+
+
+class SparseMap(ScoredVariant):
+    """What the three have in common: they differ in alpha alone, and go through the same kernels."""
+
+    time: ClassVar = "O(N^2 d) and a solve per query"
+    memory: ClassVar = "O(N d); eager O(N^2)"
+    simplex: ClassVar = True
+    fixed_alpha: float | None
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
+    ):
+        super().__init__(shape)
+        self.impl = impl
+
+    def alpha(self) -> Tensor:
+        """alpha of each head, (heads,)."""
+        assert self.fixed_alpha is not None
+        return torch.full((self.shape.heads,), self.fixed_alpha)
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        from ..kernels.cpu.choice import refusal
+
+        return super().supports(shape) or refusal(self.impl, shape, self.fixed_alpha or 2.0)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """`impl` forces one way to compute it, `eager` is the definition; while dropout is active `auto` is eager."""
+        from ..kernels.cpu.choice import chosen
+
+        solved_exactly = self.fixed_alpha is not None and self.fixed_alpha > 2.0
+        dropout = self.training and self.shape.dropout > 0
+        self.implementation = "eager" if solved_exactly else chosen(self.impl, query, key, dropout=dropout)
+        if self.implementation == "eager":
+            return super().forward(query, key, value, mask)
+        alpha = self.alpha() if self.fixed_alpha is None else self.fixed_alpha
+        if self.implementation == "triton":
+            from ..kernels.triton import entmax as triton_entmax
+
+            return triton_entmax.entmax_attention(query, key, value, alpha, mask.keep, mask.causal)
+        if self.implementation == "cpp":
+            from ..kernels.cpu import entmax as cpu_entmax
+
+            return cpu_entmax.entmax_attention(query, key, value, alpha, mask)
+        from ..kernels.cpu import block_maps as cpu_block_maps
+        from ..kernels.cpu import blocks as cpu_blocks
+
+        form, each = cpu_block_maps.form_of(alpha), None
+        if form is cpu_block_maps.ENTMAX:
+            each = self.alpha()
+        compiled = self.implementation == "compiled"
+        return cpu_blocks.attention(query, key, value, mask, form, each, compiled=compiled).to(value.dtype)

@@ -1,0 +1,159 @@
+"""Bands: blocks of queries beside the spans of keys around them, and the attention between the two.
+
+Work and memory are those of the blocks; nothing here is of size queries by keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..contract import AttentionShape, accumulator, masked_softmax
+from .relative_positions import RankPositions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Blocks of `block` queries; block g sees the keys from g·block - before up to (g + 1)·block + after.
+
+    `length` is that of the sequence, from which block and neighbours are cut to what can be used.
+    """
+
+    length: int
+    block: int
+    before: int
+    after: int
+
+    @classmethod
+    def fit(cls, length: int, block: int, before: int, after: int) -> Band:
+        block = min(block, length)
+        others = (-(-length // block) - 1) * block
+        return cls(length=length, block=block, before=min(before, others), after=min(after, others))
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.length // self.block)
+
+    @property
+    def span(self) -> int:
+        return self.before + self.block + self.after
+
+    def split(self, query: Tensor) -> Tensor:
+        """(…, length, d) -> (…, blocks, block, d), zeros past the end."""
+        padded = F.pad(query, (0, 0, 0, self.blocks * self.block - self.length))
+        return padded.reshape(*query.shape[:-2], self.blocks, self.block, query.shape[-1])
+
+    def merge(self, output: Tensor) -> Tensor:
+        """(…, blocks, block, d) -> (…, length, d), the inverse of `split`."""
+        return output.flatten(-3, -2)[..., : self.length, :]
+
+    def spans(self, key: Tensor) -> Tensor:
+        """(…, length, d) -> (…, blocks, span, d), zeros outside the sequence."""
+        tail = self.blocks * self.block - self.length + self.after
+        padded = F.pad(key, (0, 0, self.before, tail))
+        return padded.unfold(-2, self.span, self.block).transpose(-1, -2)
+
+    def at(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Positions of the queries (blocks, block, 1) and of the keys (blocks, 1, span) they meet."""
+        first = torch.arange(self.blocks, device=device)[:, None, None] * self.block
+        queries = first + torch.arange(self.block, device=device)[:, None]
+        return queries, first - self.before + torch.arange(self.span, device=device)
+
+    def allowed(self, keep: Tensor | None, causal: bool, device: torch.device) -> Tensor:
+        """(batch | 1, 1, blocks, block, span), True = within the sequence, real, and not later where causal.
+
+        `keep`: (batch, length) as in a Mask.
+        """
+        query_at, key_at = self.at(device)
+        allowed = (key_at >= 0) & (key_at < self.length)
+        if causal:
+            allowed = allowed & (key_at <= query_at)
+        if keep is None:
+            return allowed[None, None]
+        return allowed & self.spans(keep[:, None, :, None]).transpose(-1, -2)
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: Tensor | None,
+    *,
+    scale: float,
+    dropout: float = 0.0,
+    positions: RankPositions | None = None,
+    before: int = 0,
+) -> Tensor:
+    """Softmax attention (…, queries, d) over (…, keys, d) in groups; zeros where nothing is allowed.
+
+    `positions` adds its vectors by rank; query r has the rank of key `before` + r.
+    """
+    if positions is None and query.dtype == key.dtype == value.dtype:
+        return _fused(query, key, value, allowed, scale, dropout)
+    bias = None if positions is None else positions.scores(scaled(query, scale), key.shape[-2], before)
+    weights = F.dropout(group_weights(query, key, allowed, scale=scale, bias=bias), dropout)
+    output = weights.to(value.dtype) @ value
+    if positions is not None:
+        output = output + positions.values(weights, before).to(value.dtype)
+    return output
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scale: float, dropout: float) -> Tensor:
+    """`attend` without positions by PyTorch's kernels, the groups as further heads."""
+    groups, dead = query.shape[1:-2], None
+    if allowed is not None:
+        # what the kernels give on a row without an allowed key differs from one to the next
+        dead = ~allowed.any(-1, keepdim=True)
+        allowed = (allowed | dead).expand(-1, *groups, -1, -1).flatten(1, -3)
+    heads = query.flatten(1, -3), key.flatten(1, -3), value.flatten(1, -3)
+    output = F.scaled_dot_product_attention(
+        heads[0], heads[1], heads[2], attn_mask=allowed, dropout_p=dropout, scale=scale
+    )
+    output = output.reshape(*query.shape[:-1], value.shape[-1])
+    return output if dead is None else output.masked_fill(dead, 0.0)
+
+
+def group_weights(
+    query: Tensor, key: Tensor, allowed: Tensor | None, *, scale: float, bias: Tensor | None = None
+) -> Tensor:
+    """Weights (…, queries, keys) of `attend`, at least float32; `bias` is added to the scaled scores."""
+    scores = scaled(query, scale) @ key.to(accumulator(key.dtype)).transpose(-2, -1)
+    return masked_softmax(scores if bias is None else scores + bias, allowed)
+
+
+def scaled(query: Tensor, scale: float) -> Tensor:
+    """`query` times `scale`, at least float32."""
+    return query.to(accumulator(query.dtype)) * scale
+
+
+@dataclass(slots=True)
+class RecentCache:
+    """The keys and values that a decoder can still see, (batch, heads, kept, head_dim), and how many it has seen."""
+
+    key: Tensor
+    value: Tensor
+    seen: int = 0
+
+    @classmethod
+    def empty(cls, key: Tensor, value: Tensor) -> RecentCache:
+        return cls(key[:, :, :0], value[:, :, :0])
+
+    def trim(self, first: int, last: int) -> None:
+        """Forgets all but the `first` oldest and the `last` newest of what it keeps."""
+        kept = self.key.shape[2]
+        if first + last < kept:
+            self.key = torch.cat([self.key[:, :, :first], self.key[:, :, kept - last :]], 2)
+            self.value = torch.cat([self.value[:, :, :first], self.value[:, :, kept - last :]], 2)
+
+    def append(self, key: Tensor, value: Tensor) -> None:
+        self.key = torch.cat([self.key, key], 2)
+        self.value = torch.cat([self.value, value], 2)
+        self.seen += key.shape[2]
+
+
+def cached_bytes(shape: AttentionShape, tokens: int) -> int:
+    """Bytes of the keys and values of at most `tokens` tokens, for one sequence."""
+    return 2 * shape.width * min(shape.max_length, tokens) * shape.bytes_per_value

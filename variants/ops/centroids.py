@@ -1,0 +1,162 @@
+"""Clusters: the centroids of routing attention, and the groups of tokens that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..contract import accumulator
+
+_SMOOTHING = 1e-5
+
+
+class Centroids(nn.Module):
+    """Centroids of each head, moved by exponential moving averages and not by gradients.
+
+    mean (heads, clusters, head_dim) = total / count, where total and count are averages, per optimiser step, of the
+    sum and number of the tokens nearest to each centroid; count is smoothed (Laplace). Start: layer-normed Gaussian
+    means with a count of one each. The authors' code starts counts at zero, which blows up the centroids that the first
+    batch leaves empty.
+    """
+
+    mean: Tensor
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, heads: int, clusters: int, head_dim: int, decay: float):
+        super().__init__()
+        self.clusters, self.decay = clusters, decay
+        mean = normalised(torch.randn(heads, clusters, head_dim))
+        self.register_buffer("mean", mean)
+        self.register_buffer("total", mean.clone())
+        self.register_buffer("count", torch.ones(heads, clusters))
+        self._seen: tuple[Tensor, Tensor] | None = None
+
+    def scores(self, tokens: Tensor) -> Tensor:
+        """Inner products (batch, heads, length, clusters) of (batch, heads, length, head_dim), without gradient."""
+        return tokens.detach() @ self.mean.to(tokens.dtype).transpose(-2, -1)
+
+    def commitment(self, tokens: Tensor, assigned: Tensor, keep: Tensor | None) -> Tensor:
+        """Mean over real tokens and dimensions of (x - mu)^2, with gradient to `tokens` only.
+
+        `assigned`: the centroid of each token, (batch, heads, length).
+        """
+        head = torch.arange(tokens.shape[1], device=tokens.device)[:, None]
+        away = (tokens - self.mean.to(tokens.dtype)[head, assigned]).square().mean(-1)
+        if keep is None:
+            return away.mean()
+        real = keep[:, None].expand_as(away)
+        return away.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
+
+    @torch.no_grad()
+    def record(self, tokens: Tensor, assigned: Tensor, keep: Tensor | None) -> None:
+        """Remembers the real tokens of one forward for the next `update`."""
+        hot = F.one_hot(assigned, self.clusters).to(tokens.dtype)
+        if keep is not None:
+            hot = hot * keep[:, None, :, None]
+        total, count = torch.einsum("bhnc,bhnd->hcd", hot, tokens), hot.sum((0, 2))
+        if self._seen is not None:
+            total, count = total + self._seen[0], count + self._seen[1]
+        self._seen = (total, count)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Moves the averages by what was recorded since the last update."""
+        if self._seen is None:
+            return
+        total, count = self._seen
+        self._seen = None
+        self.total.lerp_(total.to(self.total.dtype), 1 - self.decay)
+        self.count.lerp_(count.to(self.count.dtype), 1 - self.decay)
+        everything = self.count.sum(-1, keepdim=True)
+        smooth = (self.count + _SMOOTHING) / (everything + self.clusters * _SMOOTHING) * everything
+        self.mean.copy_(self.total / smooth[..., None])
+
+
+def normalised(x: Tensor) -> Tensor:
+    """Layer norm over the last dimension without scale and bias, at least float32."""
+    return F.layer_norm(x.to(accumulator(x.dtype)), x.shape[-1:], eps=1e-6)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """For each cluster the positions of its tokens in order, (batch, heads, clusters, window), and which are real."""
+
+    index: Tensor
+    real: Tensor
+
+    @classmethod
+    def nearest(cls, scores: Tensor, keep: Tensor | None, window: int) -> Groups:
+        """The `window` real tokens nearest to each centroid: balanced groups; a token is in any number of them.
+
+        `scores`: (batch, heads, length, clusters).
+        """
+        batch, _, length, _ = scores.shape
+        keep = torch.ones(batch, length, dtype=torch.bool, device=scores.device) if keep is None else keep
+        scores = scores.masked_fill(~keep[:, None, :, None], -torch.inf)
+        index = scores.transpose(-2, -1).topk(min(window, length), -1).indices
+        row = torch.arange(batch, device=scores.device)[:, None, None, None]
+        # fillers go last, so that they do not count in the ranks of the others
+        last = (~keep[row, index]).long() * length
+        index = (index + last).sort(-1).values
+        return cls(index % length, index < length)
+
+    def gather(self, x: Tensor) -> Tensor:
+        """(batch, heads, length, d) -> (batch, heads, clusters, window, d)."""
+        return x[self._rows()]
+
+    def scatter(self, x: Tensor, length: int) -> Tensor:
+        """(batch, heads, clusters, window, d) -> sums (batch, heads, length, d), in one order, always."""
+        batch, heads = x.shape[:2]
+        return x.new_zeros(batch, heads, length, x.shape[-1]).index_put(self._rows(), x, accumulate=True)
+
+    def _rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        batch, heads = self.index.shape[:2]
+        device = self.index.device
+        return (
+            torch.arange(batch, device=device)[:, None, None, None],
+            torch.arange(heads, device=device)[:, None, None],
+            self.index,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOrder:
+    """Tokens sorted by (cluster, position), pads last as one more cluster.
+
+    `order`, its inverse `place`, and the `cluster` of each token: (batch, heads, length).
+    """
+
+    order: Tensor
+    place: Tensor
+    cluster: Tensor
+    clusters: int
+
+    @classmethod
+    def of(cls, cluster: Tensor, clusters: int, keep: Tensor | None) -> ClusterOrder:
+        length = cluster.shape[-1]
+        if keep is not None:
+            cluster = cluster.masked_fill(~keep[:, None], clusters)
+        order = (cluster * length + torch.arange(length, device=cluster.device)).argsort(-1)
+        return cls(order, order.argsort(-1), cluster, clusters)
+
+    def bounds(self, back: int, ahead: int) -> tuple[Tensor, Tensor]:
+        """In sorted order, the first place a token may see within `back` and `ahead` of its cluster, and the one after
+        the last: (batch, heads, length) int32, empty for pads."""
+        cluster = self.cluster.take_along_dim(self.order, -1)
+        start, end = (torch.searchsorted(cluster, cluster, right=right) for right in (False, True))
+        at = torch.arange(cluster.shape[-1], device=cluster.device)
+        lower, upper = torch.maximum(start, at - back), torch.minimum(end, at + ahead + 1)
+        pads = cluster == self.clusters
+        return torch.where(pads, start, lower).int(), torch.where(pads, start, upper).int()
+
+    def sort(self, x: Tensor) -> Tensor:
+        """(batch, heads, length, d) by cluster and position."""
+        return x.take_along_dim(self.order[..., None], 2)
+
+    def restore(self, x: Tensor) -> Tensor:
+        """The inverse of `sort`."""
+        return x.take_along_dim(self.place[..., None], 2)

@@ -1,0 +1,148 @@
+"""The autograd function of the sparse maps: it cuts the scores into pieces that stay in the cache, and masks them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...bench.core.errors import Unsupported
+from . import thresholds
+
+Piece = tuple[Any, ...]
+
+# per thread: two scratch buffers and the rows read and written then stay in its share of the second-level cache
+_BYTES_PER_THREAD = 2**19
+
+
+class Simplex(torch.autograd.Function):
+    """Weights of each row of `scores`, (..., n), float32 or float64.
+
+    alpha: 1.5, 2.0, or a tensor of one value per row, (..., 1), solved by Newton's method where `newton` says that all
+    are at most 2. allowed: Boolean, broadcastable to the scores, or None. Only the weights are kept for the backward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, alpha: float | Tensor, allowed: Tensor | None, newton: bool) -> Tensor:
+        ceiling = None if allowed is None else _ceiling(allowed, scores)
+        ctx.pieces = list(_pieces(scores, ceiling))
+        weights = _blank(scores, ctx.pieces)
+        for piece, z, other in _with_scratch(scores, ctx.pieces):
+            part, out = scores[piece], weights[piece]
+            if ceiling is not None:
+                part = torch.minimum(part, ceiling[piece], out=z)
+            # a row of -inf has no finite maximum to take away
+            top = part.amax(-1, keepdim=True).clamp_(min=torch.finfo(part.dtype).min)
+            if isinstance(alpha, float):
+                torch.add(top.mul_(1.0 - alpha), part, alpha=alpha - 1.0, out=z)
+                (thresholds.sparsemax if alpha == 2.0 else thresholds.entmax15)(z, out, other)
+                continue
+            torch.sub(part, top, out=z)
+            if newton:
+                thresholds.entmax(z, alpha[_rows(piece)], out, other)
+            else:
+                thresholds.entmax_by_bisection(z, alpha[_rows(piece)], out)
+        ctx.fixed_alpha = alpha if isinstance(alpha, float) else None
+        ctx.save_for_backward(weights, None if isinstance(alpha, float) else alpha)
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        weights, alpha = ctx.saved_tensors
+        with torch.no_grad():
+            gradients = list(Simplex._gradients(ctx, weights, alpha, upstream))
+        # PyTorch's own once_differentiable lets a graph pass where `upstream` is a constant
+        if torch.is_grad_enabled():
+            gradients = [None if g is None else _Once.apply(g, weights) for g in gradients]  # type: ignore[no-untyped-call]
+        return *gradients, None, None
+
+    @staticmethod
+    def _gradients(ctx: Any, weights: Tensor, alpha: Tensor | None, upstream: Tensor) -> tuple[Tensor, Tensor | None]:
+        downstream = _blank(weights, ctx.pieces)
+        to_alpha = None
+        if alpha is not None and ctx.needs_input_grad[1]:
+            to_alpha = torch.zeros_like(alpha, memory_format=torch.contiguous_format)
+        for piece, factors, products in _with_scratch(weights, ctx.pieces):
+            p, coming = weights[piece], upstream[piece]
+            piece_alpha = None if alpha is None else alpha[_rows(piece)]
+            thresholds.gradient_factors(p, ctx.fixed_alpha if piece_alpha is None else piece_alpha, factors)
+            torch.mul(factors, coming, out=products)
+            total = factors.sum(-1, keepdim=True).clamp_(min=torch.finfo(p.dtype).tiny)
+            mean = products.sum(-1, keepdim=True).div_(total)
+            torch.addcmul(products, factors, mean, value=-1.0, out=downstream[piece])
+            if to_alpha is not None and piece_alpha is not None:
+                to_alpha[_rows(piece)] = thresholds.alpha_gradient(p, coming, piece_alpha)
+        return downstream, to_alpha
+
+
+class _Once(torch.autograd.Function):
+    """A gradient, as it is, that refuses to be differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, weights: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, ...]:
+        raise Unsupported("sparsemax and entmax have a first derivative only; for a second one use softmax")
+
+
+def _ceiling(allowed: Tensor, scores: Tensor) -> Tensor:
+    """+inf where allowed, -inf elsewhere, expanded: its minimum with the scores masks them, far faster than a fill."""
+    return (allowed.to(scores.dtype) - 0.5).mul_(math.inf).expand(scores.shape)
+
+
+def _pieces(scores: Tensor, ceiling: Tensor | None) -> Iterator[Piece]:
+    """Indices that cut `scores` into pieces, without the columns after the last allowed one; one on an accelerator."""
+    if not scores.numel():
+        return
+    if scores.device.type != "cpu":
+        yield (...,)
+        return
+    keys = scores.shape[-1]
+    ends = None
+    if ceiling is not None:
+        # the expanded dimensions are alike, and are worked on once
+        one = ceiling[tuple(slice(None) if stride else slice(1) for stride in ceiling.stride()[:-1])]
+        ends = torch.minimum(one, torch.arange(1, keys + 1, dtype=scores.dtype)).amax(-1).clamp_(min=0.0)
+        ends = ends.expand(scores.shape[:-1])
+    limit = torch.get_num_threads() * _BYTES_PER_THREAD // scores.element_size()
+    for rows in _cut(tuple(scores.shape[:-1]), max(1, limit // keys)):
+        width = keys if ends is None else int(ends[rows].max())
+        if width:
+            yield (*rows, ..., slice(width))
+
+
+def _cut(shape: tuple[int, ...], limit: int) -> Iterator[Piece]:
+    """Indices that cut an array of `shape` into pieces of at most `limit` entries."""
+    inner = math.prod(shape[1:])
+    if math.prod(shape) <= limit:
+        yield ()
+    elif inner <= limit:
+        step = limit // inner
+        yield from ((slice(start, start + step),) for start in range(0, shape[0], step))
+    else:
+        yield from ((first, *rest) for first in range(shape[0]) for rest in _cut(shape[1:], limit))
+
+
+def _rows(piece: Piece) -> Piece:
+    """The same piece of a tensor with one column."""
+    return piece[:-1] if isinstance(piece[-1], slice) else piece
+
+
+def _blank(like: Tensor, pieces: list[Piece]) -> Tensor:
+    """Zeros where the pieces leave something out."""
+    covered = sum(like[piece].numel() for piece in pieces)
+    return (torch.empty if covered == like.numel() else torch.zeros)(like.shape, dtype=like.dtype, device=like.device)
+
+
+def _with_scratch(like: Tensor, pieces: list[Piece]) -> Iterator[tuple[Piece, Tensor, Tensor]]:
+    """Each piece with two scratch tensors of its shape, the same memory again and again."""
+    size = max((like[piece].numel() for piece in pieces), default=0)
+    first, second = (torch.empty(size, dtype=like.dtype, device=like.device) for _ in range(2))
+    for piece in pieces:
+        shape = like[piece].shape
+        yield piece, first[: shape.numel()].view(shape), second[: shape.numel()].view(shape)

@@ -1,0 +1,1 @@
+"""Attention by pooling: global queries and running averages."""

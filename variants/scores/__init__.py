@@ -1,0 +1,1 @@
+"""Scoring functions: how a query meets a key."""

@@ -1,0 +1,161 @@
+"""Relative positions as vectors added to keys and values."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...bench.core.errors import SelectionError
+from ..contract import AttentionShape, Mask, ScoredVariant, accumulator
+from ..kernels.dispatch import path, refusal
+from ..ops.bands import scaled
+
+
+class Relative(ScoredVariant):
+    """Relative position representations: a vector for each clipped distance, added to keys and to values.
+
+    Tables (2 clip + 1, head_dim), one per layer and shared over heads; row c = clip(j - i, -clip, clip) + clip for
+    query i and key j, so row 0 is the far past (some public code mirrors this). `values=false` leaves out the table of
+    the values. Keys: Q times the table, then each pair picks its distance; values: weights summed by distance, then
+    times the table. Nothing of size queries by keys by head_dim exists.
+    In cross attention both sequences begin at position 0, so that padding after the keys moves no distance. `impl`:
+    auto takes the Triton kernels on a GPU that can run them, eager otherwise; `flex` is PyTorch's FlexAttention, which
+    needs values=false; eager is the definition.
+    """
+
+    simplex: ClassVar = True
+    brings_positions = True
+    equation: ClassVar = "s_ij = q_i·(k_j + a_c) / sqrt(d); P = softmax(s); o_i = sum_j P_ij (v_j + b_c)"
+    paper: ClassVar = "Shaw et al. 2018, Self-Attention with Relative Position Representations, eq. 3-5"
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        clip: int = 16,
+        values: bool = True,
+        impl: Literal["auto", "eager", "triton", "flex"] = "auto",
+    ):
+        super().__init__(shape)
+        self.impl = impl
+        if clip < 1:
+            raise SelectionError(f"relative: expected clip to be at least 1, got {clip}; use softmax for no positions")
+        self.clip = clip
+        self.key_table = nn.Parameter(nn.init.xavier_uniform_(torch.empty(2 * clip + 1, shape.head_dim)))
+        self.value_table = None
+        if values:
+            self.value_table = nn.Parameter(nn.init.xavier_uniform_(torch.empty(2 * clip + 1, shape.head_dim)))
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        if self.impl == "flex" and self.value_table is not None:
+            return "impl=flex cannot add vectors to values: use impl=triton, or values=false"
+        return super().supports(shape) or refusal(self.impl, shape)
+
+    def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
+        """q_i·(k_j + a_c) / sqrt(d), (batch, heads, queries, keys)."""
+        dtype = accumulator(query.dtype)
+        query = query.to(dtype) * query.shape[-1] ** -0.5
+        by_distance = query @ self.key_table.to(dtype).T
+        return query @ key.to(dtype).transpose(-2, -1) + spread(by_distance, first, key.shape[2])
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        dropout = self.shape.dropout if self.training else 0.0
+        self.implementation = path(self.impl, query, key, value, dropout=dropout)
+        if self.implementation != "eager":
+            return self._fused(query, key, value, mask)
+        weights = F.dropout(self.weights(query, key, mask), self.shape.dropout, self.training)
+        output = weights.to(value.dtype) @ value
+        if self.value_table is None:
+            return output
+        by_distance = collect(weights, mask.offset(query.shape[2], key.shape[2]), self.clip)
+        return (output + by_distance @ self.value_table.to(weights.dtype)).to(value.dtype)
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """Scores by distance are a product of size queries by 2 clip + 1; kernels pick from it inside their loop."""
+        queries, keys, scale = query.shape[2], key.shape[2], query.shape[-1] ** -0.5
+        offset = mask.offset(queries, keys)
+        at = torch.arange(queries, device=query.device, dtype=torch.int32)
+        upper = (at + offset + 1).clamp(0, keys) if mask.causal else torch.full_like(at, keys)
+        lower = torch.zeros_like(at)
+        bias = scaled(query, scale) @ self.key_table.to(accumulator(query.dtype)).T
+        if self.implementation == "flex":
+            from ..kernels.triton.flex import flex_interval_attention
+
+            return flex_interval_attention(
+                query, key, value, lower, upper, mask.keep, scale=scale, bias=bias, back=self.clip, offset=offset
+            )
+        from ..kernels.triton.interval import Intervals, interval_attention
+
+        output, by_distance = interval_attention(
+            query,
+            key,
+            value,
+            Intervals(lower=lower[None], upper=upper[None], offset=offset),
+            mask.keep,
+            scale=scale,
+            bias=bias,
+            back=self.clip,
+            collect=self.value_table is not None,
+        )
+        if self.value_table is None or by_distance is None:
+            return output
+        return (output + by_distance @ self.value_table.to(by_distance.dtype)).to(value.dtype)
+
+
+def spread(by_distance: Tensor, first: int, keys: int) -> Tensor:
+    """(batch, heads, queries, keys) of (batch, heads, queries, 2 clip + 1): each pair takes the entry of its distance.
+
+    `first` is the position of the first query among the keys. Its gradient is `collect`, and the other way round.
+    """
+    spreaded: Tensor = _Spread.apply(by_distance, first, keys)  # type: ignore[no-untyped-call]
+    return spreaded
+
+
+def collect(weights: Tensor, first: int, clip: int) -> Tensor:
+    """(batch, heads, queries, 2 clip + 1) from (batch, heads, queries, keys): sums by clipped distance."""
+    collected: Tensor = _Collect.apply(weights, first, clip)  # type: ignore[no-untyped-call]
+    return collected
+
+
+class _Spread(torch.autograd.Function):
+    """Its own gradient, since that of a gather adds in an order that differs from run to run on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, by_distance: Tensor, first: int, keys: int) -> Tensor:
+        ctx.first, ctx.clip = first, by_distance.shape[-1] // 2
+        distance = _distances(by_distance.shape[-2], keys, first, by_distance.device).clamp_(-ctx.clip, ctx.clip)
+        return by_distance.gather(-1, (distance + ctx.clip).expand(*by_distance.shape[:-1], keys))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return collect(gradient, ctx.first, ctx.clip), None, None
+
+
+class _Collect(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, first: int, clip: int) -> Tensor:
+        queries, ctx.keys = weights.shape[-2:]
+        ctx.first = first
+        near = torch.arange(queries, device=weights.device)[:, None] + torch.arange(
+            first - clip + 1, first + clip, device=weights.device
+        )
+        inside = (near >= 0) & (near < ctx.keys)
+        index = near.clamp(0, ctx.keys - 1).expand(*weights.shape[:-1], near.shape[-1])
+        middle = weights.gather(-1, index).masked_fill_(~inside, 0.0)
+        distance = _distances(queries, ctx.keys, first, weights.device)
+        before = weights.masked_fill(distance > -clip, 0.0).sum(-1, keepdim=True)
+        after = weights.masked_fill(distance < clip, 0.0).sum(-1, keepdim=True)
+        return torch.cat([before, middle, after], -1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return spread(gradient, ctx.first, ctx.keys), None, None
+
+
+def _distances(queries: int, keys: int, first: int, device: torch.device) -> Tensor:
+    """j - i, (queries, keys)."""
+    at = torch.arange(first, first + queries, device=device)
+    return torch.arange(keys, device=device) - at[:, None]

@@ -1,0 +1,1 @@
+"""Fixed, learned and hashed sparsity patterns."""

@@ -1,0 +1,124 @@
+"""BigBird: a window of blocks, random blocks and global blocks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...bench.core.errors import SelectionError, Unsupported
+from ..contract import AttentionShape, Mask
+from ..ops.bands import attend
+from ..ops.patterns import PatternVariant, whole
+
+
+class BigBird(PatternVariant):
+    """Block-sparse attention: each block of queries sees a window of blocks, random blocks and the global blocks.
+
+    `block`: 64 as in the paper, or 1/32 of max_length where that is less; `window_blocks`, odd, is centred on the
+    query's own. The random blocks differ by head and layer, are drawn once from `seed` over max_length, and never
+    coincide with window or global blocks; in a shorter sequence those past its end drop out. The first `global_blocks`
+    blocks see everything and are seen by all; the authors' code takes the first and the last block, but the last one
+    would move with the padding. Not causal, as in the paper, where decoders use full attention.
+    """
+
+    causality: ClassVar = None
+    equation: ClassVar = "o_i = sum_j softmax_j(q_i·k_j / sqrt(d)) v_j; block(j) in window, random, global of block(i)"
+    paper: ClassVar = "Zaheer et al. 2020, Big Bird: Transformers for Longer Sequences, sec. 2 and app. D"
+    time: ClassVar = "O(N (window + random + global blocks) block d)"
+    memory: ClassVar = "O(N (window + random + global blocks) block)"
+
+    plan: Tensor
+    planned: Tensor
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        block: int | None = None,
+        window_blocks: int = 3,
+        random_blocks: int = 3,
+        global_blocks: int = 2,
+        seed: int = 0,
+    ):
+        super().__init__(shape)
+        self.block = whole("block", block, min(64, shape.max_length // 32))
+        self.window_blocks = whole("window_blocks", window_blocks, 3)
+        if window_blocks % 2 == 0:
+            raise SelectionError(f"expected window_blocks to be odd, centred on the query's own, got {window_blocks}")
+        self.random_blocks = whole("random_blocks", random_blocks, 3, least=0)
+        self.global_blocks = whole("global_blocks", global_blocks, 2, least=0)
+        plan, planned = self._draw(torch.Generator().manual_seed(seed * 1_000_003 + shape.layer))
+        self.register_buffer("plan", plan, persistent=False)
+        self.register_buffer("planned", planned, persistent=False)
+
+    def _draw(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Blocks that each block sees, (heads, blocks, seen), and which of them count; the others are fillers."""
+        blocks = -(-self.shape.max_length // self.block)
+        at = torch.arange(blocks)
+        reach = self.window_blocks // 2
+        is_global = at < self.global_blocks
+        is_window = (at[:, None] - at).abs() <= reach
+        window = at[:, None] + torch.arange(-reach, reach + 1)
+        window_counts = (window >= self.global_blocks) & (window < blocks)
+        many = min(self.random_blocks, blocks)
+        plans, counts = [], []
+        for _ in range(self.shape.heads):
+            lot = torch.rand(blocks, blocks, generator=generator).masked_fill(is_window | is_global, -1.0)
+            drawn = lot.topk(many, -1)
+            everywhere = at[is_global].expand(blocks, -1)
+            plans.append(torch.cat([everywhere, window.clamp(0, blocks - 1), drawn.indices], -1))
+            counts.append(torch.cat([everywhere >= 0, window_counts, drawn.values >= 0], -1))
+        return torch.stack(plans), torch.stack(counts)
+
+    def visible(self, at: Tensor, keys: int, causal: bool) -> Tensor:
+        row = at // self.block
+        blocks = self.plan.shape[1]
+        seen = torch.zeros(self.shape.heads, len(at), blocks + 1, dtype=torch.bool, device=at.device)
+        # fillers are sent to a column of their own
+        column = self.plan[:, row].masked_fill(~self.planned[:, row], blocks)
+        seen = seen.scatter(-1, column, True) | (row < self.global_blocks)[:, None]
+        return seen[..., torch.arange(keys, device=at.device) // self.block]
+
+    def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        if mask.causal:
+            raise Unsupported("bigbird has no causal form; for a causal window with global tokens use longformer")
+        length, block = query.shape[2], self.block
+        scale, device = query.shape[-1] ** -0.5, query.device
+        blocks = -(-length // block)
+        tail = blocks * block - length
+        real = torch.arange(blocks * block, device=device) < length
+        keep = real[None] if mask.keep is None else F.pad(mask.keep, (0, tail))
+        counts = self.planned[:, :blocks] & (self.plan[:, :blocks] < blocks)
+        plan = self.plan[:, :blocks].clamp(max=blocks - 1)
+        head = torch.arange(self.shape.heads, device=device)[:, None, None]
+
+        def parts(x: Tensor) -> Tensor:
+            """(batch, heads, length, d) -> (batch, heads, blocks, block, d)."""
+            return F.pad(x, (0, 0, 0, tail)).reshape(*x.shape[:2], blocks, block, -1)
+
+        def pick(x: Tensor) -> Tensor:
+            """(batch, heads, length, d) -> (batch, heads, blocks, seen · block, d)."""
+            return parts(x)[:, head, plan].flatten(3, 4)
+
+        # (batch, heads, blocks, 1, seen · block)
+        allowed = (keep.view(-1, blocks, block)[:, plan] & counts[None, ..., None]).flatten(3)[:, :, :, None]
+        output = attend(parts(query), pick(key), pick(value), allowed, scale=scale, dropout=self.dropout)
+        output = output.flatten(2, 3)[:, :, :length]
+        first = min(self.global_blocks * block, length)
+        if not first:
+            return output
+        everything = mask.allowed(first, length, device)
+        dense = attend(query[:, :, :first], key, value, everything, scale=scale, dropout=self.dropout)
+        return torch.cat([dense, output[:, :, first:]], 2)
+
+    def entries(self, length: int, causal: bool) -> float:
+        start = torch.arange(0, length, self.block)
+        size = (length - start).clamp(max=self.block).double()
+        row = torch.arange(len(start))
+        counts = self.planned[:, row].cpu() & (self.plan[:, row].cpu() < len(start))
+        keys = (size[self.plan[:, row].cpu().clamp(max=len(start) - 1)] * counts).sum(-1)
+        keys = torch.where(row < self.global_blocks, float(length), keys)
+        return float((keys * size).sum(-1).mean())

@@ -1,0 +1,139 @@
+"""Local attention: blocks of queries, each beside its own block of keys and a flange around it."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..contract import AttentionShape, Mask
+from ..kernels.dispatch import path, refusal
+from ..ops.bands import Band, RecentCache, attend, cached_bytes
+from ..ops.patterns import PatternVariant, absent, whole
+from ..ops.relative_positions import RankPositions
+
+
+class Local(PatternVariant):
+    """Block-local attention: each block of queries sees its own block and the `flange` keys before it.
+
+    Without a causal mask it also sees the `flange` keys after. The block, not the query, sets the window: the first
+    query of a block sees `flange` keys back, the last one block - 1 more. `query_block`: 256 as in the Routing
+    Transformer, or an eighth of max_length where that is less. `flange`: as `query_block`; any number, also 0 (blocks
+    apart). `relative` adds vectors by distance, as the Routing Transformer does; `max_relative`, how far they go (at
+    least query_block + flange, which is the default), turns it on. Only the blocks are computed. Decoding keeps
+    query_block + flange tokens. `impl`: auto takes the Triton kernels on a GPU that can run them, eager otherwise;
+    `flex` is PyTorch's FlexAttention, without vectors by distance; eager is the definition.
+    """
+
+    equation: ClassVar = "o_i = sum_j softmax_j(q_i·(k_j + a_{j-i}) / sqrt(d)) (v_j + b_{j-i}); j in block(i) ± flange"
+    paper: ClassVar = "Parmar et al. 2018, Image Transformer, 1D local attention; Roy et al. 2021, Routing Transformer"
+    time: ClassVar = "O(N (query_block + flange) d)"
+    memory: ClassVar = "O(N (query_block + flange))"
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        query_block: int | None = None,
+        flange: int | None = None,
+        relative: bool = False,
+        max_relative: int | None = None,
+        impl: Literal["auto", "eager", "triton", "flex"] = "auto",
+    ):
+        super().__init__(shape)
+        self.impl = impl
+        self.query_block = whole("query_block", query_block, min(256, shape.max_length // 8))
+        self.flange = whole("flange", flange, self.query_block, least=0)
+        needed = self.query_block + self.flange
+        because = f"query_block {self.query_block} + flange {self.flange}"
+        self.positions = RankPositions.wanted(relative, max_relative, shape.head_dim, needed=needed, because=because)
+        self.brings_positions = self.positions is not None
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        if self.impl == "flex" and self.positions is not None:
+            return "impl=flex cannot add vectors to values: use impl=triton, or relative=false"
+        return super().supports(shape) or refusal(self.impl, shape)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        self.implementation = path(self.impl, query, key, value, dropout=self.dropout)
+        if self.implementation == "eager":
+            return super().forward(query, key, value, mask)
+        missing, keys, scale = absent(query, key), key.shape[2], query.shape[-1] ** -0.5
+        lower, upper = self.bounds(torch.arange(missing, keys, device=query.device), keys, mask.causal)
+        if self.implementation == "flex":
+            from ..kernels.triton.flex import flex_interval_attention
+
+            return flex_interval_attention(query, key, value, lower, upper, mask.keep, scale=scale)
+        from ..kernels.triton.interval import Intervals
+        from ..kernels.triton.ranks import rank_attention
+
+        reach = min(self.query_block + self.flange, keys) - 1
+        return rank_attention(
+            query,
+            key,
+            value,
+            Intervals(lower=lower[None], upper=upper[None], offset=missing),
+            mask.keep,
+            scale=scale,
+            positions=self.positions,
+            back=reach,
+            ahead=0 if mask.causal else reach,
+        )
+
+    def bounds(self, at: Tensor, keys: int, causal: bool) -> tuple[Tensor, Tensor]:
+        """First key that the queries at positions `at` may see, and the one after the last: both int32 like `at`."""
+        start = at // self.query_block * self.query_block
+        upper = at + 1 if causal else (start + self.query_block + self.flange).clamp(max=keys)
+        return (start - self.flange).clamp(min=0).int(), upper.int()
+
+    def visible(self, at: Tensor, keys: int, causal: bool) -> Tensor:
+        start = (at // self.query_block * self.query_block)[:, None]
+        key_at = torch.arange(keys, device=at.device)
+        seen = (key_at >= start - self.flange) & (key_at < start + self.query_block + self.flange)
+        return (seen & (key_at <= at[:, None]) if causal else seen)[None]
+
+    def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        after = 0 if mask.causal else self.flange
+        band = Band.fit(query.shape[2], self.query_block, self.flange, after)
+        output = attend(
+            band.split(query),
+            band.spans(key),
+            band.spans(value),
+            band.allowed(mask.keep, mask.causal, query.device),
+            scale=query.shape[-1] ** -0.5,
+            dropout=self.dropout,
+            positions=self.positions,
+            before=band.before,
+        )
+        return band.merge(output)
+
+    def entries(self, length: int, causal: bool) -> int:
+        total = 0
+        for start in range(0, length, self.query_block):
+            own = min(self.query_block, length - start)
+            before, after = min(self.flange, start), min(self.flange, length - start - own)
+            total += own * before + (own * (own + 1) // 2 if causal else own * (own + after))
+        return total
+
+    def state_bytes(self, shape: AttentionShape) -> int:
+        return cached_bytes(shape, self.query_block + self.flange)
+
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: RecentCache | None = None
+    ) -> tuple[Tensor, RecentCache]:
+        cache = state or RecentCache.empty(key, value)
+        if cache.seen % self.query_block == 0:
+            cache.trim(0, self.flange)
+        cache.append(key, value)
+        output = attend(
+            query,
+            cache.key,
+            cache.value,
+            None,
+            scale=query.shape[-1] ** -0.5,
+            dropout=self.dropout,
+            positions=self.positions,
+            before=cache.key.shape[2] - 1,
+        )
+        return output, cache

@@ -1,0 +1,139 @@
+"""Local and routing attention side by side, half of the heads each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..contract import AttentionShape, Mask, Variant
+from ..ops.patterns import whole
+from .local import Local
+from .routing import Routing
+
+
+class LocalRouting(Variant):
+    """The Routing Transformer's layer: one half of the heads is local, the other half routes.
+
+    Of an odd number the local half has one more. Layers below `skip_first` are all local; the paper routes in every
+    layer for text of 4k to 8k tokens, and in the last one only for books. The other parameters are those of `local` and
+    `routing`; `max_relative` serves both, so it may be below neither query_block + flange nor the window, and so does
+    `impl`.
+    """
+
+    causality: ClassVar = "selection"
+    crosses: ClassVar = False
+    decodes: ClassVar = False
+    equation: ClassVar = "local on heads 1..h/2, routing on the others"
+    paper: ClassVar = "Roy et al. 2021, Efficient Content-Based Sparse Attention with Routing Transformers, sec. 4"
+    time: ClassVar = "O(N (query_block + flange + clusters + window) d)"
+    memory: ClassVar = "O(N (query_block + flange + clusters + window))"
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        skip_first: int = 0,
+        query_block: int | None = None,
+        flange: int | None = None,
+        clusters: int | None = None,
+        window: int | None = None,
+        form: Literal["paper", "strict"] = "paper",
+        share_qk: bool = False,
+        suppress_self: bool = False,
+        scale: float = 1.0,
+        decay: float = 0.999,
+        beta: float = 1e-4,
+        relative: bool = True,
+        max_relative: int | None = None,
+        impl: Literal["auto", "eager", "triton"] = "auto",
+    ):
+        super().__init__(shape)
+        routes = shape.layer >= whole("skip_first", skip_first, 0, least=0)
+        self.split = shape.heads - shape.heads // 2 if routes else shape.heads
+        self.local = Local(
+            replace(shape, heads=self.split),
+            query_block=query_block,
+            flange=flange,
+            relative=relative,
+            max_relative=max_relative,
+            impl=impl,
+        )
+        self.routing = None
+        if self.split < shape.heads:
+            self.routing = Routing(
+                replace(shape, heads=shape.heads - self.split),
+                clusters=clusters,
+                window=window,
+                form=form,
+                share_qk=share_qk,
+                suppress_self=suppress_self,
+                scale=scale,
+                decay=decay,
+                beta=beta,
+                relative=relative,
+                max_relative=max_relative,
+                impl=impl,
+            )
+        # distances are told by the local heads; those that route know ranks within a cluster only
+        self.brings_positions = self.local.brings_positions
+        # what the layer can do is what its routing heads can do
+        self.causality = "strict" if self.routing is None else self.routing.causality  # type: ignore[misc, assignment]
+        self.decodes = self.routing is None or self.routing.decodes  # type: ignore[misc]
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        if shape.heads < 2:
+            return "it needs at least two heads, one local and one that routes"
+        parts = [self.local] if self.routing is None else [self.local, self.routing]
+        return super().supports(shape) or next(filter(None, (part.supports(shape) for part in parts)), None)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        (query, far_query), (key, far_key), (value, far_value) = map(self._halves, (query, key, value))
+        local: Tensor = self.local(query, key, value, mask)
+        self.implementation = self.local.implementation
+        if self.routing is None:
+            return local
+        routed: Tensor = self.routing(far_query, far_key, far_value, mask)
+        self.implementation = "+".join(sorted({self.local.implementation, self.routing.implementation}))
+        return torch.cat([local, routed], 1)
+
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
+        (query, far_query), (key, far_key) = map(self._halves, (query, key))
+        local = self.local.weights(query, key, mask, rows)
+        if self.routing is None:
+            return local
+        return torch.cat([local, self.routing.weights(far_query, far_key, mask, rows)], 1)
+
+    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        (query, far_query), (key, far_key), (value, far_value) = map(self._halves, (query, key, value))
+        local_state, routing_state = state or (None, None)
+        output, local_state = self.local.step(query, key, value, local_state)
+        if self.routing is not None:
+            routed, routing_state = self.routing.step(far_query, far_key, far_value, routing_state)
+            output = torch.cat([output, routed], 1)
+        return output, (local_state, routing_state)
+
+    def density(self, shape: AttentionShape) -> float:
+        local = self.local.density(shape) * self.split
+        routed = 0.0 if self.routing is None else self.routing.density(shape) * (shape.heads - self.split)
+        return (local + routed) / shape.heads
+
+    def state_bytes(self, shape: AttentionShape) -> int | None:
+        local = self.local.state_bytes(replace(shape, heads=self.split))
+        if self.routing is None:
+            return local
+        routed = self.routing.state_bytes(replace(shape, heads=shape.heads - self.split))
+        return None if routed is None else local + routed
+
+    def auxiliary_loss(self) -> Tensor | None:
+        return None if self.routing is None else self.routing.auxiliary_loss()
+
+    def after_step(self) -> None:
+        if self.routing is not None:
+            self.routing.after_step()
+
+    def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The heads that are local and those that route."""
+        return x[:, : self.split], x[:, self.split :]

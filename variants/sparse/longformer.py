@@ -1,0 +1,92 @@
+"""Longformer: a sliding window and a few global tokens."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..contract import AttentionShape, Mask
+from ..ops.bands import Band, RecentCache, attend, cached_bytes
+from ..ops.patterns import PatternVariant, whole
+
+
+class Longformer(PatternVariant):
+    """Sliding-window attention with global tokens: each query sees `window` keys on each side and the first tokens.
+
+    The first `global_tokens` tokens see everything and are seen by all. Causal: the window reaches back only, and
+    the global tokens are keys that every later query sees. `window`: 256 a side (512 in all) as in the paper, or an
+    eighth of max_length where that is less; `global_tokens`: 1, the class token of the paper's classifiers. The paper
+    projects queries and keys a second time for global attention; here both kinds share the projections of the model.
+    Computed in blocks of at least 32 queries; decoding keeps the global tokens and the window.
+    """
+
+    equation: ClassVar = "o_i = sum_j softmax_j(q_i·k_j / sqrt(d)) v_j; |i - j| <= window or j < g or i < g"
+    paper: ClassVar = "Beltagy et al. 2020, Longformer: The Long-Document Transformer, sec. 3.1"
+    time: ClassVar = "O(N (window + global_tokens) d)"
+    memory: ClassVar = "O(N (window + global_tokens))"
+
+    def __init__(self, shape: AttentionShape, *, window: int | None = None, global_tokens: int = 1):
+        super().__init__(shape)
+        self.window = whole("window", window, min(256, shape.max_length // 8))
+        self.global_tokens = whole("global_tokens", global_tokens, 1, least=0)
+
+    def visible(self, at: Tensor, keys: int, causal: bool) -> Tensor:
+        at, key_at = at[:, None], torch.arange(keys, device=at.device)
+        seen = ((at - key_at).abs() <= self.window) | (key_at < self.global_tokens)
+        if causal:
+            return (seen & (key_at <= at))[None]
+        return (seen | (at < self.global_tokens))[None]
+
+    def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        length, scale = query.shape[2], query.shape[-1] ** -0.5
+        after = 0 if mask.causal else self.window
+        band = Band.fit(length, max(32, self.window), self.window, after)
+        query_at, key_at = band.at(query.device)
+        near = ((key_at - query_at).abs() <= self.window) & (key_at >= self.global_tokens)
+        allowed = band.allowed(mask.keep, mask.causal, query.device) & near
+        keys, values = band.spans(key), band.spans(value)
+        first = min(self.global_tokens, length)
+        if first:
+            keys = torch.cat([_before_each_block(key[:, :, :first], band), keys], -2)
+            values = torch.cat([_before_each_block(value[:, :, :first], band), values], -2)
+            seen = torch.ones_like(near[..., :1]).expand(*near.shape[:-1], first)
+            if mask.causal:
+                seen = torch.arange(first, device=query.device) <= query_at
+            if mask.keep is not None:
+                seen = seen & mask.keep[:, None, None, None, :first]
+            seen = seen.expand(*allowed.shape[:-1], first)
+            allowed = torch.cat([seen, allowed], -1)
+        output = band.merge(attend(band.split(query), keys, values, allowed, scale=scale, dropout=self.dropout))
+        if mask.causal or not first:
+            return output
+        everything = mask.allowed(first, length, query.device)
+        dense = attend(query[:, :, :first], key, value, everything, scale=scale, dropout=self.dropout)
+        return torch.cat([dense, output[:, :, first:]], 2)
+
+    def entries(self, length: int, causal: bool) -> int:
+        total = 0
+        for at in range(length):
+            low = max(0, at - self.window)
+            high = at if causal else min(length - 1, at + self.window)
+            is_global = at < self.global_tokens and not causal
+            total += length if is_global else high - low + 1 + min(self.global_tokens, low)
+        return total
+
+    def state_bytes(self, shape: AttentionShape) -> int:
+        return cached_bytes(shape, self.global_tokens + self.window + 1)
+
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: RecentCache | None = None
+    ) -> tuple[Tensor, RecentCache]:
+        cache = state or RecentCache.empty(key, value)
+        cache.trim(self.global_tokens, self.window)
+        cache.append(key, value)
+        output = attend(query, cache.key, cache.value, None, scale=query.shape[-1] ** -0.5, dropout=self.dropout)
+        return output, cache
+
+
+def _before_each_block(first: Tensor, band: Band) -> Tensor:
+    """(batch, heads, first, d) -> (batch, heads, blocks, first, d)."""
+    return first[:, :, None].expand(-1, -1, band.blocks, -1, -1)

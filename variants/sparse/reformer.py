@@ -1,0 +1,147 @@
+"""Reformer: attention among keys that a locality-sensitive hash puts near the query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...bench.core.errors import Unsupported
+from ..contract import AttentionShape, Mask, Variant, accumulator, masked_softmax
+from ..ops.chunks import cut, paired_density, with_previous
+
+_SELF_SCORE = -5e4
+"""A token attends to itself only where it may see nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Tokens sorted by hash, (batch, heads, rounds, length): `position` lists them, `rank` says where each one is."""
+
+    position: Tensor
+    rank: Tensor
+
+
+class Reformer(Variant):
+    """Attention among tokens that a locality-sensitive hash sorts near one another.
+
+    Queries serve as keys: the projected keys are not used, a key is the query at unit length. Tokens are sorted by
+    their hash, padded ones last, and cut into chunks of `bucket`; a query sees its chunk and the one before, whatever
+    the bucket, as in the released code; `hashes` rounds. A pair met in several rounds counts once. The first chunk has
+    none before it, as in the paper's index set; released codes wrap around, across rounds. The number of hash buckets
+    follows the real length of each sequence, so that padding changes nothing. Rotations are drawn from `seed` and the
+    layer at construction, for all passes; released codes draw in each.
+
+    Causal: values never come from the future, but it decides which past keys share a chunk. Hence no decoding that
+    equals the parallel form. A longer sequence than `max_length` raises Unsupported.
+    """
+
+    kind: ClassVar = "approximate"
+    causality: ClassVar = "selection"
+    crosses: ClassVar = False
+    decodes: ClassVar = False
+    ignores = frozenset({"key"})
+    simplex: ClassVar = True
+    equation: ClassVar = (
+        "P_i = softmax of q_i·q_j / (|q_j| sqrt(d)) over j != i with chunk(i) - 1 <= chunk(j) <= chunk(i)"
+    )
+    paper: ClassVar = "Kitaev et al. 2020, Reformer: The Efficient Transformer, section 2"
+    time: ClassVar = "O(r N (c d + log N))"
+    memory: ClassVar = "O(r N c)"
+
+    rotations: Tensor
+
+    def __init__(self, shape: AttentionShape, *, bucket: int = 64, hashes: int = 2, seed: int = 0):
+        super().__init__(shape)
+        self.bucket, self.hashes = bucket, hashes
+        generator = torch.Generator().manual_seed(seed * 1_009 + shape.layer)
+        half = -(-shape.max_length // (2 * bucket))
+        rotations = torch.randn(hashes, shape.head_dim, half, generator=generator)
+        self.register_buffer("rotations", rotations.to(torch.get_default_dtype()))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        order = self.order(query, mask.keep)
+        _, heads, length, width = query.shape
+        dtype = accumulator(query.dtype)
+        shared = query.to(dtype)
+        # (batch, heads, rounds, chunks, bucket, …) in the order of each round
+        at = cut(order.position, self.bucket, 3)
+        live = cut(torch.ones_like(order.position, dtype=torch.bool), self.bucket, 3)
+        if mask.keep is not None:
+            live = live & _gather(mask.keep[:, None, :, None].expand(-1, heads, -1, -1), at)[..., 0]
+        q, v = _gather(shared, at), _gather(value.to(dtype), at)
+        seen_at, seen_live = with_previous(at, 3), with_previous(live, 3)
+        seen_key, seen_value = with_previous(F.normalize(q, dim=-1), 3), with_previous(v, 3)
+
+        scores = q @ seen_key.transpose(-2, -1) * width**-0.5
+        scores = scores.masked_fill(at[..., :, None] == seen_at[..., None, :], _SELF_SCORE)
+        scores = scores - self._rounds_met(order, at, seen_at).to(dtype).log()
+        allowed = seen_live[..., None, :]
+        if mask.causal:
+            allowed = allowed & (seen_at[..., None, :] <= at[..., :, None])
+        weights = F.dropout(masked_softmax(scores, allowed), self.shape.dropout, self.training)
+        total = scores.masked_fill(~allowed, torch.finfo(dtype).min).logsumexp(-1)
+
+        output = (weights @ seen_value).flatten(3, 4)[:, :, :, :length]
+        output = output.gather(3, order.rank[..., None].expand(-1, -1, -1, -1, value.shape[-1]))
+        share = total.flatten(3, 4)[:, :, :, :length].gather(3, order.rank).softmax(2)
+        joined: Tensor = (output * share[..., None]).sum(2).to(value.dtype)
+        return joined
+
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
+        """Softmax over the union of the keys met in any round: what the rounds add up to."""
+        chunk = self.order(query, mask.keep).rank // self.bucket
+        length, chosen = query.shape[2], rows or slice(None)
+        gap = chunk[..., chosen, None] - chunk[..., None, :]
+        allowed = ((gap == 0) | (gap == 1)).any(2)
+        masked = mask.allowed(length, length, query.device, rows)
+        allowed = allowed if masked is None else allowed & masked
+        shared = query.to(accumulator(query.dtype))
+        scores = shared[:, :, chosen] @ F.normalize(shared, dim=-1).transpose(-2, -1) * query.shape[-1] ** -0.5
+        itself = torch.eye(length, dtype=torch.bool, device=query.device)[chosen]
+        return masked_softmax(scores.masked_fill(itself, _SELF_SCORE), allowed)
+
+    def order(self, query: Tensor, keep: Tensor | None) -> Order:
+        """Raises Unsupported for a sequence longer than the rotations serve."""
+        length, longest = query.shape[2], self.shape.max_length
+        if length > longest:
+            raise Unsupported(f"expected at most {longest} positions, got {length}: build reformer for a longer length")
+        with torch.no_grad():
+            dtype = accumulator(query.dtype)
+            turned = query.to(dtype)[:, :, None] @ self.rotations.to(dtype)
+            half = self.rotations.shape[-1]
+            index = torch.arange(half, device=query.device)
+            real = torch.full((1,), length, device=query.device) if keep is None else keep.sum(-1)
+            used = (real + 2 * self.bucket - 1) // (2 * self.bucket)
+            turned = turned.masked_fill((index >= used[:, None])[:, None, None, None, :], 0.0)
+            # the buckets are the directions ±r; an unused one ties with nothing that is positive
+            bucket = torch.cat([turned, -turned], -1).argmax(-1)
+            if keep is not None:
+                bucket = bucket.masked_fill(~keep[:, None, None, :], 2 * half)
+            position = (bucket * length + torch.arange(length, device=query.device)).argsort(-1)
+        return Order(position, position.argsort(-1))
+
+    def density(self, shape: AttentionShape) -> float:
+        return paired_density(shape, self.bucket, self.hashes)
+
+    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        raise Unsupported("reformer sorts all tokens anew with each one, so its steps do not equal its parallel form")
+
+    def _rounds_met(self, order: Order, at: Tensor, seen_at: Tensor) -> Tensor:
+        """In how many rounds each pair (…, bucket, 2 bucket) meets: at least one."""
+        count = torch.zeros(*at.shape, seen_at.shape[-1], dtype=torch.int32, device=at.device)
+        for rank in order.rank.unbind(2):
+            chunk = (rank // self.bucket)[..., None]
+            gap = _gather(chunk, at) - _gather(chunk, seen_at).transpose(-2, -1)
+            count += (gap == 0) | (gap == 1)
+        return count.clamp(min=1)
+
+
+def _gather(x: Tensor, at: Tensor) -> Tensor:
+    """x (batch, heads, length, width) at positions (batch, heads, …) -> (batch, heads, …, width)."""
+    flat = at.flatten(2)
+    found = x.gather(2, flat[..., None].expand(-1, -1, -1, x.shape[-1]))
+    return torch.unflatten(found, 2, at.shape[2:])
