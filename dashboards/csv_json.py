@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
-from ..bench.board.board import Board, Column, Entry, Row
+from ..bench.board.board import Board, Column, Row, TableCell
 from .escape import visible
 
 SCHEMA = 1
@@ -39,7 +39,7 @@ def to_csv(boards: Sequence[Board]) -> str:
         for group, row in _rows(board):
             numbers: list[float | str | None] = []
             for at in chosen:
-                numbers += _numbers(Entry() if at is None else row.entries[at])
+                numbers += _numbers(TableCell() if at is None else row.entries[at])
             writer.writerow([title, group, row.first, row.last, visible(row.name), visible(row.reason), *numbers])
     return file.getvalue()
 
@@ -68,7 +68,7 @@ def _rows(board: Board) -> Iterator[tuple[str, Row]]:
             yield group, row
 
 
-def _numbers(entry: Entry) -> list[float | str | None]:
+def _numbers(entry: TableCell) -> list[float | str | None]:
     return [visible(entry.text) if entry.value is None else entry.value, entry.low, entry.high]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import altair as alt
 
-from ..bench.board.report import Exhibit
+from ..bench.board.report import Report
 from .escape import visible
 
 Chart = Any
@@ -45,14 +45,14 @@ class Sketch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
+class FigureData:
     """Rows of values, in the order of `fields`."""
 
     fields: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
 
     @classmethod
-    def of(cls, items: Sequence[Any]) -> Dataset:
+    def of(cls, items: Sequence[Any]) -> FigureData:
         """Items of one kind, the names of variants harmless and short."""
         names = tuple(field.name for field in fields(items[0]))
         rows = map(attrgetter(*names), items)
@@ -66,49 +66,49 @@ class Dataset:
         return [dict(zip(self.fields, row, strict=True)) for row in self.rows]
 
 
-def figures(exhibit: Exhibit) -> dict[str, Chart]:
+def figures(report: Report) -> dict[str, Chart]:
     """The charts that the exhibit has data for, by name, with their data."""
-    data = {name: found.records() for name, found in datasets(exhibit).items()}
+    data = {name: found.records() for name, found in datasets(report).items()}
     return {
         name: sketch.chart().properties(datasets={each: data[each] for each in sketch.data})
-        for name, sketch in sketches(exhibit).items()
+        for name, sketch in sketches(report).items()
     }
 
 
-def sketches(exhibit: Exhibit) -> dict[str, Sketch]:
+def sketches(report: Report) -> dict[str, Sketch]:
     """The charts that the exhibit has data for, by name."""
-    quality = visible(exhibit.quality)
-    there = {h.quantity for h in exhibit.heads}
+    quality = visible(report.quality)
+    there = {h.quantity for h in report.heads}
     found = {}
-    if exhibit.spots:
-        found["frontier"] = Sketch(draw=frontier, words=(quality, exhibit.better), data=("spots",))
-    if exhibit.lengths:
+    if report.spots:
+        found["frontier"] = Sketch(draw=frontier, words=(quality, report.better), data=("spots",))
+    if report.lengths:
         found["lengths"] = Sketch(draw=lengths, data=("lengths",))
-    if exhibit.curves:
-        shown = {spot.quantity for spot in exhibit.curves}
+    if report.curves:
+        shown = {spot.quantity for spot in report.curves}
         kinds = tuple(kind for kind in ("quality", "loss") if kind in shown)
         found["curves"] = Sketch(draw=curves, words=(quality, *kinds), data=tuple(f"curves_{kind}" for kind in kinds))
     for quantity in _QUANTITIES:
         if quantity in there:
             found[quantity.replace("_", "-")] = Sketch(draw=heads, words=(quantity,), data=(quantity,))
-    if exhibit.alphas:
+    if report.alphas:
         found["alphas"] = Sketch(draw=alphas, data=("alphas",))
-    if exhibit.nulls:
+    if report.nulls:
         found["null-control"] = Sketch(draw=null_control, data=("nulls",))
     return found
 
 
-def datasets(exhibit: Exhibit) -> dict[str, Dataset]:
+def datasets(report: Report) -> dict[str, FigureData]:
     """What the charts of the exhibit draw, by the names that they know."""
     found: dict[str, list[Any]] = {
-        "spots": list(exhibit.spots), "lengths": list(exhibit.lengths), "alphas": list(exhibit.alphas),
-        "nulls": list(exhibit.nulls),
+        "spots": list(report.spots), "lengths": list(report.lengths), "alphas": list(report.alphas),
+        "nulls": list(report.nulls),
     }  # fmt: skip
-    for spot in exhibit.curves:
+    for spot in report.curves:
         found.setdefault(f"curves_{spot.quantity}", []).append(spot)
-    for head in exhibit.heads:
+    for head in report.heads:
         found.setdefault(head.quantity, []).append(head)
-    return {name: Dataset.of(items) for name, items in found.items() if items}
+    return {name: FigureData.of(items) for name, items in found.items() if items}
 
 
 def frontier(quality: str, better: str) -> Chart:
@@ -233,7 +233,7 @@ def _sized(chart: Chart, title: str, height: Any = HEIGHT) -> Chart:
 
 
 def as_data(items: Sequence[Any]) -> alt.InlineData:
-    return values(Dataset.of(items).records() if items else [])
+    return values(FigureData.of(items).records() if items else [])
 
 
 def values(rows: list[dict[str, Any]]) -> alt.InlineData:

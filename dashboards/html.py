@@ -14,14 +14,14 @@ from operator import attrgetter
 from typing import Any
 
 from ..bench.board.board import Board, Column, Row
-from ..bench.board.report import Exhibit, Source
+from ..bench.board.report import RecordSummary, Report
 from .escape import visible
 from .figures import Chart, Sketch, datasets, sketches
 
-_SOURCE = tuple(field.name for field in fields(Source))
+_SOURCE = tuple(field.name for field in fields(RecordSummary))
 
 
-def render(exhibits: Sequence[Exhibit]) -> str:
+def render(exhibits: Sequence[Report]) -> str:
     """The page as text. Needs the extra `dashboard`.
 
     What Records brought stands in JSON blocks, one a question, which the page's script reads when it is chosen and
@@ -31,21 +31,20 @@ def render(exhibits: Sequence[Exhibit]) -> str:
     columns: dict[tuple[Column, ...], int] = {}
     charts: dict[Sketch, int] = {}
     blocks = []
-    for exhibit in exhibits:
+    for report in exhibits:
         values = {
-            "board": _board(exhibit.board, columns),
+            "board": _board(report.board, columns),
             "figures": [
-                [name, charts.setdefault(sketch, len(charts)), sketch.data]
-                for name, sketch in sketches(exhibit).items()
+                [name, charts.setdefault(sketch, len(charts)), sketch.data] for name, sketch in sketches(report).items()
             ],
-            "data": {name: [data.fields, data.rows] for name, data in datasets(exhibit).items()},
-            "panels": [asdict(panel) for panel in exhibit.panels],
-            "panelsLeftOut": exhibit.panels_left_out,
-            "sources": [_SOURCE, [*map(attrgetter(*_SOURCE), exhibit.sources)]],
-            "commands": dict(exhibit.commands),
-            "machines": dict(exhibit.machines),
+            "data": {name: [data.fields, data.rows] for name, data in datasets(report).items()},
+            "panels": [asdict(panel) for panel in report.panels],
+            "panelsLeftOut": report.panels_left_out,
+            "sources": [_SOURCE, [*map(attrgetter(*_SOURCE), report.sources)]],
+            "commands": dict(report.commands),
+            "machines": dict(report.machines),
         }
-        name = html.escape(exhibit.name, quote=True)
+        name = html.escape(report.name, quote=True)
         blocks.append(f'<script type="application/json" data-name="{name}">{_json(values)}</script>')
     shared = {"columns": [[asdict(c) for c in group] for group in columns], "charts": [*map(_spec, charts)]}
     blocks.append(f'<script type="application/json" id="shared">{_json(shared)}</script>')

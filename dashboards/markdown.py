@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..bench.board.board import Board, Column, Entry, Row
+from ..bench.board.board import Board, Column, Row, TableCell
 from .escape import visible
 
 LONGEST_REASON = 1000
@@ -56,7 +56,7 @@ def _heading(column: Column) -> str:
     return column.title + {"higher": " ↑", "lower": " ↓"}.get(column.better, "")
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: TableCell) -> str:
     return _plain(entry.text) + (f" {entry.note}" if len(entry.note) == 1 else "")
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..bench.board.board import Board, Column, Entry, Row
+from ..bench.board.board import Board, Column, Row, TableCell
 from .escape import visible
 
 GAP = 2
@@ -161,6 +161,6 @@ def _name(row: Row) -> str:
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 
-def _entry(entry: Entry, brief: bool) -> str:
+def _entry(entry: TableCell, brief: bool) -> str:
     mark = f" {entry.note}" if len(entry.note) == 1 else ""
     return visible((brief and entry.brief) or entry.text) + mark

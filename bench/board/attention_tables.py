@@ -9,11 +9,11 @@ from typing import Any
 from ...tasks.problems.translation import KINDS
 from ..core.cell import REFERENCE
 from ..core.record import Outcome
-from ..score.key import Question
+from ..score.key import BoardKey
 from ..stats import format as wording
-from ..store.rows import Run, newest
-from ..store.table import Frame
-from .board import Board, Column, Entry, Footnote, Row
+from ..store.rows import ResultRow, newest
+from ..store.table import ResultTable
+from .board import Board, Column, Footnote, Row, TableCell
 
 _FIGURES: tuple[tuple[str, str, str, Callable[[float], str], dict[str, Any]], ...] = (
     ("sparsity", "zeros", "share of allowed weights that are exactly zero", wording.percent, {}),
@@ -30,15 +30,15 @@ _HOWS = ("best head", "averaged weights")
 AER = "alignment_error_rate"
 
 
-def boards_of_attentions(frame: Frame, question: Question) -> list[Board]:
+def boards_of_attentions(table: ResultTable, board_key: BoardKey) -> list[Board]:
     """By kind of attention, and by alignment; each is left out where no Record has such figures."""
-    runs = [run for run in newest(question.runs(frame, "train"), "key") if run.outcome == Outcome.OK]
-    fixed = [run for run in newest(question.runs(frame, "baseline"), "variant") if run.outcome == Outcome.OK]
-    grouped: dict[str, list[Run]] = {}
+    runs = [run for run in newest(board_key.runs(table, "train"), "key") if run.outcome == Outcome.OK]
+    fixed = [run for run in newest(board_key.runs(table, "baseline"), "variant") if run.outcome == Outcome.OK]
+    grouped: dict[str, list[ResultRow]] = {}
     for run in [*sorted(runs, key=lambda run: run.variant), *fixed]:
         grouped.setdefault(run.variant, []).append(run)
     return [
-        board for board in (_by_kind(frame, question, grouped), _aligning(frame, question, grouped)) if board.unranked
+        board for board in (_by_kind(table, board_key, grouped), _aligning(table, board_key, grouped)) if board.unranked
     ]
 
 
@@ -61,7 +61,7 @@ def footnotes_of_attentions(boards: Sequence[Board]) -> Iterator[Footnote]:
         )
 
 
-def _by_kind(frame: Frame, question: Question, grouped: dict[str, list[Run]]) -> Board:
+def _by_kind(table: ResultTable, board_key: BoardKey, grouped: dict[str, list[ResultRow]]) -> Board:
     columns = (
         Column(name="attention", title="attention", importance=0, description="where in the model"),
         *(
@@ -73,14 +73,14 @@ def _by_kind(frame: Frame, question: Question, grouped: dict[str, list[Run]]) ->
     for variant, runs in grouped.items():
         for kind in KINDS:
             entries = [
-                _mean(frame, runs, name, words, attention=kind, **where) for name, _, _, words, where in _FIGURES
+                _mean(table, runs, name, words, attention=kind, **where) for name, _, _, words, where in _FIGURES
             ]
             if any(entry.text for entry in entries):
-                rows.append(Row(name=variant, entries=(Entry(text=kind), *entries)))
-    return _board(question, "attention", "What attention does, by kind", columns, rows)
+                rows.append(Row(name=variant, entries=(TableCell(text=kind), *entries)))
+    return _board(board_key, "attention", "What attention does, by kind", columns, rows)
 
 
-def _aligning(frame: Frame, question: Question, grouped: dict[str, list[Run]]) -> Board:
+def _aligning(table: ResultTable, board_key: BoardKey, grouped: dict[str, list[ResultRow]]) -> Board:
     columns = tuple(
         Column(name=f"{'shifted_' if shift else ''}{how.replace(' ', '_')}", better="lower", importance=2 * shift + at,
                title=f"{how}{', shifted' if shift else ''}",
@@ -89,45 +89,49 @@ def _aligning(frame: Frame, question: Question, grouped: dict[str, list[Run]]) -
     )  # fmt: skip
     rows = []
     for variant, runs in grouped.items():
-        entries = [_error(frame, runs, how, shift) for shift in (False, True) for how in _HOWS]
+        entries = [_error(table, runs, how, shift) for shift in (False, True) for how in _HOWS]
         if any(entry.text for entry in entries):
             rows.append(Row(name=variant, entries=tuple(entries)))
-    scale = frame.values(AER, [run.at for runs in grouped.values() for run in runs], how="diagonal")
+    scale = table.values(AER, [run.at for runs in grouped.values() for run in runs], how="diagonal")
     if rows and scale:
-        rows.append(Row(name="diagonal", entries=(Entry(text=f"{scale[-1]:.3f}", value=scale[-1]), *(Entry(),) * 3)))
-    return _board(question, "alignment", "Alignment error rate of cross attention", columns, rows)
+        rows.append(
+            Row(name="diagonal", entries=(TableCell(text=f"{scale[-1]:.3f}", value=scale[-1]), *(TableCell(),) * 3))
+        )
+    return _board(board_key, "alignment", "Alignment error rate of cross attention", columns, rows)
 
 
-def lowest_error(frame: Frame, rows: Sequence[int]) -> float | None:
+def lowest_error(table: ResultTable, rows: Sequence[int]) -> float | None:
     """The lowest AER of any head, normal or shifted, as the mean over Records; None where none was measured."""
     found = []
     for at in rows:
-        both = [frame.number(AER, at, how="best head", shift=shift) for shift in (False, True)]
+        both = [table.number(AER, at, how="best head", shift=shift) for shift in (False, True)]
         values = [m.value for m in both if m is not None and math.isfinite(m.value)]
         if values:
             found.append(min(values))
     return math.fsum(found) / len(found) if found else None
 
 
-def _mean(frame: Frame, runs: Sequence[Run], name: str, words: Callable[[float], str], **where: Any) -> Entry:
-    found = frame.values(name, [run.at for run in runs], **where)
+def _mean(
+    table: ResultTable, runs: Sequence[ResultRow], name: str, words: Callable[[float], str], **where: Any
+) -> TableCell:
+    found = table.values(name, [run.at for run in runs], **where)
     if not found:
-        return Entry()
+        return TableCell()
     mean = math.fsum(found) / len(found)
-    return Entry(text=words(mean), value=mean, low=min(found), high=max(found))
+    return TableCell(text=words(mean), value=mean, low=min(found), high=max(found))
 
 
-def _error(frame: Frame, runs: Sequence[Run], how: str, shift: bool) -> Entry:
-    entry = _mean(frame, runs, AER, "{:.3f}".format, how=how, shift=shift)
+def _error(table: ResultTable, runs: Sequence[ResultRow], how: str, shift: bool) -> TableCell:
+    entry = _mean(table, runs, AER, "{:.3f}".format, how=how, shift=shift)
     if not entry.text or len(runs) > 1:
         return entry
-    measured = frame.number(AER, runs[0].at, how=how, shift=shift)
+    measured = table.number(AER, runs[0].at, how=how, shift=shift)
     place = measured.where if measured else {}
     of = f"layer {place.get('of_layer')}" + (f", head {place['of_head']}" if "of_head" in place else "")
-    return Entry(text=f"{entry.text} ({of})", brief=entry.text, value=entry.value, low=entry.low, high=entry.high)
+    return TableCell(text=f"{entry.text} ({of})", brief=entry.text, value=entry.value, low=entry.low, high=entry.high)
 
 
-def _board(question: Question, name: str, title: str, columns: tuple[Column, ...], rows: list[Row]) -> Board:
+def _board(board_key: BoardKey, name: str, title: str, columns: tuple[Column, ...], rows: list[Row]) -> Board:
     return Board(
-        name=f"{question.name}/{name}", title=title, question="", columns=columns, ranked=(), unranked=tuple(rows)
+        name=f"{board_key.name}/{name}", title=title, question="", columns=columns, ranked=(), unranked=tuple(rows)
     )

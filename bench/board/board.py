@@ -22,7 +22,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TableCell:
     """One number of a row: as text for people; as value with its interval for machines, in the column's unit.
 
     `brief`: the text for narrow places, where it differs. `note`: a mark of one letter, or why there is no number.
@@ -44,7 +44,7 @@ class Row:
     """
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TableCell, ...]
     first: int | None = None
     last: int | None = None
     group: int | None = None

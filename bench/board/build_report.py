@@ -9,17 +9,17 @@ from typing import Any, Literal
 
 from ..core.cell import REFERENCE
 from ..core.metrics import QUANTITIES
-from ..score.cost import Mode, controls, floor_of, timings_of_all
-from ..score.key import Question
+from ..score.cost import Mode, controls, costs_by_variant, floor_of
+from ..score.key import BoardKey
 from ..score.matched_budget import Curves
-from ..score.quality import Predictions, yardstick_of
+from ..score.quality import Predictions, metric_of
 from ..stats.metric import Yardstick
 from ..stats.scoring import ratio
-from ..store.rows import HeadNumber, Run, newest
-from ..store.table import Frame
+from ..store.rows import HeadMeasurement, ResultRow, newest
+from ..store.table import ResultTable
 from .board import Board
-from .length_board import Sweep, board_for_lengths, crossover
-from .report import Alpha, CurveSpot, Exhibit, HeadValue, LengthSpot, NullControl, Source, Spot
+from .length_board import LengthTable, board_for_lengths, crossover
+from .report import Alpha, CurveSpot, HeadValue, LengthSpot, NullControl, ParetoPoint, RecordSummary, Report
 from .report_maps import Maps, panels_of
 from .task_board import board_for_task
 
@@ -30,67 +30,67 @@ _PLACES = {name: at for at, name in enumerate(QUANTITIES)}
 
 
 def exhibit_of_task(
-    frame: Frame,
-    question: Question,
+    table: ResultTable,
+    board_key: BoardKey,
     predictions: Predictions,
     curves: Curves,
     margin: float | None = None,
     maps: Maps = lambda name: None,
     room: int = 0,
     board: Board | None = None,
-) -> Exhibit:
+) -> Report:
     """What a page shows of one question; `room`: characters that its attention maps may take.
 
     `board`: the question's, where it has been scored already with the same predictions, curves and margin.
     """
     if board is None:
-        board = board_for_task(frame, question, predictions=predictions, curves=curves, margin=margin)
-    yardstick = yardstick_of(frame, question)
-    trained = newest(question.runs(frame, "train"), "key")
-    runs = question.runs(frame, "train", "time", "baseline")
+        board = board_for_task(table, board_key, predictions=predictions, curves=curves, margin=margin)
+    metric = metric_of(table, board_key)
+    trained = newest(board_key.runs(table, "train"), "key")
+    runs = board_key.runs(table, "train", "time", "baseline")
     panels, left_out = panels_of(trained, maps, room)
-    controls_found = [ratio(control) for control in controls(timings_of_all(frame, question))]
-    return Exhibit(
-        name=question.name,
+    controls_found = [ratio(control) for control in controls(costs_by_variant(table, board_key))]
+    return Report(
+        name=board_key.name,
         board=board,
-        quality=yardstick.title if yardstick.title == yardstick.unit else f"{yardstick.title}, {yardstick.unit}",
-        better=yardstick.better,
-        spots=tuple(_spots(board, yardstick)),
-        heads=tuple(_heads(frame, trained)),
-        alphas=tuple(_alphas(frame, trained)),
-        curves=tuple(_curves(trained, curves, yardstick)),
+        quality=metric.title if metric.title == metric.unit else f"{metric.title}, {metric.unit}",
+        better=metric.better,
+        spots=tuple(_spots(board, metric)),
+        heads=tuple(_heads(table, trained)),
+        alphas=tuple(_alphas(table, trained)),
+        curves=tuple(_curves(trained, curves, metric)),
         nulls=tuple(NullControl(block=f"block {at}", ratio=c.value, low=c.low, high=c.high)
                     for at, c in enumerate(controls_found, start=1)),
         panels=panels,
         panels_left_out=left_out,
-        sources=tuple(_sources(frame, runs)),
-        commands=_commands(question, runs),
-        machines={name: _machine_words(frame, name) for name in sorted({run.machine for run in runs})},
+        sources=tuple(_sources(table, runs)),
+        commands=_commands(board_key, runs),
+        machines={name: _machine_words(table, name) for name in sorted({run.machine for run in runs})},
     )  # fmt: skip
 
 
-def exhibit_of_sweep(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Exhibit:
+def exhibit_of_sweep(table: ResultTable, sweep: LengthTable, mode: Mode = "step") -> Report:
     """What a page shows of cost over lengths; raises SelectionError where the mode was not timed."""
-    board = board_for_lengths(frame, sweep, mode)
+    board = board_for_lengths(table, sweep, mode)
     questions = list(sweep.questions.values())
-    runs = [run for question in questions for run in question.runs(frame, "time")]
-    return Exhibit(
+    runs = [run for board_key in questions for run in board_key.runs(table, "time")]
+    return Report(
         name=board.name,
         board=board,
-        lengths=tuple(_lengths(frame, sweep, mode)),
-        sources=tuple(_sources(frame, runs)),
+        lengths=tuple(_lengths(table, sweep, mode)),
+        sources=tuple(_sources(table, runs)),
         commands=_commands(questions[-1], runs),
-        machines={sweep.machine: _machine_words(frame, sweep.machine)},
+        machines={sweep.machine: _machine_words(table, sweep.machine)},
     )
 
 
-def _spots(board: Board, yardstick: Yardstick) -> Iterator[Spot]:
+def _spots(board: Board, metric: Yardstick) -> Iterator[ParetoPoint]:
     at = {column.name: i for i, column in enumerate(board.columns)}
     for row in board.ranked:
-        quality, cost, share = (row.entries[at[name]] for name in (yardstick.name, "step_time", "frontier"))
+        quality, cost, share = (row.entries[at[name]] for name in (metric.name, "step_time", "frontier"))
         if quality.value is None or cost.value is None:
             continue
-        yield Spot(
+        yield ParetoPoint(
             variant=row.name,
             quality=quality.value,
             quality_low=quality.value if quality.low is None else quality.low,
@@ -102,9 +102,9 @@ def _spots(board: Board, yardstick: Yardstick) -> Iterator[Spot]:
         )
 
 
-def _heads(frame: Frame, runs: Sequence[Run]) -> Iterator[HeadValue]:
+def _heads(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[HeadValue]:
     by_head: dict[tuple[str, str, str, int], list[float]] = {}
-    for found in frame.heads_of(HEAD_QUANTITIES, runs):
+    for found in table.heads_of(HEAD_QUANTITIES, runs):
         place = (found.run.variant, found.name, _layer_words(found), int(found.head))
         by_head.setdefault(place, []).append(found.value)
     # layers and heads stay in the order of the model
@@ -113,19 +113,19 @@ def _heads(frame: Frame, runs: Sequence[Run]) -> Iterator[HeadValue]:
         yield HeadValue(variant=variant, quantity=name, layer=layer, head=head, value=value)
 
 
-def _alphas(frame: Frame, runs: Sequence[Run]) -> Iterator[Alpha]:
-    for found in frame.heads_of(["alpha"], runs):
+def _alphas(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[Alpha]:
+    for found in table.heads_of(["alpha"], runs):
         layer, head = _layer_words(found), int(found.head)
         yield Alpha(variant=found.run.variant, layer=layer, head=head, seed=found.run.seed, value=found.value)
 
 
-def _layer_words(found: HeadNumber) -> str:
+def _layer_words(found: HeadMeasurement) -> str:
     return f"{found.attention} {int(found.layer)}".strip()
 
 
-def _curves(runs: Sequence[Run], read: Curves, yardstick: Yardstick) -> Iterator[CurveSpot]:
+def _curves(runs: Sequence[ResultRow], read: Curves, metric: Yardstick) -> Iterator[CurveSpot]:
     wanted: list[tuple[Literal["quality", "loss"], str, float]] = [
-        ("quality", f"validation_{yardstick.name}", yardstick.points), ("loss", "validation_loss", 1.0),
+        ("quality", f"validation_{metric.name}", metric.points), ("loss", "validation_loss", 1.0),
     ]  # fmt: skip
     for variant, own in _by_variant(runs).items():
         names = [run.artifacts["curve"] for run in own if "curve" in run.artifacts]
@@ -143,15 +143,15 @@ def _curves(runs: Sequence[Run], read: Curves, yardstick: Yardstick) -> Iterator
                 )
 
 
-def _by_variant(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = {}
+def _by_variant(runs: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
+    found: dict[str, list[ResultRow]] = {}
     for run in sorted(runs, key=lambda run: run.variant):
         found.setdefault(run.variant, []).append(run)
     return found
 
 
-def _lengths(frame: Frame, sweep: Sweep, mode: Mode) -> Iterator[LengthSpot]:
-    by_length = {length: timings_of_all(frame, question, mode) for length, question in sweep.questions.items()}
+def _lengths(table: ResultTable, sweep: LengthTable, mode: Mode) -> Iterator[LengthSpot]:
+    by_length = {length: costs_by_variant(table, board_key, mode) for length, board_key in sweep.questions.items()}
     floor = max(floor_of(found) for found in by_length.values())
     names = sorted({name for found in by_length.values() for name in found})
     for name in names:
@@ -168,19 +168,19 @@ def _lengths(frame: Frame, sweep: Sweep, mode: Mode) -> Iterator[LengthSpot]:
             )  # fmt: skip
 
 
-def _sources(frame: Frame, runs: Sequence[Run]) -> Iterator[Source]:
+def _sources(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[RecordSummary]:
     for run in sorted(runs, key=lambda run: (run.variant, run.lane, run.seed)):
-        yield Source(
+        yield RecordSummary(
             key=run.key, variant=run.variant, lane=run.lane, seed=run.seed, outcome=run.outcome,
             reason=run.reason, machine=run.machine, started=run.started, seconds=run.seconds,
-            digest=f"{run.code}-{run.variant_code}", numbers=tuple(_numbers(frame, run.at)),
+            digest=f"{run.code}-{run.variant_code}", numbers=tuple(_numbers(table, run.at)),
             implementation=run.implementation,
         )  # fmt: skip
 
 
-def _numbers(frame: Frame, at: int) -> list[str]:
+def _numbers(table: ResultTable, at: int) -> list[str]:
     """Those of a whole model; those of one kind of attention stand in a table of their own."""
-    measured = frame.numbers.of(at)
+    measured = table.numbers.of(at)
     names = sorted(measured.keys() & QUANTITIES.keys(), key=_PLACES.__getitem__)
     whole = [m for name in names for m in measured[name] if "attention" not in m.where]
     return [f"{' '.join([m.name, *_told_apart(m.where)])} {m.value:.6g}" for m in whole[:SHOWN_NUMBERS]]
@@ -195,20 +195,20 @@ def _told_apart(where: Mapping[str, Any]) -> Iterator[str]:
         yield "shifted"
 
 
-def _commands(question: Question, runs: Sequence[Run]) -> dict[str, str]:
+def _commands(board_key: BoardKey, runs: Sequence[ResultRow]) -> dict[str, str]:
     """How to measure each variant again."""
-    return {variant: _command(question, variant, own) for variant, own in _by_variant(runs).items()}
+    return {variant: _command(board_key, variant, own) for variant, own in _by_variant(runs).items()}
 
 
-def _command(question: Question, variant: str, runs: Sequence[Run]) -> str:
+def _command(board_key: BoardKey, variant: str, runs: Sequence[ResultRow]) -> str:
     seeds = 1 + max((run.seed for run in runs if run.lane == "train"), default=0)
-    selection = ["--selection", question.selection] if question.selection != "validation" else []
-    words = ["attnbench", "run", "--variants", variant, "--task", question.task, "--preset", question.preset]
+    selection = ["--selection", board_key.selection] if board_key.selection != "validation" else []
+    words = ["attnbench", "run", "--variants", variant, "--task", board_key.task, "--preset", board_key.preset]
     return shlex.join([*words, "--seeds", str(seeds), *selection])
 
 
-def _machine_words(frame: Frame, name: str) -> str:
-    machine = frame.machines[name]
+def _machine_words(table: ResultTable, name: str) -> str:
+    machine = table.machines[name]
     versions = ", ".join(f"{package} {version}" for package, version in sorted(machine.versions.items()))
     device = machine.accelerators[0] if machine.accelerators else f"{machine.threads} of {machine.cores} cores"
     return f"{machine.processor}, {device}, {machine.system}" + (f"; {versions}" if versions else "")

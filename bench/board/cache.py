@@ -17,12 +17,12 @@ from typing import Any
 from ..core.paths import PACKAGE
 from ..store.cache import settled
 from ..store.store import Store
-from .board import Board, Column, Entry, Footnote, Row
+from .board import Board, Column, Footnote, Row, TableCell
 
 WORTH = 4_000_000
 """Bytes of JSON lines below which scoring them anew takes no time that anybody minds."""
 
-_BLANK = Entry()
+_BLANK = TableCell()
 _KINDS = ("ranked", "unranked", "baselines")
 
 
@@ -151,7 +151,7 @@ def _unpacked_row(values: list[Any], width: int) -> Row:
     name, first, last, group, reason, records, filled = values
     entries = [_BLANK] * width
     for at, text, brief, value, low, high, note in filled:
-        entries[at] = Entry(text=text, brief=brief, value=value, low=low, high=high, note=note)
+        entries[at] = TableCell(text=text, brief=brief, value=value, low=low, high=high, note=note)
     return Row(
         name=name, entries=tuple(entries), first=first, last=last, group=group, reason=reason, records=tuple(records)
     )

@@ -8,14 +8,14 @@ from ..core.errors import SelectionError
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..core.spec import Spec
-from ..score.cost import Timing, floor_of, timings_of_all
-from ..score.key import Question
-from ..score.quality import Predictions, Trials, outcome_words, trials_of_all
+from ..score.cost import RelativeCost, costs_by_variant, floor_of
+from ..score.key import BoardKey
+from ..score.quality import Predictions, SeedScores, outcome_words, scores_by_variant
 from ..stats import format as wording
 from ..stats.intervals import Interval
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import ratio, verdict
-from ..store.table import Frame
+from ..store.table import ResultTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Comparison:
     None where it cannot be told; the sentences say why. `records`: keys of the cells behind it.
     """
 
-    question: Question
+    board_key: BoardKey
     one: str
     other: str
     points: Interval | None
@@ -36,20 +36,20 @@ class Comparison:
 
 
 def compare(
-    frame: Frame, question: Question, one: str, other: str, predictions: Predictions, margin: float | None = None
+    table: ResultTable, board_key: BoardKey, one: str, other: str, predictions: Predictions, margin: float | None = None
 ) -> Comparison:
     """How `one` differs from `other`; raises SelectionError where the question has no Record of one of them.
 
     `margin`: in the task's points, None for its own.
     """
-    trials = trials_of_all(frame, question, predictions)
-    timings = timings_of_all(frame, question)
-    names = sorted({*trials, *timings})
-    one, other = (_known(name, names, question) for name in (one, other))
-    points, quality = _quality(one, other, trials, margin)
+    scores = scores_by_variant(table, board_key, predictions)
+    timings = costs_by_variant(table, board_key)
+    names = sorted({*scores, *timings})
+    one, other = (_known(name, names, board_key) for name in (one, other))
+    points, quality = _quality(one, other, scores, margin)
     step_time, cost = _cost(one, other, timings)
-    cells = question.cells(frame, "train", "time")
-    peaks = [frame.values("peak_bytes", cells.index[cells["variant"] == name]) for name in (one, other)]
+    cells = board_key.cells(table, "train", "time")
+    peaks = [table.values("peak_bytes", cells.index[cells["variant"] == name]) for name in (one, other)]
     memory = peaks[0][-1] / peaks[1][-1] if all(peaks) else None
     sentences = [quality, cost]
     if memory is not None:
@@ -57,7 +57,7 @@ def compare(
             f"At its peak a training step of {one} needs {_than(wording.memory(memory), 'memory', other)}."
         )
     return Comparison(
-        question=question,
+        board_key=board_key,
         one=one,
         other=other,
         points=points,
@@ -68,50 +68,52 @@ def compare(
     )
 
 
-def _known(asked: str, names: list[str], question: Question) -> str:
+def _known(asked: str, names: list[str], board_key: BoardKey) -> str:
     name = str(Spec.parse(asked))
     if name not in names:
         raise SelectionError(
-            f"no Records of {name!r} on {question.task}, {question.preset}; there are: {', '.join(names)}"
+            f"no Records of {name!r} on {board_key.task}, {board_key.preset}; there are: {', '.join(names)}"
         )
     return name
 
 
-def _quality(one: str, other: str, trials: dict[str, Trials], margin: float | None) -> tuple[Interval | None, str]:
-    mine, theirs = trials.get(one), trials.get(other)
+def _quality(one: str, other: str, scores: dict[str, SeedScores], margin: float | None) -> tuple[Interval | None, str]:
+    mine, theirs = scores.get(one), scores.get(other)
     seeds = len(set(mine.seeds) & set(theirs.seeds)) if mine and theirs else 0
     if mine is None or theirs is None or not seeds:
-        lack = next((f" ({n}: {t.lack})" for n, t in ((one, mine), (other, theirs)) if t and t.lack), "")
-        return None, f"Their results cannot be compared: they have no seed in common{lack}."
-    gap, yardstick = mine.gap(theirs), mine.yardstick
-    margin = yardstick.margin if margin is None else margin
-    unit = yardstick.of_difference
+        missing_reason = next(
+            (f" ({n}: {t.missing_reason})" for n, t in ((one, mine), (other, theirs)) if t and t.missing_reason), ""
+        )
+        return None, f"Their results cannot be compared: they have no seed in common{missing_reason}."
+    gap, metric = mine.gap(theirs), mine.metric
+    margin = metric.margin if margin is None else margin
+    unit = metric.of_difference
     if seeds < LEAST_SEEDS:
         return None, (
-            f"{one} scored {yardstick.signed(gap.value)} {unit} against {other} over {seeds} "
+            f"{one} scored {metric.signed(gap.value)} {unit} against {other} over {seeds} "
             f"seed{'s' if seeds > 1 else ''}: fewer than {LEAST_SEEDS} seeds prove nothing."
         )
     found = gap.interval()
-    shown = yardstick.difference(found)
-    text, _, ends = yardstick.gap(found).rstrip(")").partition(" (")
-    within = yardstick.margin_words(margin)
-    better, worse = ("is right more often than", "is right less often than") if yardstick.is_share else (
+    shown = metric.difference(found)
+    text, _, ends = metric.gap(found).rstrip(")").partition(" (")
+    within = metric.margin_words(margin)
+    better, worse = ("is right more often than", "is right less often than") if metric.is_share else (
         "is better than", "is worse than")  # fmt: skip
     conclusion = {
         "better": f"{one} {better} {other}",
         "within margin": f"{one} is no worse than {other} by more than {within}",
         "worse": f"{one} is worse than {other} by more than {within}",
         "undecided": f"the data do not tell whether {one} is worse than {other} by {within}",
-    }[verdict(found, margin / yardstick.points)]
-    if verdict(found, margin / yardstick.points) == "undecided" and found.high < 0:
+    }[verdict(found, margin / metric.points)]
+    if verdict(found, margin / metric.points) == "undecided" and found.high < 0:
         conclusion = f"{one} {worse} {other}, by how much is open"
     kept = "paired by example" if mine.keeps_examples and theirs.keeps_examples else (
-        "examples not paired" if yardstick.is_share else "examples not resampled")  # fmt: skip
-    fewer = f", where {yardstick.better} is better" if yardstick.sign < 0 else ""
+        "examples not paired" if metric.is_share else "examples not resampled")  # fmt: skip
+    fewer = f", where {metric.better} is better" if metric.sign < 0 else ""
     return shown, f"{text} {unit}{fewer} ({ends} {unit} at 95 %; {seeds} seeds, {kept}): {conclusion}."
 
 
-def _cost(one: str, other: str, timings: dict[str, Timing]) -> tuple[Interval | None, str]:
+def _cost(one: str, other: str, timings: dict[str, RelativeCost]) -> tuple[Interval | None, str]:
     mine, theirs = timings.get(one), timings.get(other)
     if mine is None or theirs is None:
         missing = wording.listed([name for name, timing in ((one, mine), (other, theirs)) if timing is None])

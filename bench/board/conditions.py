@@ -7,10 +7,10 @@ from statistics import median
 
 from ..core.cell import REFERENCE
 from ..core.record import Measurement
-from ..score.cost import Timing, controls
+from ..score.cost import RelativeCost, controls
 from ..stats.intervals import LEVEL
 from ..stats.scoring import ratio
-from ..store.table import Frame
+from ..store.table import ResultTable
 from .board import Footnote
 
 DRIFT = 0.1
@@ -19,17 +19,17 @@ DRIFT = 0.1
 HOST_BOUND = 0.5
 
 
-def surroundings(frame: Frame, timings: Mapping[int, Mapping[str, Timing]]) -> Iterator[Footnote]:
+def surroundings(table: ResultTable, timings: Mapping[int, Mapping[str, RelativeCost]]) -> Iterator[Footnote]:
     """Warnings alone: a null control that separates, foreign load, a canary that moved, a host that was timed."""
     yield from _null_controls(timings)
-    loads = _of_each(frame, timings, "foreign_load")
+    loads = _of_each(table, timings, "foreign_load")
     noted = {length: m for length, m in loads.items() if m.where.get("note")}
     if noted:
         worst = max(noted.values(), key=lambda m: m.value)
         yield Footnote(
             topic="foreign load", text=f"at length {_listed(noted)}; at its worst {worst.where['note']}", warning=True
         )
-    canaries = _of_each(frame, timings, "canary_seconds")
+    canaries = _of_each(table, timings, "canary_seconds")
     moved = {length: m for length, m in canaries.items() if abs(_drift(m)) > DRIFT}
     if moved:
         worst = max(moved.values(), key=lambda m: abs(_drift(m)))
@@ -46,7 +46,7 @@ def surroundings(frame: Frame, timings: Mapping[int, Mapping[str, Timing]]) -> I
                 text=f"the machine was not the same at all lengths: fixed work took {_spread(apart, usual)} of its "
                 "usual time; ratios within a length hold, exponents and times suffer",
             )  # fmt: skip
-    bound = {length: m for length, m in _of_each(frame, timings, "host_bound").items() if m.value > HOST_BOUND}
+    bound = {length: m for length, m in _of_each(table, timings, "host_bound").items() if m.value > HOST_BOUND}
     if bound:
         yield Footnote(
             topic="host bound", warning=True,
@@ -54,7 +54,7 @@ def surroundings(frame: Frame, timings: Mapping[int, Mapping[str, Timing]]) -> I
         )  # fmt: skip
 
 
-def _null_controls(timings: Mapping[int, Mapping[str, Timing]]) -> Iterator[Footnote]:
+def _null_controls(timings: Mapping[int, Mapping[str, RelativeCost]]) -> Iterator[Footnote]:
     found = {length: controls(dict(by_name)) for length, by_name in timings.items()}
     # every block and every timed variant is one more chance to find a difference where there is none
     chances = sum(len(by_name) + len(found[length]) for length, by_name in timings.items())
@@ -68,11 +68,13 @@ def _null_controls(timings: Mapping[int, Mapping[str, Timing]]) -> Iterator[Foot
         )  # fmt: skip
 
 
-def _of_each(frame: Frame, timings: Mapping[int, Mapping[str, Timing]], name: str) -> dict[int, Measurement]:
+def _of_each(
+    table: ResultTable, timings: Mapping[int, Mapping[str, RelativeCost]], name: str
+) -> dict[int, Measurement]:
     """The largest value of that name at each length."""
     found = {}
     for length, by_name in timings.items():
-        measured = [m for t in by_name.values() if (m := frame.number(name, t.row)) is not None]
+        measured = [m for t in by_name.values() if (m := table.number(name, t.row)) is not None]
         if measured:
             found[length] = max(measured, key=lambda m: m.value)
     return found

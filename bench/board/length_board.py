@@ -10,15 +10,15 @@ from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
 from ..core.record import Outcome
 from ..core.spec import Spec
-from ..score.cost import CAPPED, Mode, Timing, floor_of, timings_of_all
-from ..score.key import Question
+from ..score.cost import CAPPED, Mode, RelativeCost, costs_by_variant, floor_of
+from ..score.key import BoardKey
 from ..score.quality import outcome_words
 from ..stats import format as wording
-from ..stats.intervals import Estimate, Noise
+from ..stats.intervals import Estimate, NoiseSource
 from ..stats.ranking import difference_is_proven, standings
 from ..stats.scoring import BATCHES, CAP, ratio
-from ..store.table import Frame
-from .board import Board, Column, Entry, Footnote, Row, in_order
+from ..store.table import ResultTable
+from .board import Board, Column, Footnote, Row, TableCell, in_order
 from .conditions import surroundings
 from .footnotes import PERCENT
 from .length_columns import ByLength, memory_ratios, work_columns, work_entries
@@ -27,7 +27,7 @@ MODES: Mapping[Mode, str] = {"step": "a training step", "forward": "a forward pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class LengthTable:
     """Questions that differ in length alone. `name`: task and preset without it; `machine`: where all were timed.
 
     `longest`: the question how long a sequence fits the memory, where it was asked of the same.
@@ -35,25 +35,25 @@ class Sweep:
 
     name: str
     machine: str
-    questions: Mapping[int, Question]
-    longest: Question | None = None
+    questions: Mapping[int, BoardKey]
+    longest: BoardKey | None = None
 
 
-def sweeps(frame: Frame, questions: list[Question], least: int = 2) -> list[Sweep]:
+def sweeps(table: ResultTable, questions: list[BoardKey], least: int = 2) -> list[LengthTable]:
     """The sweeps among `questions` that have at least that many lengths."""
-    found: dict[tuple[object, ...], dict[int, Question]] = {}
-    bounded: dict[tuple[object, ...], Question] = {}
-    for question in questions:
-        settings = [run.setting for run in question.runs(frame, "time") if run.setting.get("length")]
-        if question.machine and settings:
-            task, preset = _without_length(question.task), _without_length(question.preset)
-            family = (task, preset, question.fidelity, question.protocol, question.machine)
+    found: dict[tuple[object, ...], dict[int, BoardKey]] = {}
+    bounded: dict[tuple[object, ...], BoardKey] = {}
+    for board_key in questions:
+        settings = [run.setting for run in board_key.runs(table, "time") if run.setting.get("length")]
+        if board_key.machine and settings:
+            task, preset = _without_length(board_key.task), _without_length(board_key.preset)
+            family = (task, preset, board_key.fidelity, board_key.protocol, board_key.machine)
             if settings[-1].get("memory_bytes"):
-                bounded[family] = question
+                bounded[family] = board_key
             else:
-                found.setdefault(family, {})[int(settings[-1]["length"])] = question
+                found.setdefault(family, {})[int(settings[-1]["length"])] = board_key
     return [
-        Sweep(
+        LengthTable(
             name=f"{family[0]}, preset {family[1]}",
             machine=str(family[-1]),
             questions=dict(sorted(by_length.items())),
@@ -64,24 +64,24 @@ def sweeps(frame: Frame, questions: list[Question], least: int = 2) -> list[Swee
     ]
 
 
-def modes_of(frame: Frame, sweep: Sweep) -> list[Mode]:
+def modes_of(table: ResultTable, sweep: LengthTable) -> list[Mode]:
     """The modes that were timed at one length or more."""
     questions = sweep.questions.values()
     return [
         mode
         for mode in MODES
-        if any(t.cost is not None for question in questions for t in timings_of_all(frame, question, mode).values())
+        if any(t.cost is not None for board_key in questions for t in costs_by_variant(table, board_key, mode).values())
     ]
 
 
 def boards_over_lengths(
-    frame: Frame, questions: list[Question], mode: Mode | None = None, least: int = 2
+    table: ResultTable, questions: list[BoardKey], mode: Mode | None = None, least: int = 2
 ) -> list[Board]:
     """A board for every sweep among `questions`, in `mode`, or in each mode that it was timed in where that is None."""
     return [
-        board_for_lengths(frame, sweep, found)
-        for sweep in sweeps(frame, questions, least)
-        for found in modes_of(frame, sweep)
+        board_for_lengths(table, sweep, found)
+        for sweep in sweeps(table, questions, least)
+        for found in modes_of(table, sweep)
         if mode is None or found == mode
     ]
 
@@ -101,7 +101,7 @@ class Crossover:
 def crossover(costs: Mapping[int, Estimate | None], floor: float = 0.0) -> Crossover:
     """Where cost falls below the reference's for good; a failure (None) beats nothing.
 
-    >>> slower, faster = Estimate(0.5, (Noise(0.01),)), Estimate(-0.5, (Noise(0.01),))
+    >>> slower, faster = Estimate(0.5, (NoiseSource(0.01),)), Estimate(-0.5, (NoiseSource(0.01),))
     >>> crossover({256: slower, 512: faster, 1024: faster}).text
     'from 512 on (about 362)'
     """
@@ -126,12 +126,12 @@ def crossover(costs: Mapping[int, Estimate | None], floor: float = 0.0) -> Cross
     return Crossover(length=first, between=between, text=f"from {first:,} on{about}")
 
 
-def board_for_lengths(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Board:
+def board_for_lengths(table: ResultTable, sweep: LengthTable, mode: Mode = "step") -> Board:
     """Ranks by the geometric mean of the ratios over all lengths; a length that was not measured costs the rank.
 
     Raises SelectionError where the mode was not timed.
     """
-    timings = {length: timings_of_all(frame, question, mode) for length, question in sweep.questions.items()}
+    timings = {length: costs_by_variant(table, board_key, mode) for length, board_key in sweep.questions.items()}
     timings = {length: found for length, found in timings.items() if any(t.cost is not None for t in found.values())}
     if not timings:
         raise SelectionError(f"{sweep.name} was not timed in the mode {mode!r}")
@@ -151,7 +151,7 @@ def board_for_lengths(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Board:
             name=name,
             entries=(
                 *_entries(name, timings, not lacks[name], floor),
-                *_beside(frame, name, timings, sweep.longest),
+                *_beside(table, name, timings, sweep.longest),
             ),
             reason=lacks[name] or "nothing to be ranked against",
         )
@@ -165,7 +165,7 @@ def board_for_lengths(frame: Frame, sweep: Sweep, mode: Mode = "step") -> Board:
         columns=(*_columns(lengths, mode), *work_columns(lengths, sweep.longest)),
         ranked=in_order(order, rows),
         unranked=tuple(row for name, row in rows.items() if name not in {s.name for s in order}),
-        footnotes=(*_footnotes(sweep, timings, floor), *surroundings(frame, timings)),
+        footnotes=(*_footnotes(sweep, timings, floor), *surroundings(table, timings)),
     )
 
 
@@ -183,11 +183,11 @@ def _columns(lengths: list[int], mode: Mode) -> Iterator[Column]:
 def mean_of(estimates: list[Estimate]) -> Estimate:
     """The mean of independent estimates: of these tasks or lengths, not of others like them.
 
-    >>> mean_of([Estimate(1.0, (Noise(0.3, 4),)), Estimate(3.0, (Noise(0.4, 4),))])
-    Estimate(value=2.0, noise=(Noise(error=0.15, freedom=4), Noise(error=0.2, freedom=4)))
+    >>> mean_of([Estimate(1.0, (NoiseSource(0.3, 4),)), Estimate(3.0, (NoiseSource(0.4, 4),))])
+    Estimate(value=2.0, noise=(NoiseSource(error=0.15, freedom=4), NoiseSource(error=0.2, freedom=4)))
     """
     count = len(estimates)
-    noise = tuple(Noise(n.error / count, n.freedom) for e in estimates for n in e.noise)
+    noise = tuple(NoiseSource(n.error / count, n.freedom) for e in estimates for n in e.noise)
     return Estimate(math.fsum(e.value for e in estimates) / count, noise)
 
 
@@ -212,44 +212,44 @@ def _lack(name: str, timings: ByLength) -> str:
     return ""
 
 
-def _entries(name: str, timings: ByLength, able: bool, floor: float) -> tuple[Entry, ...]:
+def _entries(name: str, timings: ByLength, able: bool, floor: float) -> tuple[TableCell, ...]:
     found = {length: by_name[name] for length, by_name in timings.items() if name in by_name}
     entries = [_entry(found.get(length)) for length in timings]
     costs = {length: timing.cost for length, timing in found.items()}
     if len(timings) == 1:
         return tuple(entries)
     if name == REFERENCE:
-        return (*entries, Entry(text="reference", value=1.0), Entry())
-    mean = Entry()
+        return (*entries, TableCell(text="reference", value=1.0), TableCell())
+    mean = TableCell()
     if able:
         over_all = ratio(mean_of([timing.standing for timing in found.values() if timing.standing]))
-        mean = Entry(text=wording.speed(over_all), brief=wording.speed(wording.point(over_all.value)),
+        mean = TableCell(text=wording.speed(over_all), brief=wording.speed(wording.point(over_all.value)),
                      value=over_all.value, low=over_all.low, high=over_all.high)  # fmt: skip
     pays = crossover(costs, floor)
-    return (*entries, mean, Entry(text=pays.text, value=pays.length))
+    return (*entries, mean, TableCell(text=pays.text, value=pays.length))
 
 
-def _beside(frame: Frame, name: str, timings: ByLength, longest: Question | None) -> Iterator[Entry]:
-    pays = crossover(memory_ratios(frame, name, timings)).text if len(timings) > 1 else ""
-    yield from work_entries(frame, name, timings, pays, longest)
+def _beside(table: ResultTable, name: str, timings: ByLength, longest: BoardKey | None) -> Iterator[TableCell]:
+    pays = crossover(memory_ratios(table, name, timings)).text if len(timings) > 1 else ""
+    yield from work_entries(table, name, timings, pays, longest)
 
 
-def _entry(timing: Timing | None) -> Entry:
+def _entry(timing: RelativeCost | None) -> TableCell:
     if timing is None:
-        return Entry()
+        return TableCell()
     if timing.outcome != Outcome.OK or timing.cost is None:
         words = outcome_words(timing.outcome) if timing.outcome != Outcome.OK else "too few rounds"
-        return Entry(text=words, value=CAP if timing.outcome in CAPPED else None, note=timing.reason)
+        return TableCell(text=words, value=CAP if timing.outcome in CAPPED else None, note=timing.reason)
     if timing.variant == REFERENCE:
-        return Entry(text=wording.duration(timing.median), value=1.0)
+        return TableCell(text=wording.duration(timing.median), value=1.0)
     found = ratio(timing.cost)
     text = wording.speed(found)
-    return Entry(
+    return TableCell(
         text=text, brief=wording.speed(wording.point(found.value)), value=found.value, low=found.low, high=found.high
     )
 
 
-def _footnotes(sweep: Sweep, timings: ByLength, floor: float) -> tuple[Footnote, ...]:
+def _footnotes(sweep: LengthTable, timings: ByLength, floor: float) -> tuple[Footnote, ...]:
     rounds = sorted({len(t.seconds) for found in timings.values() for t in found.values() if t.seconds})
     span = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else "".join(map(str, rounds))
     found = [

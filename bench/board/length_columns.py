@@ -7,21 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..core.cell import REFERENCE
 from ..core.record import Outcome
-from ..score.cost import Timing
-from ..score.key import Question
+from ..score.cost import RelativeCost
+from ..score.key import BoardKey
 from ..stats import format as wording
 from ..stats.intervals import Estimate
 from ..stats.scaling import exponent, log_cost
-from ..store.table import Frame
-from .board import Column, Entry
+from ..store.table import ResultTable
+from .board import Column, TableCell
 
 TILE = 64
 FITTED = "exponent of length, fitted over the upper half of the lengths, of"
 
-ByLength = Mapping[int, Mapping[str, Timing]]
+ByLength = Mapping[int, Mapping[str, RelativeCost]]
 
 
-def work_columns(lengths: Sequence[int], longest: Question | None) -> Iterator[Column]:
+def work_columns(lengths: Sequence[int], longest: BoardKey | None) -> Iterator[Column]:
     """In the order of `work_entries`; growth only over two lengths or more."""
     grows = len(lengths) > 1
     if grows:
@@ -62,53 +62,55 @@ def work_columns(lengths: Sequence[int], longest: Question | None) -> Iterator[C
         )  # fmt: skip
 
 
-def work_entries(frame: Frame, name: str, timings: ByLength, pays: str, longest: Question | None) -> Iterator[Entry]:
+def work_entries(
+    table: ResultTable, name: str, timings: ByLength, pays: str, longest: BoardKey | None
+) -> Iterator[TableCell]:
     """`pays`: the memory crossover in words."""
     grows = len(timings) > 1
     mine = {length: found[name] for length, found in timings.items() if name in found}
     measured = {length: t for length, t in mine.items() if t.outcome == Outcome.OK and t.seconds}
     if grows:
         yield _slope(exponent({length: log_cost(t.seconds) for length, t in measured.items()}))
-    peaks = peaks_of(frame, name, timings)
-    theirs = peaks_of(frame, REFERENCE, timings)
+    peaks = peaks_of(table, name, timings)
+    theirs = peaks_of(table, REFERENCE, timings)
     shared = [length for length in peaks if length in theirs]
     if shared:
         times = peaks[shared[-1]] / theirs[shared[-1]]
-        yield Entry(text="reference" if name == REFERENCE else wording.memory(times), value=times)
+        yield TableCell(text="reference" if name == REFERENCE else wording.memory(times), value=times)
     else:
-        yield Entry()
+        yield TableCell()
     if grows:
         yield _slope(exponent({length: Estimate(math.log(peak)) for length, peak in peaks.items()}))
-        yield Entry(text="" if name == REFERENCE else pays)
+        yield TableCell(text="" if name == REFERENCE else pays)
     row = measured[max(measured)].row if measured else None
-    zeros = None if row is None else frame.number("sparsity", row)
-    yield Entry() if zeros is None else Entry(text=wording.percent(1 - zeros.value), value=1 - zeros.value)
-    empty = None if row is None else frame.number("block_sparsity", row, block=TILE)
-    yield Entry() if empty is None else Entry(text=wording.percent(empty.value), value=empty.value)
-    yield _dividend(frame, measured)
-    share = None if row is None else frame.number("peak_share", row)
-    flops = None if row is None else frame.number("flops", row)
+    zeros = None if row is None else table.number("sparsity", row)
+    yield TableCell() if zeros is None else TableCell(text=wording.percent(1 - zeros.value), value=1 - zeros.value)
+    empty = None if row is None else table.number("block_sparsity", row, block=TILE)
+    yield TableCell() if empty is None else TableCell(text=wording.percent(empty.value), value=empty.value)
+    yield _dividend(table, measured)
+    share = None if row is None else table.number("peak_share", row)
+    flops = None if row is None else table.number("flops", row)
     # a kernel hides its products: what it declares is the most that it may have done
     most = "≤ " if flops is not None and flops.where.get("how") == "declared" else ""
-    yield Entry() if share is None else Entry(text=most + wording.percent(share.value), value=share.value)
+    yield TableCell() if share is None else TableCell(text=most + wording.percent(share.value), value=share.value)
     if longest is not None:
-        yield _longest(frame, name, longest)
+        yield _longest(table, name, longest)
 
 
-def peaks_of(frame: Frame, name: str, timings: ByLength) -> dict[int, float]:
+def peaks_of(table: ResultTable, name: str, timings: ByLength) -> dict[int, float]:
     """Peak bytes by length, where they were measured."""
     found = {}
     for length, by_name in timings.items():
         timing = by_name.get(name)
-        peak = frame.number("peak_bytes", timing.row) if timing and timing.outcome == Outcome.OK else None
+        peak = table.number("peak_bytes", timing.row) if timing and timing.outcome == Outcome.OK else None
         if peak is not None and peak.value > 0:
             found[length] = peak.value
     return found
 
 
-def memory_ratios(frame: Frame, name: str, timings: ByLength) -> dict[int, Estimate | None]:
+def memory_ratios(table: ResultTable, name: str, timings: ByLength) -> dict[int, Estimate | None]:
     """Log-ratio of peak memory to the reference by length, exact; None where the variant failed."""
-    own, theirs = peaks_of(frame, name, timings), peaks_of(frame, REFERENCE, timings)
+    own, theirs = peaks_of(table, name, timings), peaks_of(table, REFERENCE, timings)
     return {
         length: Estimate(math.log(own[length] / theirs[length])) if length in own and length in theirs else None
         for length in timings
@@ -116,38 +118,38 @@ def memory_ratios(frame: Frame, name: str, timings: ByLength) -> dict[int, Estim
     }
 
 
-def _dividend(frame: Frame, measured: Mapping[int, Timing]) -> Entry:
+def _dividend(table: ResultTable, measured: Mapping[int, RelativeCost]) -> TableCell:
     """Speed-up × density at the longest length; for a map that makes its own zeros, density by blocks."""
     if not measured:
-        return Entry()
+        return TableCell()
     timing = measured[max(measured)]
-    declared = frame.number("declared_density", timing.row)
-    empty = frame.number("block_sparsity", timing.row, block=TILE)
+    declared = table.number("declared_density", timing.row)
+    empty = table.number("block_sparsity", timing.row, block=TILE)
     if timing.cost is None or declared is None or timing.variant == REFERENCE:
-        return Entry()
+        return TableCell()
     density = declared.value if declared.value < 1 or empty is None else 1 - empty.value
     dividend = math.exp(-timing.cost.value) * density
-    return Entry(text=f"{dividend:.2g}", value=dividend, note=f"density {density:.3g}")
+    return TableCell(text=f"{dividend:.2g}", value=dividend, note=f"density {density:.3g}")
 
 
-def _slope(found: Estimate | None) -> Entry:
+def _slope(found: Estimate | None) -> TableCell:
     if found is None:
-        return Entry()
+        return TableCell()
     ends = found.interval()
     if not found.noise:
-        return Entry(text=f"{ends.value:.2f}", value=ends.value)
-    return Entry(text=f"{ends.value:.2f} ({ends.low:.2f} to {ends.high:.2f})", brief=f"{ends.value:.2f}",
+        return TableCell(text=f"{ends.value:.2f}", value=ends.value)
+    return TableCell(text=f"{ends.value:.2f} ({ends.low:.2f} to {ends.high:.2f})", brief=f"{ends.value:.2f}",
                  value=ends.value, low=ends.low, high=ends.high)  # fmt: skip
 
 
-def _longest(frame: Frame, name: str, question: Question) -> Entry:
-    cells = question.cells(frame, "time")
+def _longest(table: ResultTable, name: str, board_key: BoardKey) -> TableCell:
+    cells = board_key.cells(table, "time")
     rows: Sequence[int] = cells[cells["variant"] == name].index.tolist()
     for row in reversed(rows):
-        found = frame.number("longest_length", row)
+        found = table.number("longest_length", row)
         if found is not None:
             stopped = str(found.where.get("stopped", ""))
             more = {"time": "+ (time)", "last": "+"}.get(stopped, "")
-            return Entry(text=f"{found.value:,.0f}{more}", value=found.value, note=f"stopped by {stopped}")
-        return Entry(text=str(cells.loc[row, "outcome"]).replace("_", " "), note=str(cells.loc[row, "reason"]))
-    return Entry()
+            return TableCell(text=f"{found.value:,.0f}{more}", value=found.value, note=f"stopped by {stopped}")
+        return TableCell(text=str(cells.loc[row, "outcome"]).replace("_", " "), note=str(cells.loc[row, "reason"]))
+    return TableCell()

@@ -12,8 +12,8 @@ from ..core.errors import StoreError
 from ..core.metrics import QUANTITIES
 from ..core.paths import PACKAGE
 from ..stats.metric import Yardstick
-from .board import Board, Column, Entry, Footnote, Row
-from .report import Exhibit
+from .board import Board, Column, Footnote, Row, TableCell
+from .report import Report
 
 FOLDER = PACKAGE / "tasks" / "published"
 FAILED = "FAIL"
@@ -105,11 +105,11 @@ def beside(boards: Sequence[Board], suite: str | None) -> list[Board]:
     return [*shown, *boards_for_tasks([_task(board) for board in boards])]
 
 
-def exhibits_beside(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
+def exhibits_beside(exhibits: Sequence[Report]) -> list[Report]:
     """Our exhibits, each with what papers report on its task after it, as `beside`."""
-    of = {id(exhibit.board): exhibit for exhibit in exhibits}
-    boards = beside([exhibit.board for exhibit in exhibits], None)
-    return [of.get(id(board)) or Exhibit(name=board.name, board=board, commands={}, machines={}) for board in boards]
+    of = {id(report.board): report for report in exhibits}
+    boards = beside([report.board for report in exhibits], None)
+    return [of.get(id(board)) or Report(name=board.name, board=board, commands={}, machines={}) for board in boards]
 
 
 def boards_for_suite(suite: str) -> list[Board]:
@@ -144,7 +144,7 @@ def board_beside(board: Board, task: str) -> Board | None:
     for known in mentioned:
         same = [variant for variant in ours if variant.partition("[")[0] == known] or [known]
         theirs = tuple(_cell_of(table, known, name) for table in tables)
-        rows += [Row(name=each, entries=(ours.get(each, Entry()), *theirs)) for each in same]
+        rows += [Row(name=each, entries=(ours.get(each, TableCell()), *theirs)) for each in same]
     own = replace(column, name="ours", title="ours", importance=0, description=board.title)
     columns = [
         replace(column, name=_slug(table), title=table.short, unit=table.unit, importance=1, description=table.source)
@@ -258,15 +258,15 @@ def _board(table: Table) -> Board:
     )
 
 
-def _cell_of(table: Table, known: str, task: str) -> Entry:
+def _cell_of(table: Table, known: str, task: str) -> TableCell:
     """The cell of the model that goes by `known` here."""
     at = table.columns.index(task)
     models = [model for model in table.rows if table.ours.get(model, model) == known]
-    return _entry(table.rows[models[0]][at], _places(table, at)) if models else Entry()
+    return _entry(table.rows[models[0]][at], _places(table, at)) if models else TableCell()
 
 
-def _entry(cell: float | str, places: int) -> Entry:
-    return Entry(text=cell) if isinstance(cell, str) else Entry(text=f"{cell:.{places}f}", value=cell)
+def _entry(cell: float | str, places: int) -> TableCell:
+    return TableCell(text=cell) if isinstance(cell, str) else TableCell(text=f"{cell:.{places}f}", value=cell)
 
 
 def _places(table: Table, at: int) -> int:

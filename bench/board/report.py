@@ -10,7 +10,7 @@ from .board import Board
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class ParetoPoint:
     """A variant between quality (in points, with its interval) and cost (× reference with its interval)."""
 
     variant: str
@@ -97,7 +97,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class RecordSummary:
     """One Record as a reader checks it. `numbers`: the values over the whole model, with their units."""
 
     key: str
@@ -115,7 +115,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exhibit:
+class Report:
     """`commands`: how to make each row. `machines`: in words, by id. `panels_left_out`: for want of room.
 
     `quality`: what spots and curves are judged by, with its unit; `better`: which way that is good.
@@ -125,7 +125,7 @@ class Exhibit:
     board: Board
     quality: str = "accuracy, %"
     better: Literal["higher", "lower"] = "higher"
-    spots: tuple[Spot, ...] = ()
+    spots: tuple[ParetoPoint, ...] = ()
     heads: tuple[HeadValue, ...] = ()
     alphas: tuple[Alpha, ...] = ()
     curves: tuple[CurveSpot, ...] = ()
@@ -133,6 +133,6 @@ class Exhibit:
     lengths: tuple[LengthSpot, ...] = ()
     panels: tuple[Panel, ...] = ()
     panels_left_out: int = 0
-    sources: tuple[Source, ...] = ()
+    sources: tuple[RecordSummary, ...] = ()
     commands: Mapping[str, str]
     machines: Mapping[str, str]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..store.rows import Run
+from ..store.rows import ResultRow
 from .report import Panel
 
 Maps = Callable[[str], npt.NDArray[Any] | None]
@@ -25,7 +25,7 @@ def sound(maps: npt.NDArray[Any]) -> bool:
     return bool(np.isfinite(maps).all() and (maps >= 0).all())
 
 
-def panels_of(runs: Iterable[Run], read: Maps, room: int) -> tuple[tuple[Panel, ...], int]:
+def panels_of(runs: Iterable[ResultRow], read: Maps, room: int) -> tuple[tuple[Panel, ...], int]:
     """One panel a variant, of its lowest seed and first example; and how many found no place in `room` characters."""
     found: list[Panel] = []
     left_out = 0

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..score.cost import Mode
-    from ..score.key import Question
+    from ..score.key import BoardKey
     from ..score.quality import Predictions
     from ..store.store import Store
-    from ..store.table import Frame
+    from ..store.table import ResultTable
     from .board import Board
 
 
@@ -26,7 +26,7 @@ def scored(
     suite: tuple[str, tuple[str, ...]] | None = None,
     lengths: bool = False,
     mode: Mode | None = None,
-    reader: Callable[[Store], tuple[Frame, StoredPredictions]] | None = None,
+    reader: Callable[[Store], tuple[ResultTable, StoredPredictions]] | None = None,
 ) -> list[Board]:
     """The boards that are asked for, scored before or now.
 
@@ -41,7 +41,7 @@ def scored(
 
 
 def _boards(
-    frame: Frame,
+    table: ResultTable,
     predictions: StoredPredictions,
     filters: dict[str, str | None],
     suite: tuple[str, tuple[str, ...]] | None,
@@ -49,59 +49,61 @@ def _boards(
     mode: Mode | None,
     margin: float | None,
 ) -> list[Board]:
-    from ..score.key import Filter, questions
+    from ..score.key import BoardFilter, board_keys
     from .task_board import board_for_task
 
-    found = questions(frame, Filter(**filters))
+    found = board_keys(table, BoardFilter(**filters))
     if suite is not None:
-        return [_board_for_suite(frame, *suite, found, predictions)]
+        return [_board_for_suite(table, *suite, found, predictions)]
     if lengths:
-        return _boards_for_lengths(frame, found, mode, 2)
-    trained = [question for question in found if question.runs(frame, "train", "baseline")]
+        return _boards_for_lengths(table, found, mode, 2)
+    trained = [board_key for board_key in found if board_key.runs(table, "train", "baseline")]
     curves, sets = StoredCurves(predictions.store), StoredSets(predictions.store)
     boards = [
-        board_for_task(frame, question, predictions=predictions, curves=curves, sets=sets, margin=margin)
-        for question in trained
+        board_for_task(table, board_key, predictions=predictions, curves=curves, sets=sets, margin=margin)
+        for board_key in trained
     ]
     untrained = sorted(set(found) - set(trained))
-    return boards + _boards_for_lengths(frame, untrained, mode, 1)
+    return boards + _boards_for_lengths(table, untrained, mode, 1)
 
 
 def _board_for_suite(
-    frame: Frame, name: str, tasks: tuple[str, ...], found: list[Question], predictions: Predictions
+    table: ResultTable, name: str, tasks: tuple[str, ...], found: list[BoardKey], predictions: Predictions
 ) -> Board:
     from dataclasses import replace
 
     from .suite_board import board_for_suite
 
-    judged = [question for question in found if question.task in tasks and question.runs(frame, "train", "baseline")]
+    judged = [
+        board_key for board_key in found if board_key.task in tasks and board_key.runs(table, "train", "baseline")
+    ]
     # accuracy may come from any machine
-    of_suite = {replace(question, machine="") for question in judged}
-    return board_for_suite(frame, name, sorted(of_suite), predictions=predictions, wanted=tasks)
+    of_suite = {replace(board_key, machine="") for board_key in judged}
+    return board_for_suite(table, name, sorted(of_suite), predictions=predictions, wanted=tasks)
 
 
-def _boards_for_lengths(frame: Frame, found: list[Question], mode: Mode | None, least: int) -> list[Board]:
+def _boards_for_lengths(table: ResultTable, found: list[BoardKey], mode: Mode | None, least: int) -> list[Board]:
     from ..core.errors import SelectionError
     from .length_board import boards_over_lengths
 
-    boards = boards_over_lengths(frame, found, mode, least)
+    boards = boards_over_lengths(table, found, mode, least)
     if not boards and least > 1:
         raise SelectionError("no task was timed at two lengths or more; run one with a range such as [length=256..4k]")
     return boards
 
 
-def read_store(store: Store) -> tuple[Frame, StoredPredictions]:
+def read_store(store: Store) -> tuple[ResultTable, StoredPredictions]:
     """The Records of a results folder; raises StoreError, saying what to run, where there are none."""
     from ..core.errors import StoreError
-    from ..store.cache import frame_of_store
+    from ..store.cache import table_of_store
 
-    frame = frame_of_store(store)
-    if frame.cells.empty:
+    table = table_of_store(store)
+    if table.cells.empty:
         raise StoreError(
             f"no Records in {store.root}{_elsewhere()}; make some with "
             "`attnbench run --variants rela,entmax15 --task lra-text`, or name a folder that has some with --results"
         )
-    return frame, StoredPredictions(store)
+    return table, StoredPredictions(store)
 
 
 def _elsewhere() -> str:

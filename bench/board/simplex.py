@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .triangle import Choice, Dot, Segment, Thread, Triangle
+from .triangle import Choice, Segment, Thread, Triangle, TrianglePoint
 
 Floats = npt.NDArray[np.float64]
 Map = Callable[[Floats], Floats]
@@ -119,12 +119,14 @@ def _grid() -> tuple[Floats, list[tuple[int, int, int]]]:
     return np.array(weights), cells
 
 
-def _dots(variant: str, scores: Floats, temperatures: Sequence[float], map: Map, start: int | None = None) -> list[Dot]:
+def _dots(
+    variant: str, scores: Floats, temperatures: Sequence[float], map: Map, start: int | None = None
+) -> list[TrianglePoint]:
     weights = map(scores)
     totals = weights.sum(-1)
     x, y = place(weights / np.where(totals > 0, totals, 1.0)[:, None])
     return [
-        Dot(
+        TrianglePoint(
             variant=variant, start=at if start is None else start, temperature=temperatures[at], x=float(x[at]),
             y=float(y[at]), first=float(weights[at, 0]), second=float(weights[at, 1]), third=float(weights[at, 2]),
             total=float(totals[at]),

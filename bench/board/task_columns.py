@@ -10,12 +10,12 @@ from .board import Column
 
 
 @lru_cache
-def columns(yardstick: Yardstick) -> tuple[Column, ...]:
+def columns(metric: Yardstick) -> tuple[Column, ...]:
     """The columns of a board whose task is judged so."""
-    title, unit, better = yardstick.title, yardstick.unit, yardstick.better
-    of_difference = yardstick.of_difference
+    title, unit, better = metric.title, metric.unit, metric.better
+    of_difference = metric.of_difference
     return (
-        Column(name=yardstick.name, title=title, unit=unit, better=better, importance=0,
+        Column(name=metric.name, title=title, unit=unit, better=better, importance=0,
                description=f"mean test {title} over seeds, with its 95 % interval"),
         Column(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better, importance=1,
                description="mean difference to the reference on the same seeds, with its 95 % interval"),

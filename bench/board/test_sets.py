@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from ..core.cell import REFERENCE
 from ..core.record import Outcome
-from ..score.key import Question
-from ..score.quality import Trials
+from ..score.key import BoardKey
+from ..score.quality import SeedScores
 from ..stats import format as wording
 from ..stats.bootstrap import DRAWS, Statistics, corpus_score, resampled_scores, sound_statistics
 from ..stats.intervals import LEVEL, Estimate, Interval
 from ..stats.metric import Yardstick
-from ..store.rows import Run, newest
-from ..store.table import Frame
-from .board import Board, Column, Entry, Footnote, Row
+from ..store.rows import ResultRow, newest
+from ..store.table import ResultTable
+from .board import Board, Column, Footnote, Row, TableCell
 
 SetStatistics = Callable[[str], Mapping[str, Statistics]]
 """Reads an artifact of predictions: the statistics of each sentence, by test set; empty where they are not at hand."""
@@ -33,75 +33,79 @@ PERCENT = f"{LEVEL:.0%}".replace("%", " %")
 class OnSet:
     """What is known of one variant or baseline on one test set. `lengths`: words of each reference, by sentence."""
 
-    trials: Trials
+    trials: SeedScores
     chrf: tuple[float, ...]
     lengths: npt.NDArray[np.float64] | None = field(default=None, repr=False)
     is_baseline: bool = False
 
 
-def boards_of_sets(question: Question, yardstick: Yardstick, by_set: Mapping[str, Mapping[str, OnSet]]) -> list[Board]:
+def boards_of_sets(board_key: BoardKey, metric: Yardstick, by_set: Mapping[str, Mapping[str, OnSet]]) -> list[Board]:
     """One small board for each set, the ranked one first."""
-    return [_board(question, name, rows, yardstick) for name, rows in by_set.items()]
+    return [_board(board_key, name, rows, metric) for name, rows in by_set.items()]
 
 
 def judged_by_set(
-    frame: Frame, question: Question, yardstick: Yardstick, read: SetStatistics
+    table: ResultTable, board_key: BoardKey, metric: Yardstick, read: SetStatistics
 ) -> dict[str, dict[str, OnSet]]:
     """By set, the ranked one first, and by name, variants before baselines; empty where Records name no sets."""
-    if yardstick.is_share:
+    if metric.is_share:
         return {}
-    runs = [run for run in newest(question.runs(frame, "train"), "key") if run.outcome == Outcome.OK]
-    fixed = [run for run in newest(question.runs(frame, "baseline"), "variant") if run.outcome == Outcome.OK]
-    grouped: dict[str, list[Run]] = {}
+    runs = [run for run in newest(board_key.runs(table, "train"), "key") if run.outcome == Outcome.OK]
+    fixed = [run for run in newest(board_key.runs(table, "baseline"), "variant") if run.outcome == Outcome.OK]
+    grouped: dict[str, list[ResultRow]] = {}
     for run in [*sorted(runs, key=_by_name), *sorted(fixed, key=_by_name)]:
         grouped.setdefault(run.variant, []).append(run)
-    names = dict.fromkeys(name for own in grouped.values() for run in own for name in _sets(frame, run, yardstick))
+    names = dict.fromkeys(name for own in grouped.values() for run in own for name in _sets(table, run, metric))
     found: dict[str, dict[str, OnSet]] = {name: {} for name in names}
     for variant, own in grouped.items():
         kept = {run.at: read(run.artifacts["predictions"]) for run in own if "predictions" in run.artifacts}
         for name, place in found.items():
-            on_set = [run for run in own if name in _sets(frame, run, yardstick)]
+            on_set = [run for run in own if name in _sets(table, run, metric)]
             if on_set:
-                place[variant] = _on_set(frame, name, on_set, yardstick, kept)
+                place[variant] = _on_set(table, name, on_set, metric, kept)
     return found
 
 
-def _by_name(run: Run) -> tuple[str, int]:
+def _by_name(run: ResultRow) -> tuple[str, int]:
     return run.variant, run.seed
 
 
-def _sets(frame: Frame, run: Run, yardstick: Yardstick) -> list[str]:
-    measured = frame.numbers.of(run.at).get(yardstick.name, ())
+def _sets(table: ResultTable, run: ResultRow, metric: Yardstick) -> list[str]:
+    measured = table.numbers.of(run.at).get(metric.name, ())
     tested = [m for m in measured if m.where.get("split") == "test" and math.isfinite(m.value)]
     return [str(m.where["set"]) for m in tested if "set" in m.where]
 
 
 def _on_set(
-    frame: Frame, name: str, runs: list[Run], yardstick: Yardstick, kept: Mapping[int, Mapping[str, Statistics]]
+    table: ResultTable,
+    name: str,
+    runs: list[ResultRow],
+    metric: Yardstick,
+    kept: Mapping[int, Mapping[str, Statistics]],
 ) -> OnSet:
     places = [run.at for run in runs]
-    scores = frame.values(yardstick.name, places, split="test", set=name)
+    scores = table.values(metric.name, places, split="test", set=name)
     statistics = [kept.get(at, {}).get(name) for at in places]
     sound = [
         each
         for each, score in zip(statistics, scores, strict=True)
         # what does not bear out its Record's score is not its own
         if each is not None
-        and sound_statistics(yardstick.name, each)
-        and abs(corpus_score(yardstick.name, each) - score) <= 1e-6 * max(1.0, score)
+        and sound_statistics(metric.name, each)
+        and abs(corpus_score(metric.name, each) - score) <= 1e-6 * max(1.0, score)
     ]
     whole = len(sound) == len(runs) and all(np.array_equal(each[:, 1], sound[0][:, 1]) for each in sound)
-    trials = Trials(
+    trials = SeedScores(
         variant=runs[0].variant,
-        yardstick=yardstick,
+        metric=metric,
         seeds=tuple(run.seed for run in runs),
         scores=tuple(scores),
         examples=len(sound[0]) if whole else 0,
-        draws=np.stack([resampled_scores(yardstick.name, each) for each in sound], axis=1) if whole else None,
+        draws=np.stack([resampled_scores(metric.name, each) for each in sound], axis=1) if whole else None,
     )
     return OnSet(
         trials=trials,
-        chrf=tuple(frame.values("chrf", places, split="test", set=name)),
+        chrf=tuple(table.values("chrf", places, split="test", set=name)),
         lengths=sound[0][:, 1] if whole else None,
         is_baseline=runs[0].lane == "baseline",
     )
@@ -137,17 +141,17 @@ def in_words(gaps: Mapping[str, Interval]) -> str:
     return "; ".join(f"{how} {wording.listed(names)}" for how, names in said.items() if names)
 
 
-def _board(question: Question, name: str, rows: Mapping[str, OnSet], yardstick: Yardstick) -> Board:
+def _board(board_key: BoardKey, name: str, rows: Mapping[str, OnSet], metric: Yardstick) -> Board:
     against = [each for each in rows if rows[each].is_baseline]
     if REFERENCE in rows:
         against.append(REFERENCE)
     columns = (
-        Column(name=yardstick.name, title=yardstick.title, unit=yardstick.unit, better=yardstick.better, importance=0,
-               description=f"{yardstick.title} on this set alone, with its {PERCENT} interval"),
+        Column(name=metric.name, title=metric.title, unit=metric.unit, better=metric.better, importance=0,
+               description=f"{metric.title} on this set alone, with its {PERCENT} interval"),
         Column(name="chrf", title="chrF", unit="chrF", better="higher", importance=3, description="chrF on this set"),
         *(
             Column(name=f"vs_{other}", title=f"vs {'copying' if other == 'copy' else other}", importance=1,
-                   unit=yardstick.of_difference, better=yardstick.better,
+                   unit=metric.of_difference, better=metric.better,
                    description=f"difference on the same sentences, with the {PERCENT} interval of a paired bootstrap")
             for other in against
         ),
@@ -155,7 +159,7 @@ def _board(question: Question, name: str, rows: Mapping[str, OnSet], yardstick: 
     )  # fmt: skip
     count = max((each.trials.examples for each in rows.values()), default=0)
     return Board(
-        name=f"{question.name}/{name}",
+        name=f"{board_key.name}/{name}",
         title=f"{name}{f', {count:,} sentences' if count else ''}",
         question="",
         columns=columns,
@@ -167,23 +171,23 @@ def _board(question: Question, name: str, rows: Mapping[str, OnSet], yardstick: 
 
 def _row(name: str, rows: Mapping[str, OnSet], against: list[str]) -> Row:
     own = rows[name]
-    level, yardstick = own.trials.level(), own.trials.yardstick
-    entries = [Entry(text=yardstick.level(level), value=level.value, low=level.low, high=level.high)]
+    level, metric = own.trials.level(), own.trials.metric
+    entries = [TableCell(text=metric.level(level), value=level.value, low=level.low, high=level.high)]
     mean = sum(own.chrf) / len(own.chrf) if own.chrf else None
-    entries.append(Entry() if mean is None else Entry(text=f"{mean:.2f}", value=mean))
+    entries.append(TableCell() if mean is None else TableCell(text=f"{mean:.2f}", value=mean))
     found: dict[str, Interval] = {}
     for other in against:
         gap = None if other == name or own.is_baseline else advantage(own, rows[other])
         if gap is None:
-            entries.append(Entry(text="reference", value=0.0) if other == name == REFERENCE else Entry())
+            entries.append(TableCell(text="reference", value=0.0) if other == name == REFERENCE else TableCell())
             continue
         ends = found[other] = gap.interval()
-        shown = yardstick.difference(ends)
+        shown = metric.difference(ends)
         entries.append(
-            Entry(text=yardstick.gap(ends), brief=yardstick.gap_in_brief(ends), value=shown.value, low=shown.low,
+            TableCell(text=metric.gap(ends), brief=metric.gap_in_brief(ends), value=shown.value, low=shown.low,
                   high=shown.high)
         )  # fmt: skip
-    entries.append(Entry(text=in_words(found)))
+    entries.append(TableCell(text=in_words(found)))
     return Row(name=name, entries=tuple(entries))
 
 

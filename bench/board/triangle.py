@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dot:
+class TrianglePoint:
     """Weights of three choices in the triangle: choice 1 is the left corner, 2 the right, 3 the top.
 
     `total`: what the weights sum to; where it is not one they are drawn as shares of it. `start`: number of the scores.
@@ -59,8 +59,8 @@ class Thread:
 class Triangle:
     """All that is drawn. `null_rows`: by variant, how many of the random scores got no weight at all."""
 
-    trajectories: tuple[Dot, ...]
-    random: tuple[Dot, ...]
+    trajectories: tuple[TrianglePoint, ...]
+    random: tuple[TrianglePoint, ...]
     choices: tuple[Choice, ...]
     contours: tuple[Segment, ...]
     surface: tuple[Thread, ...]

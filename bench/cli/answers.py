@@ -31,14 +31,14 @@ def compare(
     from ...dashboards.escape import visible
     from ..board.compare import compare as compare_on
     from ..core.errors import SelectionError
-    from ..score.key import Filter, questions
+    from ..score.key import BoardFilter, board_keys
 
-    frame, predictions = read_store(store_of(results))
-    wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
+    table, predictions = read_store(store_of(results))
+    wanted = BoardFilter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
     found, problems = [], []
-    for question in questions(frame, wanted):
+    for board_key in board_keys(table, wanted):
         try:
-            found.append(compare_on(frame, question, one, other, predictions, margin))
+            found.append(compare_on(table, board_key, one, other, predictions, margin))
         except SelectionError as error:
             problems.append(error)
     if not found:
@@ -47,9 +47,9 @@ def compare(
         typer.echo(writer.dumps([asdict(c) for c in found], indent=1))
         return
     for at, comparison in enumerate(found):
-        question = comparison.question
+        board_key = comparison.board_key
         where = ", ".join(
-            filter(None, [question.task, question.preset, question.fidelity, question.selection, question.machine])
+            filter(None, [board_key.task, board_key.preset, board_key.fidelity, board_key.selection, board_key.machine])
         )
         typer.echo(("\n" if at else "") + visible(f"{comparison.one} against {comparison.other} on {where}"))
         for sentence in comparison.sentences:
@@ -72,17 +72,17 @@ def choose(
     format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
 ) -> None:
     """List the variants that fit a length, a memory and a loss of quality, by cost; and why the others do not."""
-    from ..board.choose_board import Wish, board_for_choice
+    from ..board.choose_board import Requirements, board_for_choice
     from ..core.errors import SelectionError
     from ..core.spec import bytes_of, parse_value
-    from ..score.key import Filter, questions
+    from ..score.key import BoardFilter, board_keys
 
     tokens = parse_value(length)
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
     limit = bytes_of(memory) if memory is not None else None
-    wish = Wish(length=tokens, mode=mode.value, memory_bytes=limit, margin=margin)
-    frame, predictions = read_store(store_of(results))
-    wanted = Filter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
-    others = questions(frame, Filter(fidelity=fidelity, machine=machine))
-    show([board_for_choice(frame, questions(frame, wanted), wish, predictions, others)], format, None)
+    requirements = Requirements(length=tokens, mode=mode.value, memory_bytes=limit, margin=margin)
+    table, predictions = read_store(store_of(results))
+    wanted = BoardFilter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
+    others = board_keys(table, BoardFilter(fidelity=fidelity, machine=machine))
+    show([board_for_choice(table, board_keys(table, wanted), requirements, predictions, others)], format, None)

@@ -85,11 +85,11 @@ def show(
 ) -> None:
     """All that a variant, task or preset says of itself: parameters, equation, paper, support, cost, data."""
     spec = Spec.parse(name)
-    facts = list(_facts(spec, data_dir))
+    context = list(_facts(spec, data_dir))
     if json:
-        _print_json({"name": str(spec)} | {fact.label: fact.value for fact in facts})
+        _print_json({"name": str(spec)} | {fact.label: fact.value for fact in context})
         return
-    _print_rows([(fact.label, fact.value) for fact in facts])
+    _print_rows([(fact.label, fact.value) for fact in context])
 
 
 def _items(what: What, load: bool) -> Iterator[Item]:

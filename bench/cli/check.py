@@ -17,7 +17,7 @@ from ..core.spec import Spec, parse_selection
 
 if TYPE_CHECKING:
     from ...variants.contract import AttentionShape
-    from ..gate import Finding, Path
+    from ..gate import GateResult, Path
 
 HEADS, LENGTH = 2, 384
 STYLES = {"holds": "green", "fails": "bold red", "n.a.": "dim"}
@@ -56,7 +56,7 @@ class Examined:
     """One variant: its findings by setting and its paths, or why it could not be examined at all."""
 
     name: str
-    findings: tuple[tuple[Setting, Finding], ...]
+    findings: tuple[tuple[Setting, GateResult], ...]
     seconds: float
     problem: str = ""
     paths: tuple[Path, ...] = ()
@@ -72,9 +72,9 @@ class Examined:
     def red(self) -> bool:
         return bool(self.problem) or any(finding.held is False for _, finding in self.findings)
 
-    def rows(self) -> list[tuple[Setting, Finding]]:
+    def rows(self) -> list[tuple[Setting, GateResult]]:
         """One for each property: its worst setting, in the order of the gate."""
-        worst: dict[str, tuple[Setting, Finding]] = {}
+        worst: dict[str, tuple[Setting, GateResult]] = {}
         for setting, finding in self.findings:
             known = worst.get(finding.property)
             if known is None or _severity(finding) > _severity(known[1]):
@@ -168,7 +168,7 @@ def _examine(spec: Spec, device: str, dtype: str) -> Examined:
     from ..gate import examine
 
     start = perf_counter()
-    findings: list[tuple[Setting, Finding]] = []
+    findings: list[tuple[Setting, GateResult]] = []
     found: list[Path] = []
     problem = ""
     try:
@@ -257,7 +257,7 @@ def _objects(examined: Examined) -> Iterator[dict[str, Any]]:
         yield {"variant": examined.name, "path": path.name, "checked": not path.refusal, "reason": path.refusal}
 
 
-def _severity(finding: Finding) -> tuple[int, float]:
+def _severity(finding: GateResult) -> tuple[int, float]:
     """Red before green before not applicable; then by how much of the allowance is used."""
     if finding.held is None:
         return (0, 0.0)

@@ -15,7 +15,7 @@ import typer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DoctorCheck:
     """One line of the report; `remedy` is empty where all is well."""
 
     subject: str
@@ -51,7 +51,7 @@ def doctor(
     Console().print(table)
 
 
-def _noise(device: str | None, seconds: float) -> list[Finding]:
+def _noise(device: str | None, seconds: float) -> list[DoctorCheck]:
     import torch
 
     from ..measure.machine import choose_device
@@ -64,27 +64,27 @@ def _noise(device: str | None, seconds: float) -> list[Finding]:
     null, windows = found.null, len(found.windows)
     quiet = "close other work and measure again"
     return [
-        Finding(
+        DoctorCheck(
             subject="null control",
             state=f"softmax against itself: {null.value:.3f}× ({null.low:.3f} to {null.high:.3f}), "
             f"{found.rounds} rounds of {TASK}; {found.separated} of {windows} windows of "
             f"{seconds / windows:.0f} s leave 1 out",
             remedy=quiet if found.separated > 1 else "",
         ),
-        Finding(
+        DoctorCheck(
             subject="what can be seen",
             state=f"differences of {100 * found.visible:.1f} % or more, in {seconds / windows:.0f} s of rounds",
             remedy="measure longer for less: quick[timing_seconds=60]" if found.visible > 0.03 else "",
         ),
-        Finding(
+        DoctorCheck(
             subject="single samples",
             state=f"spread by {100 * found.spread:.0f} % (quartiles); fixed work drifted by {100 * found.drift:+.0f} %",
         ),
-        Finding(subject="other work", state=found.note or "none noticed", remedy=quiet if found.note else ""),
+        DoctorCheck(subject="other work", state=found.note or "none noticed", remedy=quiet if found.note else ""),
     ]
 
 
-def _device() -> list[Finding]:
+def _device() -> list[DoctorCheck]:
     import torch
 
     from ..measure.machine import available_bytes, describe
@@ -93,12 +93,12 @@ def _device() -> list[Finding]:
     machine = describe(torch.device("cuda" if cuda else "cpu"))
     free = available_bytes()
     found = [
-        Finding(subject="machine", state=f"{machine.id}: {machine.processor}, {machine.cores} cores"),
-        Finding(
+        DoctorCheck(subject="machine", state=f"{machine.id}: {machine.processor}, {machine.cores} cores"),
+        DoctorCheck(
             subject="memory",
             state=f"{machine.memory_bytes / 2**30:.0f} GiB" + (f", {free / 2**30:.0f} free" if free else ""),
         ),
-        Finding(
+        DoctorCheck(
             subject="device",
             state=", ".join(machine.accelerators) or "CPU only",
             remedy="" if cuda else "for a GPU: install a CUDA build of PyTorch; the README says how",
@@ -107,7 +107,7 @@ def _device() -> list[Finding]:
     load = os.getloadavg()[0]
     if load > 0.5:
         found.append(
-            Finding(
+            DoctorCheck(
                 subject="load",
                 state=f"{load:.1f} processes in the last minute",
                 remedy="close other work before timing; it is recorded beside every time",
@@ -116,10 +116,10 @@ def _device() -> list[Finding]:
     return found
 
 
-def _packages() -> list[Finding]:
+def _packages() -> list[DoctorCheck]:
     found = []
     for package in ("attnbench", "torch", "numpy", "pandas", "rich", "typer"):
-        found.append(Finding(subject=package, state=version(package)))
+        found.append(DoctorCheck(subject=package, state=version(package)))
     for module, package, use, extra in (
         ("triton", "triton", "GPU kernels", "triton"),
         ("pynvml", "nvidia-ml-py", "clocks and throttling of a GPU, without nvidia-smi", "nvml"),
@@ -128,15 +128,15 @@ def _packages() -> list[Finding]:
         ("altair", "altair", "the HTML dashboard", "dashboard"),
     ):
         try:
-            found.append(Finding(subject=package, state=version(package)))
+            found.append(DoctorCheck(subject=package, state=version(package)))
         except PackageNotFoundError:
             if find_spec(module) is None:
                 found.append(
-                    Finding(subject=package, state="absent", remedy=f"for {use}: pip install 'attnbench[{extra}]'")
+                    DoctorCheck(subject=package, state="absent", remedy=f"for {use}: pip install 'attnbench[{extra}]'")
                 )
     compiler = shutil.which("c++") or shutil.which("g++")
     found.append(
-        Finding(
+        DoctorCheck(
             subject="C++ compiler",
             state="present" if compiler else "absent",
             remedy="" if compiler else "for torch.compile: install g++",
@@ -145,20 +145,20 @@ def _packages() -> list[Finding]:
     return found
 
 
-def _folders(results: Path) -> list[Finding]:
+def _folders(results: Path) -> list[DoctorCheck]:
     from ..core.errors import StoreError
     from ..store.store import Store
 
     try:
         Store(results).prepare()
     except StoreError as error:
-        return [Finding(subject="results", state="not writable", remedy=str(error))]
+        return [DoctorCheck(subject="results", state="not writable", remedy=str(error))]
     whole = results.absolute()
     free = shutil.disk_usage(next(folder for folder in (whole, *whole.parents) if folder.is_dir())).free / 2**30
-    return [Finding(subject="results", state=f"{results}, writable, {free:.0f} GiB free")]
+    return [DoctorCheck(subject="results", state=f"{results}, writable, {free:.0f} GiB free")]
 
 
-def _data(data_dir: Path | None) -> list[Finding]:
+def _data(data_dir: Path | None) -> list[DoctorCheck]:
     from ...tasks.contract import Task
     from ...tasks.data.data import place
     from ..core.errors import AttnbenchError
@@ -171,11 +171,13 @@ def _data(data_dir: Path | None) -> list[Finding]:
             task: Task = TASKS.build(Spec(entry.name))
             ways = task.availability(place(data_dir, offline=True))
         except AttnbenchError as error:
-            found.append(Finding(subject=entry.name, state="not usable by its name alone", remedy=str(error)))
+            found.append(DoctorCheck(subject=entry.name, state="not usable by its name alone", remedy=str(error)))
             continue
         ready = next((way for way in ways if way.ready), None)
         if ready:
-            found.append(Finding(subject=entry.name, state=f"{ready.fidelity}: {ready.source}"))
+            found.append(DoctorCheck(subject=entry.name, state=f"{ready.fidelity}: {ready.source}"))
         else:
-            found.append(Finding(subject=entry.name, state="no data yet", remedy=f"attnbench data get {entry.name}"))
+            found.append(
+                DoctorCheck(subject=entry.name, state="no data yet", remedy=f"attnbench data get {entry.name}")
+            )
     return found

@@ -14,7 +14,7 @@ from .leaderboard import emit, store_of
 from .options import Fidelity, Machine, Margin, Preset, Results, Selection, Task
 
 if TYPE_CHECKING:
-    from ..board.report import Exhibit
+    from ..board.report import Report
     from ..board.simplex import Floats, Map
     from ..core.spec import Spec
 
@@ -72,30 +72,30 @@ def needs_extra() -> None:
         )
 
 
-def _exhibits(results: Path, filters: dict[str, str | None], margin: float | None) -> list[Exhibit]:
+def _exhibits(results: Path, filters: dict[str, str | None], margin: float | None) -> list[Report]:
     from functools import cache
 
     from ..board.build_report import exhibit_of_sweep, exhibit_of_task
     from ..board.length_board import modes_of, sweeps
-    from ..score.key import Filter, questions
+    from ..score.key import BoardFilter, board_keys
 
     store, reader = store_of(results), cache(read_store)
     # the boards first: what is kept of them must not be of a Frame that is older than its name
     by_name = {board.name: board for board in scored(store, filters, margin, reader=reader)}
-    frame, predictions = reader(store)
-    found = questions(frame, Filter(**filters))
+    table, predictions = reader(store)
+    found = board_keys(table, BoardFilter(**filters))
     curves, maps = StoredCurves(store), StoredMaps(store)
-    trained = [question for question in found if question.runs(frame, "train", "baseline")]
+    trained = [board_key for board_key in found if board_key.runs(table, "train", "baseline")]
     untrained = sorted(set(found) - set(trained))
     room = ROOM // max(len(trained), 1)
     of_tasks = [
-        exhibit_of_task(frame, q, predictions, curves, margin, maps, room, by_name.get(q.name)) for q in trained
+        exhibit_of_task(table, q, predictions, curves, margin, maps, room, by_name.get(q.name)) for q in trained
     ]
-    swept = sweeps(frame, trained) + sweeps(frame, untrained, least=1)
-    return of_tasks + [exhibit_of_sweep(frame, sweep, mode) for sweep in swept for mode in modes_of(frame, sweep)]
+    swept = sweeps(table, trained) + sweeps(table, untrained, least=1)
+    return of_tasks + [exhibit_of_sweep(table, sweep, mode) for sweep in swept for mode in modes_of(table, sweep)]
 
 
-def _write_figures(exhibits: list[Exhibit], folder: Path, picture: Picture) -> int:
+def _write_figures(exhibits: list[Report], folder: Path, picture: Picture) -> int:
     import re
 
     from ...dashboards.figures import figures
@@ -104,9 +104,9 @@ def _write_figures(exhibits: list[Exhibit], folder: Path, picture: Picture) -> i
     count = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for exhibit in exhibits:
-            stem = re.sub(r"[^A-Za-z0-9.=-]+", "-", exhibit.name).strip("-")[:120]
-            for name, chart in figures(exhibit).items():
+        for report in exhibits:
+            stem = re.sub(r"[^A-Za-z0-9.=-]+", "-", report.name).strip("-")[:120]
+            for name, chart in figures(report).items():
                 chart.save(str(folder / f"{stem}-{name}.{picture.value}"))
                 count += 1
     except OSError as error:

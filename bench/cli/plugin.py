@@ -16,13 +16,13 @@ from ..core.registry import TASKS, VARIANTS
 from . import templates
 
 
-class Kind(StrEnum):
+class PluginKind(StrEnum):
     VARIANT = "variant"
     TASK = "task"
 
 
 def new(
-    kind: Annotated[Kind, typer.Argument(help="What to begin.")],
+    kind: Annotated[PluginKind, typer.Argument(help="What to begin.")],
     name: Annotated[str, typer.Argument(help="Its name on the command line, such as my-attention.")],
     into: Annotated[Path, typer.Option(help="Folder that the project's folder is made in.")] = Path(),
 ) -> None:
@@ -41,19 +41,19 @@ def new(
     typer.echo(f"{folder} is ready. Next:\n\n    pip install -e {folder}\n    attnbench show {name}")
 
 
-def project_files(kind: Kind, name: str) -> dict[str, str]:
+def project_files(kind: PluginKind, name: str) -> dict[str, str]:
     """Text of each file by its path in the project; raises SelectionError for a name that is taken or cannot be one."""
     module = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(module):
         raise SelectionError(
             f"expected a name of small letters, digits and single '-', such as my-{kind}, got {name!r}"
         )
-    registry = VARIANTS if kind is Kind.VARIANT else TASKS
+    registry = VARIANTS if kind is PluginKind.VARIANT else TASKS
     taken = {entry.name: entry.origin for entry in registry.entries()}
     if name in taken:
         raise SelectionError(f"a {kind} named {name!r} is installed already, by {taken[name]}; choose another name")
     package = f"attnbench_{module}"
-    is_variant = kind is Kind.VARIANT
+    is_variant = kind is PluginKind.VARIANT
     words = {
         "kind": str(kind),
         "name": name,

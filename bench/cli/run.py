@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..core.cell import Lane
     from ..core.spec import Spec
     from ..plan.suite import Suite
-    from ..run.runner import Campaign
+    from ..run.runner import Runner
 
 Variants = Annotated[str | None, typer.Option(help="Variants, such as `rela,local\\[flange=64,128]`.")]
 Tasks = Annotated[str | None, typer.Option("--task", "--tasks", help="Tasks, such as `lra-text\\[length=1k]`.")]
@@ -151,20 +151,20 @@ def plan(
     typer.echo(f"{len(made.steps)} cells, {len(made.left)} to run: {cost}")
 
 
-def _show_sweeps(campaign: Campaign, results: Path, presets: dict[Spec, str]) -> None:
+def _show_sweeps(campaign: Runner, results: Path, presets: dict[Spec, str]) -> None:
     """One board for each sweep of the campaign: lengths beside each other."""
     from ..board.length_board import boards_over_lengths
     from ..board.select import read_store
-    from ..score.key import Filter, questions
+    from ..score.key import BoardFilter, board_keys
     from .leaderboard import show, store_of
     from .options import Format
 
     swept = {str(task): presets.get(task) for task in campaign.tasks if campaign.is_swept(task)}
     if swept:
-        frame, _ = read_store(store_of(results))
-        found = questions(frame, Filter(machine=campaign.machine.id))
+        table, _ = read_store(store_of(results))
+        found = board_keys(table, BoardFilter(machine=campaign.machine.id))
         asked = [q for q in found if q.preset == swept.get(q.task)]
-        show(boards_over_lengths(frame, asked, least=1), Format.RICH, None)
+        show(boards_over_lengths(table, asked, least=1), Format.RICH, None)
 
 
 def _suite(
@@ -219,10 +219,10 @@ def _campaign(
     threads: int,
     lanes: str | None,
     live: Any,
-) -> Campaign:
-    from ..run.runner import Campaign, Request
+) -> Runner:
+    from ..run.runner import Runner, RunRequest
 
-    request = Request(
+    request = RunRequest(
         suite=suite,
         results=results,
         device=device,
@@ -236,4 +236,4 @@ def _campaign(
         from dataclasses import replace
 
         request = replace(request, lanes=cast("tuple[Lane, ...]", tuple(lane.strip() for lane in lanes.split(","))))
-    return Campaign(request=request, notice=live.notice, progress=live.progress)
+    return Runner(request=request, notice=live.notice, progress=live.progress)

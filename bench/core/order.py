@@ -28,6 +28,6 @@ def _permutation(seed: int, count: int) -> Whole:
     return np.random.default_rng(seed).permutation(count)
 
 
-def spaced(count: int, wanted: int) -> Whole:
+def evenly_spaced(count: int, wanted: int) -> Whole:
     """Up to `wanted` places spread over `count`: data may be sorted by label, so the first ones may be of one class."""
     return np.unique(np.linspace(0, count - 1, min(wanted, count)).round().astype(np.int64))

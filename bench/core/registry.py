@@ -24,7 +24,7 @@ from .spec import Spec, Value, value_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RegistryEntry:
     """One name as its package declares it. `origin` is the distribution that brings it."""
 
     name: str
@@ -51,8 +51,8 @@ class Registry:
                 )
         return found
 
-    def entries(self) -> list[Entry]:
-        return [Entry(name=name, target=p.value, origin=_origin(p)) for name, p in sorted(self._points.items())]
+    def entries(self) -> list[RegistryEntry]:
+        return [RegistryEntry(name=name, target=p.value, origin=_origin(p)) for name, p in sorted(self._points.items())]
 
     def source(self, name: str) -> Path | None:
         """The file that defines `name`, found without importing it; None where it is not a plain source file."""

@@ -16,7 +16,7 @@ class Incorrect(Exception):
     """The gate is red; the message names the property."""
 
 
-def builder(spec: Spec, device: torch.device) -> BuildVariant:
+def build_checked(spec: Spec, device: torch.device) -> BuildVariant:
     """Makes the variant for each layer's shape; raises Unsupported with its reason, Incorrect where the gate is red."""
     # a model of translation uses a variant in three ways, and each may be wrong by itself
     passed: set[tuple[bool, bool]] = set()
@@ -37,8 +37,8 @@ def builder(spec: Spec, device: torch.device) -> BuildVariant:
     return build
 
 
-def ungated(spec: Spec, device: torch.device) -> BuildVariant:
-    """As `builder`, for who knows that the gate has been passed."""
+def build_unchecked(spec: Spec, device: torch.device) -> BuildVariant:
+    """As `build_checked`, for who knows that the gate has been passed."""
 
     def build(shape: AttentionShape) -> Variant:
         variant: Variant = VARIANTS.build(spec, shape)

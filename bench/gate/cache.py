@@ -16,20 +16,20 @@ from ..core.paths import PACKAGE
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..models.blocks import BuildVariant
-from .build import builder, ungated
+from .build import build_checked, build_unchecked
 from .subject import BASE_LENGTH
 
 Builder = Callable[[Spec, torch.device], BuildVariant]
 
 
-def remembering(cache: Path, machine_id: str) -> Builder:
-    """As `builder`, but what passed on this machine, by the very same files, is not examined again.
+def build_checked_cached(cache: Path, machine_id: str) -> Builder:
+    """As `build_checked`, but what passed on this machine, by the very same files, is not examined again.
 
     A red gate is never remembered. A cache that cannot be written is done without.
     """
 
     def build_with(spec: Spec, device: torch.device) -> BuildVariant:
-        gated, free = builder(spec, device), ungated(spec, device)
+        gated, free = build_checked(spec, device), build_unchecked(spec, device)
 
         def build(shape: AttentionShape) -> Variant:
             file = cache / "passed" / _key(spec, shape, machine_id)
@@ -50,7 +50,7 @@ def _key(spec: Spec, shape: AttentionShape, machine_id: str) -> str:
     """Of all that an examination hangs on: it looks at a short form, and at longer ones where that is refused."""
     short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
     try:
-        ungated(spec, torch.device(shape.device))(short)
+        build_unchecked(spec, torch.device(shape.device))(short)
     except Unsupported:
         short = shape
     source = VARIANTS.source(spec.name)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import Inputs, Subject, View
+from .subject import CheckedVariant, Inputs, VariantInDtype
 
 
-def future_changes_nothing(subject: Subject) -> Answer:
+def future_changes_nothing(subject: CheckedVariant) -> Answer:
     """another future of query, key and value leaves the outputs before it as they are"""
     refusal = _refusal(subject)
     if refusal:
@@ -24,7 +24,7 @@ def future_changes_nothing(subject: Subject) -> Answer:
     return found
 
 
-def future_values_change_nothing(subject: Subject) -> Answer:
+def future_values_change_nothing(subject: CheckedVariant) -> Answer:
     """another future of the values alone leaves the outputs before it as they are"""
     refusal = _refusal(subject)
     if refusal:
@@ -34,13 +34,13 @@ def future_values_change_nothing(subject: Subject) -> Answer:
     return worst(_leaks(view, ("value",)) for view in subject.views)
 
 
-def prefix_stands_alone(subject: Subject) -> Answer:
+def prefix_stands_alone(subject: CheckedVariant) -> Answer:
     """the output on a prefix is the prefix of the output"""
     refusal = _refusal(subject) or _not_strict(subject)
     return refusal or worst(answer for view in subject.views for answer in _prefixes(view))
 
 
-def aligned_at_last_key(subject: Subject) -> Answer:
+def aligned_at_last_key(subject: CheckedVariant) -> Answer:
     """the last queries alone, against all keys, give the last outputs"""
     refusal = _refusal(subject) or _not_strict(subject)
     if refusal:
@@ -49,17 +49,17 @@ def aligned_at_last_key(subject: Subject) -> Answer:
     return NotApplicable(reason) if reason else worst(a for view in subject.views for a in _tails(view))
 
 
-def _refusal(subject: Subject) -> NotApplicable | None:
+def _refusal(subject: CheckedVariant) -> NotApplicable | None:
     return None if subject.shape.causal else NotApplicable("the shape is not causal")
 
 
-def _not_strict(subject: Subject) -> NotApplicable | None:
+def _not_strict(subject: CheckedVariant) -> NotApplicable | None:
     if subject.module.causality == "strict":
         return None
     return NotApplicable(f"declared `{subject.module.causality}`, not `strict`")
 
 
-def _leaks(view: View, parts: tuple[str, ...]) -> Answer:
+def _leaks(view: VariantInDtype, parts: tuple[str, ...]) -> Answer:
     found: list[Answer] = []
     for length in view.lengths:
         inputs, other = view.inputs(length), view.inputs(length, salt=1)
@@ -76,7 +76,7 @@ def _spliced(x: Tensor, other: Tensor, now: int) -> Tensor:
     return torch.cat([x[:, :, : now + 1], 10 * other[:, :, now + 1 :]], 2)
 
 
-def _prefixes(view: View) -> Iterator[Answer]:
+def _prefixes(view: VariantInDtype) -> Iterator[Answer]:
     for length in view.lengths:
         inputs = view.inputs(length)
         whole = view.run(inputs)
@@ -85,7 +85,7 @@ def _prefixes(view: View) -> Iterator[Answer]:
             yield _measured(view, view.run(inputs.part(0, cut)), whole[:, :, :cut], detail)
 
 
-def _tails(view: View) -> Iterator[Answer]:
+def _tails(view: VariantInDtype) -> Iterator[Answer]:
     for length in view.lengths:
         inputs = view.inputs(length)
         whole = view.run(inputs)
@@ -95,5 +95,5 @@ def _tails(view: View) -> Iterator[Answer]:
             yield _measured(view, view.run(tail), whole[:, :, -count:], detail)
 
 
-def _measured(view: View, found: Tensor, expected: Tensor, detail: str) -> Measured:
+def _measured(view: VariantInDtype, found: Tensor, expected: Tensor, detail: str) -> Measured:
     return Measured(gap(found, expected), view.tolerance, detail)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..measure.memory import storages
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import Subject, View
+from .subject import CheckedVariant, VariantInDtype
 
 STATE_FACTOR = 2.5
 """Buffers that double when full hold up to twice what is declared."""
@@ -21,7 +21,7 @@ STATE_ROOM = 64
 """Tokens for which a buffer may have room from its first."""
 
 
-def steps_equal_forward(subject: Subject) -> Answer:
+def steps_equal_forward(subject: CheckedVariant) -> Answer:
     """decoding one token at a time gives the causal forward of the whole sequence"""
     refusal = _refusal(subject)
     if refusal:
@@ -31,7 +31,7 @@ def steps_equal_forward(subject: Subject) -> Answer:
     return worst(_steps(view) for view in subject.views)
 
 
-def state_as_declared(subject: Subject) -> Answer:
+def state_as_declared(subject: CheckedVariant) -> Answer:
     """the decode state holds as many bytes as `state_bytes` says, within the slack of growing buffers"""
     refusal = _refusal(subject)
     if refusal:
@@ -50,7 +50,7 @@ def state_as_declared(subject: Subject) -> Answer:
     return Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
 
 
-def density_as_declared(subject: Subject) -> Answer:
+def density_as_declared(subject: CheckedVariant) -> Answer:
     """`density` lies in (0, 1] and, for a pattern with zeros, is no less than the share of weights that are not zero"""
     view = subject.native
     length = view.lengths[-1]
@@ -73,7 +73,7 @@ def density_as_declared(subject: Subject) -> Answer:
     )
 
 
-def _refusal(subject: Subject) -> NotApplicable | None:
+def _refusal(subject: CheckedVariant) -> NotApplicable | None:
     if not subject.shape.causal or subject.shape.cross:
         return NotApplicable("the shape is not causal self-attention")
     if not subject.module.decodes:
@@ -81,7 +81,7 @@ def _refusal(subject: Subject) -> NotApplicable | None:
     return None
 
 
-def _steps(view: View) -> Answer:
+def _steps(view: VariantInDtype) -> Answer:
     length = view.steps
     outputs, _ = _decode(view, length, batch=2)
     expected = view.run(view.inputs(length, batch=2))
@@ -93,7 +93,7 @@ def _steps(view: View) -> Answer:
     return Measured(error, view.tolerance, detail)
 
 
-def _decode(view: View, length: int, batch: int) -> tuple[Tensor, Any]:
+def _decode(view: VariantInDtype, length: int, batch: int) -> tuple[Tensor, Any]:
     inputs, state, outputs = view.inputs(length, batch=batch), None, []
     with torch.no_grad():
         for at in range(length):

@@ -11,14 +11,14 @@ from ...variants.contract import ScoredVariant, Variant
 from .distance import gap
 from .maps import linear_in_value
 from .property import Answer, Measured, NotApplicable
-from .subject import Inputs, Subject, View
+from .subject import CheckedVariant, Inputs, VariantInDtype
 
 RATE = 0.5
 DRAWS = 48
 LENGTH = 24
 
 
-def dropout_in_training_only(subject: Subject) -> Answer:
+def dropout_in_training_only(subject: CheckedVariant) -> Answer:
     """a dropout rate changes training and leaves evaluation as it is"""
     view, dropped = subject.native, subject.like(dropout=RATE)
     inputs = view.inputs(min(LENGTH, view.lengths[0]))
@@ -34,7 +34,7 @@ def dropout_in_training_only(subject: Subject) -> Answer:
     return NotApplicable("it drops nothing inside")
 
 
-def dropout_keeps_mean(subject: Subject) -> Answer:
+def dropout_keeps_mean(subject: CheckedVariant) -> Answer:
     """the mean output over draws is the output without dropout, where that is linear in the values"""
     prepared = _prepared(subject)
     if isinstance(prepared, NotApplicable):
@@ -49,7 +49,7 @@ def dropout_keeps_mean(subject: Subject) -> Answer:
     return Measured(abs(shares.mean().item() - 1), 5 * error + 1e-3, f"{DRAWS} draws at rate {RATE}, relative to 1")
 
 
-def dropout_never_renormalises(subject: Subject) -> Answer:
+def dropout_never_renormalises(subject: CheckedVariant) -> Answer:
     """sums of dropped weights vary as independent drops make them, not fixed to one again"""
     prepared = _prepared(subject)
     if isinstance(prepared, NotApplicable):
@@ -67,7 +67,7 @@ def dropout_never_renormalises(subject: Subject) -> Answer:
     return Measured(abs(math.log(max(ratio, 1e-12))), math.log(2.5), detail)
 
 
-def _prepared(subject: Subject) -> tuple[View, Variant] | NotApplicable:
+def _prepared(subject: CheckedVariant) -> tuple[VariantInDtype, Variant] | NotApplicable:
     view = subject.native
     inputs = view.inputs(min(LENGTH, view.lengths[0]))
     with torch.no_grad():
@@ -81,7 +81,7 @@ def _prepared(subject: Subject) -> tuple[View, Variant] | NotApplicable:
     return view, dropped
 
 
-def _draws(module: Variant, view: View, inputs: Inputs, count: int, seed: int) -> Tensor:
+def _draws(module: Variant, view: VariantInDtype, inputs: Inputs, count: int, seed: int) -> Tensor:
     """(count, batch, heads, queries, head_dim): outputs in training, each with dropout of its own."""
     torch.manual_seed(seed)
     module.train()

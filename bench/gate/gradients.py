@@ -12,7 +12,7 @@ from torch import Tensor
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import Subject, View, build
+from .subject import CheckedVariant, VariantInDtype, build
 
 SMALL_LENGTH = 13
 STEPS = (1e-5, 1e-6, 1e-4, 1e-7)
@@ -20,7 +20,7 @@ ALLOWED = 1e-5
 NAMES = ("query", "key", "value")
 
 
-def gradient_reaches(subject: Subject) -> Answer:
+def gradient_reaches(subject: CheckedVariant) -> Answer:
     """training moves query, key and value, but for those that the variant says it ignores"""
     reached = _reached(subject)
     missed, false = set(NAMES) - reached - subject.module.ignores, reached & subject.module.ignores
@@ -29,7 +29,7 @@ def gradient_reaches(subject: Subject) -> Answer:
     return Measured(float(len(missed) + len(false)), 0.0, "; ".join(details))
 
 
-def parameters_learn(subject: Subject) -> Answer:
+def parameters_learn(subject: CheckedVariant) -> Answer:
     """training moves every parameter of the variant's own"""
     own = set(_trained(subject.module))
     if not own:
@@ -38,7 +38,7 @@ def parameters_learn(subject: Subject) -> Answer:
     return Measured(float(len(missed)), 0.0, f"no gradient reaches {', '.join(sorted(missed))}" if missed else "")
 
 
-def gradient_is_derivative(subject: Subject) -> Answer:
+def gradient_is_derivative(subject: CheckedVariant) -> Answer:
     """in float64, derivatives along random directions of each input and parameter equal finite differences"""
     view = _small(subject)
     if view is None:
@@ -46,15 +46,15 @@ def gradient_is_derivative(subject: Subject) -> Answer:
     return worst(_directions(view))
 
 
-def _reached(subject: Subject) -> set[str]:
+def _reached(subject: CheckedVariant) -> set[str]:
     """Names of the inputs and parameters with a gradient that is not all zero, at the longest length of the view."""
     view, module = subject.native, subject.like()
     _jitter(module, subject.seed)
     leaves = view.inputs(view.lengths[-1]).leaves()
     with torch.enable_grad():
         output = module(*leaves.all(), view.mask())
-        toward = torch.randn(output.shape, generator=torch.Generator().manual_seed(subject.seed)).to(output)
-        loss = (output * toward).sum()
+        grad_output = torch.randn(output.shape, generator=torch.Generator().manual_seed(subject.seed)).to(output)
+        loss = (output * grad_output).sum()
         auxiliary = module.auxiliary_loss()
         loss = loss if auxiliary is None else loss + auxiliary
         named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(module)
@@ -64,7 +64,7 @@ def _reached(subject: Subject) -> set[str]:
     return {name for name, g in zip(named, found, strict=True) if g is not None and bool((g != 0).any())}
 
 
-def _small(subject: Subject) -> View | None:
+def _small(subject: CheckedVariant) -> VariantInDtype | None:
     """The variant on a shape that differences can afford, or on its own shape where it refuses that one."""
     shape = replace(subject.shape, dtype="float64")
     for max_length in sorted({min(shape.max_length, 2 * SMALL_LENGTH), shape.max_length}):
@@ -74,11 +74,11 @@ def _small(subject: Subject) -> View | None:
         except Unsupported:
             continue
         _jitter(module, subject.seed)
-        return View(module, sized, 0.0, subject.seed)
+        return VariantInDtype(module, sized, 0.0, subject.seed)
     return None
 
 
-def _directions(view: View) -> Iterator[Answer]:
+def _directions(view: VariantInDtype) -> Iterator[Answer]:
     inputs = view.inputs(min(SMALL_LENGTH, view.shape.max_length))
     mask = view.mask()
     if view.shape.padding and inputs.key.shape[2] > 3:
@@ -89,16 +89,16 @@ def _directions(view: View) -> Iterator[Answer]:
     generator = torch.Generator().manual_seed(view.seed)
     with torch.enable_grad():
         output = view.module(*leaves.all(), mask)
-        toward = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output)
+        grad_output = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output)
         named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(view.module)
         if not output.requires_grad:
             yield NotApplicable("no gradient at all; `gradient reaches` says so")
             return
-        found = torch.autograd.grad(output, list(named.values()), toward, allow_unused=True)
+        found = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
 
     def loss() -> float:
         with torch.no_grad():
-            return float((view.module(*leaves.all(), mask) * toward).sum())
+            return float((view.module(*leaves.all(), mask) * grad_output).sum())
 
     for (name, tensor), gradient in zip(named.items(), found, strict=True):
         gradient = torch.zeros_like(tensor) if gradient is None else gradient

@@ -11,20 +11,20 @@ from torch import Tensor
 from ...variants.contract import ScoredVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import Inputs, Subject, View
+from .subject import CheckedVariant, Inputs, VariantInDtype
 
 
-def weights_within_mask(subject: Subject) -> Answer:
+def weights_within_mask(subject: CheckedVariant) -> Answer:
     """weights are finite, and exactly zero where the mask forbids"""
     return _answers(subject, _outside)
 
 
-def weights_by_rows(subject: Subject) -> Answer:
+def weights_by_rows(subject: CheckedVariant) -> Answer:
     """weights of a slice of the queries are that slice of all weights"""
     return _answers(subject, _rows)
 
 
-def weights_make_output(subject: Subject) -> Answer:
+def weights_make_output(subject: CheckedVariant) -> Answer:
     """where the output is linear in the values, weights times values is the output"""
     module = subject.module
     if not (isinstance(module, ScoredVariant) or module.simplex):
@@ -32,7 +32,7 @@ def weights_make_output(subject: Subject) -> Answer:
     return _answers(subject, _products)
 
 
-def simplex(subject: Subject) -> Answer:
+def simplex(subject: CheckedVariant) -> Answer:
     """rows of weights are distributions over the allowed keys where that is declared, and not all where it is denied"""
     declared = subject.module.simplex
     if declared is None:
@@ -40,7 +40,7 @@ def simplex(subject: Subject) -> Answer:
     return _answers(subject, _sums if declared else _other_sums)
 
 
-def closed_cases(subject: Subject) -> Answer:
+def closed_cases(subject: CheckedVariant) -> Answer:
     """a map onto the simplex: equal scores share evenly, two keys keep their order, a constant added changes nothing"""
     module = subject.module
     if not (isinstance(module, ScoredVariant) and module.simplex):
@@ -48,7 +48,7 @@ def closed_cases(subject: Subject) -> Answer:
     return worst(_closed(module, subject.native))
 
 
-def linear_in_value(view: View) -> bool:
+def linear_in_value(view: VariantInDtype) -> bool:
     """Whether twice the values give twice the output, and no values none."""
     inputs = view.inputs(view.lengths[0])
     output = view.run(inputs)
@@ -57,13 +57,13 @@ def linear_in_value(view: View) -> bool:
     return gap(twice, 2 * output) <= view.tolerance and not none.any()
 
 
-def _answers(subject: Subject, test: Callable[[View], Iterable[Answer]]) -> Answer:
+def _answers(subject: CheckedVariant, test: Callable[[VariantInDtype], Iterable[Answer]]) -> Answer:
     view = subject.native
     with torch.no_grad():
         return worst(test(view)) if _weights(view, *_masked(view)) is not None else NotApplicable("it shows no weights")
 
 
-def _masked(view: View) -> tuple[Inputs, Tensor | None]:
+def _masked(view: VariantInDtype) -> tuple[Inputs, Tensor | None]:
     inputs = view.inputs(view.lengths[-1])
     if not view.shape.padding:
         return inputs, None
@@ -72,22 +72,22 @@ def _masked(view: View) -> tuple[Inputs, Tensor | None]:
     return inputs, keep
 
 
-def _weights(view: View, inputs: Inputs, keep: Tensor | None, rows: slice | None = None) -> Tensor | None:
+def _weights(view: VariantInDtype, inputs: Inputs, keep: Tensor | None, rows: slice | None = None) -> Tensor | None:
     return view.module.weights(inputs.query, inputs.key, view.mask(keep), rows)
 
 
-def _all(view: View, inputs: Inputs, keep: Tensor | None) -> Tensor:
+def _all(view: VariantInDtype, inputs: Inputs, keep: Tensor | None) -> Tensor:
     weights = _weights(view, inputs, keep)
     assert weights is not None
     return weights
 
 
-def _allowed(view: View, inputs: Inputs, keep: Tensor | None, like: Tensor) -> Tensor:
+def _allowed(view: VariantInDtype, inputs: Inputs, keep: Tensor | None, like: Tensor) -> Tensor:
     allowed = view.mask(keep).allowed(inputs.query.shape[2], inputs.key.shape[2], inputs.query.device)
     return torch.ones_like(like, dtype=torch.bool) if allowed is None else allowed.expand_as(like)
 
 
-def _outside(view: View) -> Iterator[Answer]:
+def _outside(view: VariantInDtype) -> Iterator[Answer]:
     inputs, keep = _masked(view)
     weights = _all(view, inputs, keep)
     expected = (*inputs.query.shape[:3], inputs.key.shape[2])
@@ -99,7 +99,7 @@ def _outside(view: View) -> Iterator[Answer]:
     yield Measured(outside.abs().max().item(), 0.0, "a weight where the mask forbids")
 
 
-def _rows(view: View) -> Iterator[Answer]:
+def _rows(view: VariantInDtype) -> Iterator[Answer]:
     inputs, keep = _masked(view)
     whole = _all(view, inputs, keep)
     queries = whole.shape[2]
@@ -109,7 +109,7 @@ def _rows(view: View) -> Iterator[Answer]:
         yield Measured(gap(part, whole[:, :, first:last]), view.tolerance, f"rows {first} to {last} of {queries}")
 
 
-def _products(view: View) -> Iterator[Answer]:
+def _products(view: VariantInDtype) -> Iterator[Answer]:
     if not linear_in_value(view):
         yield NotApplicable("the output is not linear in the values")
         return
@@ -120,7 +120,7 @@ def _products(view: View) -> Iterator[Answer]:
         yield Measured(gap(view.run(inputs, keep), product), 2 * view.tolerance, "output against weights times values")
 
 
-def _sums(view: View) -> Iterator[Answer]:
+def _sums(view: VariantInDtype) -> Iterator[Answer]:
     inputs, keep = _masked(view)
     weights = _all(view, inputs, keep).double()
     alive = _allowed(view, inputs, keep, weights).any(-1)
@@ -132,7 +132,7 @@ def _sums(view: View) -> Iterator[Answer]:
     yield Measured(max(0.0, -weights.min().item()), 0.0, "a negative weight")
 
 
-def _other_sums(view: View) -> Iterator[Answer]:
+def _other_sums(view: VariantInDtype) -> Iterator[Answer]:
     inputs, keep = _masked(view)
     weights = _all(view, inputs, keep).double()
     off = (weights.sum(-1) - 1).abs().max().item()
@@ -140,7 +140,7 @@ def _other_sums(view: View) -> Iterator[Answer]:
     yield Measured(float(same), 0.0, f"declared no simplex; a row's sum is up to {off:.1e} away from 1")
 
 
-def _closed(module: ScoredVariant, view: View) -> Iterator[Answer]:
+def _closed(module: ScoredVariant, view: VariantInDtype) -> Iterator[Answer]:
     shape, keys = view.shape, 7
     device = torch.device(shape.device)
 

@@ -11,34 +11,34 @@ from torch import Tensor
 
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import Inputs, Subject, View
+from .subject import CheckedVariant, Inputs, VariantInDtype
 
 
-def padding_content(subject: Subject) -> Answer:
+def padding_content(subject: CheckedVariant) -> Answer:
     """what stands in padded positions changes no real output: padding at the end, at the start, in holes"""
     return _without_padding(subject) or worst(a for view in subject.views for a in _contents(view))
 
 
-def padding_length(subject: Subject) -> Answer:
+def padding_length(subject: CheckedVariant) -> Answer:
     """a padded sequence gives the outputs of the shorter one, whatever the padding's length"""
     return _without_padding(subject) or worst(a for view in subject.views for a in _lengths(view))
 
 
-def batch_independence(subject: Subject) -> Answer:
+def batch_independence(subject: CheckedVariant) -> Answer:
     """an example gives the same alone, in a batch, and among other neighbours"""
     return worst(a for view in subject.views for a in _neighbours(view, subject.shape.padding))
 
 
-def masked_rows(subject: Subject) -> Answer:
+def masked_rows(subject: CheckedVariant) -> Answer:
     """a query that may see no key yields exactly zero, and every gradient stays finite"""
     return _without_padding(subject) or worst(a for view in subject.views for a in _masked(view))
 
 
-def _without_padding(subject: Subject) -> NotApplicable | None:
+def _without_padding(subject: CheckedVariant) -> NotApplicable | None:
     return None if subject.shape.padding else NotApplicable("the shape has no padding")
 
 
-def _contents(view: View) -> Iterator[Answer]:
+def _contents(view: VariantInDtype) -> Iterator[Answer]:
     for length in view.lengths:
         inputs, other = view.inputs(length, batch=4), view.inputs(length, batch=4, salt=1)
         keys = inputs.key.shape[2]
@@ -63,14 +63,14 @@ def _contents(view: View) -> Iterator[Answer]:
             )
 
 
-def _filled(view: View, inputs: Inputs, keep: Tensor, filler: Inputs) -> Inputs:
+def _filled(view: VariantInDtype, inputs: Inputs, keep: Tensor, filler: Inputs) -> Inputs:
     """`inputs` with `filler` in the padded positions: of keys and values, and of the queries in self-attention."""
     at = keep[:, None, :, None].to(inputs.key.device)
     query = inputs.query if view.shape.cross else torch.where(at, inputs.query, filler.query)
     return Inputs(query, torch.where(at, inputs.key, filler.key), torch.where(at, inputs.value, filler.value))
 
 
-def _lengths(view: View) -> Iterator[Answer]:
+def _lengths(view: VariantInDtype) -> Iterator[Answer]:
     for length in view.lengths:
         inputs = view.inputs(length, batch=2)
         keys = inputs.key.shape[2]
@@ -85,7 +85,7 @@ def _lengths(view: View) -> Iterator[Answer]:
             yield Measured(gap(found, expected), view.tolerance, detail)
 
 
-def _neighbours(view: View, padding: bool) -> Iterator[Answer]:
+def _neighbours(view: VariantInDtype, padding: bool) -> Iterator[Answer]:
     for length in view.lengths:
         inputs, other = view.inputs(length, batch=3), view.inputs(length, batch=3, salt=1)
         alone = torch.cat([view.run(inputs.example(at)) for at in range(3)])
@@ -103,7 +103,7 @@ def _neighbours(view: View, padding: bool) -> Iterator[Answer]:
         yield Measured(gap(view.run(crowd, keep)[:1], alone[:1]), view.tolerance, detail)
 
 
-def _masked(view: View) -> Iterator[Answer]:
+def _masked(view: VariantInDtype) -> Iterator[Answer]:
     length = view.lengths[0]
     inputs = view.inputs(length)
     keys = inputs.key.shape[2]
@@ -124,7 +124,7 @@ def _masked(view: View) -> Iterator[Answer]:
         if not output.requires_grad:
             return
         trained = [p for p in view.module.parameters() if p.requires_grad]
-        toward = torch.randn(output.shape, generator=torch.Generator().manual_seed(view.seed)).to(output)
-        gradients = torch.autograd.grad(output, [*leaves.all(), *trained], toward, allow_unused=True)
+        grad_output = torch.randn(output.shape, generator=torch.Generator().manual_seed(view.seed)).to(output)
+        gradients = torch.autograd.grad(output, [*leaves.all(), *trained], grad_output, allow_unused=True)
     finite = all(g is None or bool(g.isfinite().all()) for g in gradients)
     yield Measured(0.0 if finite else math.inf, 0.0, f"gradient with a fully masked example ({view.shape.dtype})")

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from .distance import gap, row_error
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import Inputs, Reference, Subject, View
+from .subject import CheckedVariant, Inputs, Reference, VariantInDtype
 
 HALF_FACTOR = 2.5
 
 
-def shape_and_dtype(subject: Subject) -> Answer:
+def shape_and_dtype(subject: CheckedVariant) -> Answer:
     """the output has one vector per query, in the dtype and on the device of the values"""
     view = subject.native
     inputs = view.inputs(view.lengths[0])
@@ -26,7 +26,7 @@ def shape_and_dtype(subject: Subject) -> Answer:
     return Measured(float(found != expected), 0.0, "" if found == expected else f"expected {expected}, got {found}")
 
 
-def finite(subject: Subject) -> Answer:
+def finite(subject: CheckedVariant) -> Answer:
     """no NaN and no infinity in output and gradients, for inputs ten times the usual size and for zeros"""
     view = subject.native
     scales = {"usual": 1.0, "ten times the usual": 10.0, "zero": 0.0}
@@ -36,12 +36,12 @@ def finite(subject: Subject) -> Answer:
     )
 
 
-def any_length(subject: Subject) -> Answer:
+def any_length(subject: CheckedVariant) -> Answer:
     """one, two, primes, powers of two and their neighbours, and the longest: the right shape and finite"""
     return worst(_each_length(subject.native))
 
 
-def crosses(subject: Subject) -> Answer:
+def crosses(subject: CheckedVariant) -> Answer:
     """queries and keys of different lengths, either way: the right shape and finite"""
     if not subject.shape.cross:
         return NotApplicable("the shape is not cross")
@@ -55,13 +55,13 @@ def crosses(subject: Subject) -> Answer:
     )
 
 
-def deterministic(subject: Subject) -> Answer:
+def deterministic(subject: CheckedVariant) -> Answer:
     """the same bits twice, forward and backward, from two instances of one seed; inputs are left as they were
 
     On a GPU sums may come in another order, so there rounding is allowed.
     """
     view = subject.native
-    other = View(subject.build(subject.shape), view.shape, view.tolerance, view.seed)
+    other = VariantInDtype(subject.build(subject.shape), view.shape, view.tolerance, view.seed)
     inputs = view.inputs(view.lengths[0])
     kept = inputs.map(Tensor.clone)
     allowed = 0.0 if view.shape.device == "cpu" else 8 * torch.finfo(view.dtype).eps
@@ -80,17 +80,17 @@ def deterministic(subject: Subject) -> Answer:
     return worst(answers)
 
 
-def bfloat16(subject: Subject) -> Answer:
+def bfloat16(subject: CheckedVariant) -> Answer:
     """bfloat16 stays as near float32 as softmax does, times two and a half"""
     return _half(subject, "bfloat16")
 
 
-def float16(subject: Subject) -> Answer:
+def float16(subject: CheckedVariant) -> Answer:
     """float16 stays as near float32 as softmax does, times two and a half"""
     return _half(subject, "float16")
 
 
-def _finite(view: View, inputs: Inputs, detail: str) -> Answer:
+def _finite(view: VariantInDtype, inputs: Inputs, detail: str) -> Answer:
     with torch.enable_grad():
         leaves = inputs.leaves()
         output = view.forward(leaves)
@@ -107,7 +107,7 @@ def _finite(view: View, inputs: Inputs, detail: str) -> Answer:
     return Measured(float(bad), 0.0, f"entries that are no number: {detail}")
 
 
-def _each_length(view: View) -> Iterator[Answer]:
+def _each_length(view: VariantInDtype) -> Iterator[Answer]:
     longest = view.lengths[-1]
     for length in sorted({min(n, longest) for n in (1, 2, 3, 7, 31, 64, 65, longest)}):
         yield _finite(view, view.inputs(length, batch=1), f"{length} long")
@@ -119,9 +119,9 @@ def _each_length(view: View) -> Iterator[Answer]:
             yield Measured(float(bad), 0.0, f"entries that are no number: {length} long with padding")
 
 
-def _half(subject: Subject, name: str) -> Answer:
+def _half(subject: CheckedVariant, name: str) -> Answer:
     dtype: torch.dtype = getattr(torch, name)
-    single = View(subject.like(dtype="float32"), subject.native.shape, 0.0, subject.seed)
+    single = VariantInDtype(subject.like(dtype="float32"), subject.native.shape, 0.0, subject.seed)
     half = subject.like(dtype=name)
     yardstick = Reference(subject.shape).eval()
     answers: list[Answer] = []

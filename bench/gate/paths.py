@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
-from .subject import Subject, VariantSource
+from .subject import CheckedVariant, VariantSource
 from .twins import examined
 
 
@@ -23,11 +23,11 @@ def paths(variant: VariantSource, shape: AttentionShape) -> list[Path]:
 
     Raises SelectionError for an unknown name, Unsupported where the variant refuses the shape.
     """
-    subject = Subject(variant, replace(shape, dropout=0.0))
+    subject = CheckedVariant(variant, replace(shape, dropout=0.0))
     return [Path(name=name, refusal=_refusal(subject, name)) for name in examined(subject) if name != "auto"]
 
 
-def _refusal(subject: Subject, name: str) -> str:
+def _refusal(subject: CheckedVariant, name: str) -> str:
     try:
         subject.build(subject.shape, impl=name)
     except Unsupported as refusal:

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from ..core.errors import Unsupported
-from .subject import Subject
+from .subject import CheckedVariant
 
 Verdict = Literal["holds", "fails", "n.a."]
 
@@ -48,7 +48,7 @@ Answer = Measured | NotApplicable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class GateResult:
     """One property of one variant on one shape. `held` is None where it does not apply; `detail` says why, or where."""
 
     property: str
@@ -67,14 +67,14 @@ class Property:
     """`quick`: also tested before every measurement. The test's docstring is the meaning."""
 
     name: str
-    test: Callable[[Subject], Answer]
+    test: Callable[[CheckedVariant], Answer]
     quick: bool = True
 
     @property
     def meaning(self) -> str:
         return (self.test.__doc__ or "").strip()
 
-    def examine(self, subject: Subject) -> Finding:
+    def examine(self, subject: CheckedVariant) -> GateResult:
         """A variant that raises has failed, one that declares it cannot has not."""
         try:
             answer = self.test(subject)
@@ -85,8 +85,8 @@ class Property:
         except Exception as error:
             answer = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {str(error).partition(chr(10))[0]}")
         if isinstance(answer, NotApplicable):
-            return Finding(property=self.name, held=None, measured=answer.value, detail=answer.reason)
-        return Finding(
+            return GateResult(property=self.name, held=None, measured=answer.value, detail=answer.reason)
+        return GateResult(
             property=self.name, held=answer.held, measured=answer.value, allowed=answer.allowed, detail=answer.detail
         )
 

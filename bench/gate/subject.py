@@ -26,7 +26,7 @@ VariantSource = Spec | str | type[Variant] | Callable[[AttentionShape], Variant]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class VariantFactory:
     """How instances come to be: `make(shape, **parameters)`. `implementations` are the values of a parameter `impl`;
     `forced`, which of them a selection asks for."""
 
@@ -36,7 +36,7 @@ class Source:
     forced: str = ""
 
     @classmethod
-    def of(cls, given: VariantSource) -> Source:
+    def of(cls, given: VariantSource) -> VariantFactory:
         """Raises SelectionError for an unknown name or parameter."""
         if isinstance(given, str):
             given = Spec.parse(given)
@@ -81,7 +81,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class VariantInDtype:
     """A variant in one precision. `tolerance`: what rounding explains, relative to the largest entry of the output."""
 
     module: Variant
@@ -144,21 +144,21 @@ class View:
         """Gradients of query, key and value for a random direction of the output; zeros where none arrives."""
         leaves = inputs.leaves()
         output = self.forward(leaves, keep)
-        toward = torch.randn(output.shape, generator=torch.Generator().manual_seed(7 + salt)).to(output)
+        grad_output = torch.randn(output.shape, generator=torch.Generator().manual_seed(7 + salt)).to(output)
         if not output.requires_grad:
             return [torch.zeros_like(x) for x in leaves.all()]
-        found = torch.autograd.grad(output, leaves.all(), toward, allow_unused=True)
+        found = torch.autograd.grad(output, leaves.all(), grad_output, allow_unused=True)
         return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves.all(), found, strict=True)]
 
 
-class Subject:
+class CheckedVariant:
     """A variant built for one shape, in evaluation mode; every instance of it holds the same parameters and buffers.
 
     `thorough`: implementations that nothing here would choose by itself are examined too, which may take minutes.
     """
 
     def __init__(self, source: VariantSource, shape: AttentionShape, seed: int = 0, thorough: bool = True):
-        self.source, self.shape, self.seed, self.thorough = Source.of(source), shape, seed, thorough
+        self.source, self.shape, self.seed, self.thorough = VariantFactory.of(source), shape, seed, thorough
 
     def build(self, shape: AttentionShape, **more: Any) -> Variant:
         """A new instance; parameters stay in float32 under half precision. Raises Unsupported."""
@@ -176,11 +176,11 @@ class Subject:
         return twin
 
     @cached_property
-    def native(self) -> View:
+    def native(self) -> VariantInDtype:
         """The variant in the precision that will be measured."""
         epsilon = torch.finfo(getattr(torch, self.shape.dtype)).eps
         half = epsilon > 1e-4
-        view = View(self.module, self.shape, (4 if half else 64) * epsilon, self.seed)
+        view = VariantInDtype(self.module, self.shape, (4 if half else 64) * epsilon, self.seed)
         if self.double is None:
             return replace(view, tolerance=4 * view.tolerance)
         inputs = view.inputs(view.lengths[0])
@@ -188,16 +188,16 @@ class Subject:
         return replace(view, tolerance=min(view.tolerance + 16 * own, max(5e-4, 8 * epsilon)))
 
     @cached_property
-    def double(self) -> View | None:
+    def double(self) -> VariantInDtype | None:
         """The same in float64, where leaks stand out from rounding; None where the variant refuses float64."""
         try:
             module = self.like(dtype="float64")
         except Unsupported:
             return None
-        return View(module, replace(self.shape, dtype="float64"), 1e-9, self.seed)
+        return VariantInDtype(module, replace(self.shape, dtype="float64"), 1e-9, self.seed)
 
     @property
-    def views(self) -> list[View]:
+    def views(self) -> list[VariantInDtype]:
         return [self.native] if self.double is None else [self.native, self.double]
 
 
@@ -205,7 +205,7 @@ class Reference(ScoredVariant):
     """Softmax from elementary operations: its own rounding error is the yardstick of everybody's."""
 
 
-def build(source: Source, shape: AttentionShape, seed: int, **more: Any) -> Variant:
+def build(source: VariantFactory, shape: AttentionShape, seed: int, **more: Any) -> Variant:
     """A new instance in evaluation mode, on the shape's device. Raises Unsupported where it refuses the shape."""
     torch.manual_seed(seed)
     variant = source.make(shape, **more)

@@ -11,8 +11,8 @@ import torch
 from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
 from . import causality, decode, dropout, gradients, maps, masks, numerics, twins
-from .property import Finding, Property
-from .subject import BASE_LENGTH, LONG_LENGTH, Subject, VariantSource
+from .property import GateResult, Property
+from .subject import BASE_LENGTH, LONG_LENGTH, CheckedVariant, VariantSource
 
 PROPERTIES: tuple[Property, ...] = (
     Property("shape and dtype", numerics.shape_and_dtype),
@@ -50,7 +50,7 @@ PROPERTIES: tuple[Property, ...] = (
 )
 
 
-def examine(variant: VariantSource, shape: AttentionShape, seed: int = 0, *, thorough: bool = True) -> list[Finding]:
+def examine(variant: VariantSource, shape: AttentionShape, seed: int = 0, *, thorough: bool = True) -> list[GateResult]:
     """Every property of `variant` on `shape`, at no more than 384 positions.
 
     `thorough`: with the implementations that run only where they are named; they may take minutes to compile.
@@ -60,10 +60,10 @@ def examine(variant: VariantSource, shape: AttentionShape, seed: int = 0, *, tho
     finding applies.
     """
     shape = replace(shape, max_length=min(shape.max_length, LONG_LENGTH))
-    return list(_findings(Subject(variant, replace(shape, dropout=0.0), seed, thorough), PROPERTIES))
+    return list(_findings(CheckedVariant(variant, replace(shape, dropout=0.0), seed, thorough), PROPERTIES))
 
 
-def quick_gate(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> Finding | None:
+def quick_gate(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> GateResult | None:
     """The first property that fails on a short form of `shape`, or None: seconds, before any measurement on it.
 
     The short form keeps all but the length, which is 96, and dropout, which properties set themselves; a variant that
@@ -74,7 +74,7 @@ def quick_gate(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> 
     lengths = sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)})
     for length in lengths:
         applied = False
-        subject = Subject(variant, replace(shape, max_length=length, dropout=0.0), seed, thorough=False)
+        subject = CheckedVariant(variant, replace(shape, max_length=length, dropout=0.0), seed, thorough=False)
         for finding in _findings(subject, quick):
             if finding.held is False:
                 return finding
@@ -95,7 +95,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _findings(subject: Subject, properties: tuple[Property, ...]) -> Iterator[Finding]:
+def _findings(subject: CheckedVariant, properties: tuple[Property, ...]) -> Iterator[GateResult]:
     shape = subject.shape
     devices = [shape.device] if torch.device(shape.device).type == "cuda" else []
     # the examination draws random numbers of its own, and a run that is gated must not notice
@@ -103,7 +103,7 @@ def _findings(subject: Subject, properties: tuple[Property, ...]) -> Iterator[Fi
         try:
             subject.build(shape)
         except Unsupported as refusal:
-            yield from (Finding(property=p.name, held=None, detail=str(refusal)) for p in properties)
+            yield from (GateResult(property=p.name, held=None, detail=str(refusal)) for p in properties)
             return
         for item in properties:
             yield item.examine(subject)

@@ -12,7 +12,7 @@ from ...variants.contract import Variant
 from ..core.errors import Unsupported
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import Inputs, Reference, Source, Subject, View, build
+from .subject import CheckedVariant, Inputs, Reference, VariantFactory, VariantInDtype, build
 
 FACTOR = 4
 EAGER = "eager"
@@ -20,7 +20,7 @@ ON_DEMAND = {"cpu": {"compiled", "flex", "triton"}, "cuda": {"compiled", "flex"}
 """Implementations that run on such a device only where a selection names them."""
 
 
-def equals_twin(subject: Subject) -> Answer:
+def equals_twin(subject: CheckedVariant) -> Answer:
     """an `exact` variant equals its eager twin in float64, within four times the rounding error of softmax"""
     module = subject.module
     if module.kind != "exact":
@@ -28,13 +28,13 @@ def equals_twin(subject: Subject) -> Answer:
     if EAGER in subject.source.implementations:
         twin = subject.like(dtype="float64", impl=EAGER)
     elif module.twin:
-        twin = build(Source.of(module.twin), replace(subject.shape, dtype="float64"), subject.seed)
+        twin = build(VariantFactory.of(module.twin), replace(subject.shape, dtype="float64"), subject.seed)
     else:
         return Measured(1.0, 0.0, "kind is `exact`, but neither `twin` nor `impl=eager` says what it equals")
     return worst(_comparisons(subject.native, module, twin, "its twin"))
 
 
-def implementations_agree(subject: Subject) -> Answer:
+def implementations_agree(subject: CheckedVariant) -> Answer:
     """every `impl` that runs here, or the forced one, equals eager in float64, within four times the larger error of
     softmax and eager"""
     if EAGER not in subject.source.implementations:
@@ -52,7 +52,7 @@ def implementations_agree(subject: Subject) -> Answer:
     return worst(answers)
 
 
-def examined(subject: Subject) -> tuple[str, ...]:
+def examined(subject: CheckedVariant) -> tuple[str, ...]:
     """The implementations to compare with eager: the forced one, or all, but for rare ones where it is to be quick."""
     if subject.source.forced:
         return (subject.source.forced,)
@@ -61,11 +61,11 @@ def examined(subject: Subject) -> tuple[str, ...]:
 
 
 def _comparisons(
-    view: View, module: Variant, twin: Variant, name: str, eager: Variant | None = None
+    view: VariantInDtype, module: Variant, twin: Variant, name: str, eager: Variant | None = None
 ) -> Iterator[Answer]:
     """`eager`: the twin in the precision of `view`; where scores are large it may err more than softmax does."""
     found = replace(view, module=module)
-    exact = View(twin, replace(view.shape, dtype="float64"), 0.0, view.seed)
+    exact = VariantInDtype(twin, replace(view.shape, dtype="float64"), 0.0, view.seed)
     softmax = replace(view, module=Reference(view.shape).eval())
     softmax_exact = replace(exact, module=softmax.module)
     floor = (16 if view.dtype.itemsize > 2 else 2) * torch.finfo(view.dtype).eps
@@ -87,7 +87,7 @@ def _comparisons(
                 yield Measured(error, FACTOR * yardstick + floor, detail)
 
 
-def _errors(found: View, exact: View, inputs: Inputs, keep: Tensor | None) -> list[float]:
+def _errors(found: VariantInDtype, exact: VariantInDtype, inputs: Inputs, keep: Tensor | None) -> list[float]:
     """Gaps of the output and of the three gradients."""
     double = inputs.map(Tensor.double)
     with torch.enable_grad():

@@ -43,7 +43,7 @@ class Foreign:
         return "; ".join(parts)
 
 
-class Watch:
+class LoadMonitor:
     """Begins when it is made; `seen` says what others did until now."""
 
     def __init__(self, device: torch.device):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn import functional as F
 
-from .system_load import Foreign, Watch
+from .system_load import Foreign, LoadMonitor
 
 Work = Callable[[], object]
 
@@ -56,22 +56,22 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """What a block of interleaved rounds gave. `canary`: seconds of a fixed piece of work, once a round."""
+class TimingRun:
+    """What a block of interleaved rounds gave. `drift_probe`: seconds of a fixed piece of work, once a round."""
 
     samples: dict[str, Samples]
     rounds: int
     stopped: str
     foreign: Foreign
-    canary: tuple[float, ...] = ()
+    drift_probe: tuple[float, ...] = ()
 
     @property
     def drift(self) -> float:
         """How much slower the canary was in the last third of the rounds than in the first, as a share; 0 unknown."""
-        third = len(self.canary) // 3
+        third = len(self.drift_probe) // 3
         if not third:
             return 0.0
-        first, last = sorted(self.canary[:third]), sorted(self.canary[-third:])
+        first, last = sorted(self.drift_probe[:third]), sorted(self.drift_probe[-third:])
         return last[third // 2] / first[third // 2] - 1.0
 
 
@@ -85,8 +85,8 @@ def interleave(
     least_rounds: int = LEAST_ROUNDS,
     before: Callable[[str], None] = lambda name: None,
     prepare: Mapping[str, Work] | None = None,
-    canary: Work | None = None,
-) -> Timing:
+    drift_probe: Work | None = None,
+) -> TimingRun:
     """Times every subject once a round until every ratio's 95 % half-width is below `half_width`, or the budget ends.
 
     All are warmed up before any is timed; `before` is told whose turn it is. `prepare`: what a subject needs done
@@ -106,14 +106,14 @@ def interleave(
         if device.type == "cpu" and name not in prepare and 0 < seconds < COLD_SECONDS:
             samples[name].repeats = math.ceil(LEAST_SECONDS / seconds)
             samples[name].begins_cold = False
-    sung = []
-    if canary is not None:
-        canary()
-    others = Watch(device)
+    probe_seconds = []
+    if drift_probe is not None:
+        drift_probe()
+    others = LoadMonitor(device)
     started, rounds, look, stopped = time.perf_counter(), 0, 2 * LEAST_ROUNDS, "budget"
     while rounds < least_rounds or time.perf_counter() - started < budget_seconds:
-        if canary is not None:
-            sung.append(stopwatch.measure(canary, 1)[0])
+        if drift_probe is not None:
+            probe_seconds.append(stopwatch.measure(drift_probe, 1)[0])
         for name in _order(list(subjects), rounds):
             mine, work = samples[name], ready(name)
             if not mine.begins_cold:
@@ -132,7 +132,9 @@ def interleave(
         if rounds >= MOST_ROUNDS:
             stopped = "rounds"
             break
-    return Timing(samples=samples, rounds=rounds, stopped=stopped, foreign=others.seen(), canary=tuple(sung))
+    return TimingRun(
+        samples=samples, rounds=rounds, stopped=stopped, foreign=others.seen(), drift_probe=tuple(probe_seconds)
+    )
 
 
 def _order(names: list[str], round_: int) -> list[str]:
@@ -158,7 +160,7 @@ def ratio_half_width(ours: list[float], reference: list[float]) -> float:
     return 1.96 * math.sqrt(variance / len(logs))
 
 
-def canary(device: torch.device) -> Work:
+def drift_probe(device: torch.device) -> Work:
     """A fixed piece of work, scaled dot-product attention at 512 tokens: if it moves, the machine did."""
     draw = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, 4, 512, 64, generator=draw).to(device) for _ in range(3))

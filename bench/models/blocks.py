@@ -73,7 +73,7 @@ class BlockState:
     past: Tensor | None = None
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Pre-norm attention and feed-forward with residuals; a variant may put a sublayer of its own before attention."""
 
     def __init__(self, variant: Variant, before: nn.Module | None, recipe: Recipe):
@@ -139,7 +139,7 @@ class Model(nn.Module):
         return _count(list(self.parameters())), _count(own)
 
 
-def brought_by(
+def build_variants(
     build: BuildVariant, problem: Problem, recipe: Recipe, seed: int, device: str
 ) -> list[tuple[Variant, nn.Module | None]]:
     """What the variant brings to each layer, drawn apart, so that it moves no random number of the shared model."""

@@ -12,7 +12,7 @@ from ...tasks.contract import Recipe
 from ...tasks.problems.language_modeling import Language
 from ...variants.contract import Mask
 from ..core.hashing import axis_seed
-from .blocks import Block, BlockState, BuildVariant, Model, brought_by, position_table
+from .blocks import BlockState, BuildVariant, Model, TransformerBlock, build_variants, position_table
 
 DEVIATION = 0.02
 """Of the embedding at the start, as in GPT-2 (Radford et al. 2019): larger ones, tied, begin with great losses."""
@@ -39,7 +39,7 @@ class Decoder(Model):
     def __init__(self, problem: Language, recipe: Recipe, build: BuildVariant, seed: int, device: str = "cpu"):
         super().__init__()
         self.problem, self.recipe = problem, recipe
-        brought = brought_by(build, problem, recipe, seed, device)
+        brought = build_variants(build, problem, recipe, seed, device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="init", seed=seed))
             self.embedding = nn.Embedding(problem.vocabulary, recipe.width)
@@ -48,7 +48,7 @@ class Decoder(Model):
             table = position_table(recipe, recipe.length)
             self.positions = None if all(variant.brings_positions for variant, _ in brought) else table
             self.dropout = nn.Dropout(recipe.dropout)
-            self.blocks = nn.ModuleList(Block(variant, before, recipe) for variant, before in brought)
+            self.blocks = nn.ModuleList(TransformerBlock(variant, before, recipe) for variant, before in brought)
             self.norm = nn.LayerNorm(recipe.width)
         # the table of sines has values near 1, which would drown tokens of a smaller deviation
         self.scale = 1 / DEVIATION if recipe.positions == "sinusoidal" and self.positions is not None else 1.0

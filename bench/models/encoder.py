@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ...tasks.contract import Classification, Recipe
 from ...variants.contract import Mask
 from ..core.hashing import axis_seed
-from .blocks import Block, BuildVariant, Model, brought_by, position_table
+from .blocks import BuildVariant, Model, TransformerBlock, build_variants, position_table
 
 
 class Encoder(Model):
@@ -19,14 +19,14 @@ class Encoder(Model):
         super().__init__()
         self.problem, self.recipe = problem, recipe
         length = recipe.length + (recipe.pooling == "cls")
-        brought = brought_by(build, problem, recipe, seed, device)
+        brought = build_variants(build, problem, recipe, seed, device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="init", seed=seed))
             # id `vocabulary` is the token that CLS pooling prepends
             self.embedding = nn.Embedding(problem.vocabulary + 1, recipe.width, padding_idx=0)
             self.positions = position_table(recipe, length)
             self.dropout = nn.Dropout(recipe.dropout)
-            self.blocks = nn.ModuleList(Block(variant, before, recipe) for variant, before in brought)
+            self.blocks = nn.ModuleList(TransformerBlock(variant, before, recipe) for variant, before in brought)
             self.norm = nn.LayerNorm(recipe.width)
             parts = {"nli4": 4, "concat2": 2}[problem.head] if problem.towers == 2 else 1
             features = recipe.width * parts

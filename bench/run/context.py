@@ -25,7 +25,7 @@ Send = Callable[[dict[str, Any]], None]
 
 
 @dataclass(slots=True, kw_only=True)
-class Desk:
+class WorkerContext:
     """`digests` by cell key; `send` passes events to the parent process."""
 
     device: torch.device
@@ -39,15 +39,15 @@ class Desk:
     def __post_init__(self) -> None:
         self.machine = describe(self.device)
 
-    def open(self, cell: Cell) -> Sheet:
-        return Sheet(desk=self, cell=cell, started=datetime.now(UTC), clock=perf_counter())
+    def open(self, cell: Cell) -> RecordBuilder:
+        return RecordBuilder(context=self, cell=cell, started=datetime.now(UTC), clock=perf_counter())
 
 
 @dataclass(slots=True, kw_only=True)
-class Sheet:
+class RecordBuilder:
     """One Cell being worked on: its task, its data, what was measured so far, and in the end its Record."""
 
-    desk: Desk
+    context: WorkerContext
     cell: Cell
     started: datetime
     clock: float
@@ -61,7 +61,7 @@ class Sheet:
         """The Cell's task, its recipe and its data; raises AttnbenchError where they cannot be had."""
         task: Task = TASKS.build(self.cell.task)
         self.recipe = task.recipe(self.cell.preset)
-        dataset = task.load(self.desk.place, self.recipe, self.cell.seed, self.cell.selection)
+        dataset = task.load(self.context.place, self.recipe, self.cell.seed, self.cell.selection)
         self.data = dataset.provenance
         return task, self.recipe, dataset
 
@@ -71,10 +71,10 @@ class Sheet:
             outcome=outcome,
             reason=reason,
             measurements=tuple(self.measurements),
-            machine=self.desk.machine,
+            machine=self.context.machine,
             data=self.data,
-            digest=self.desk.digests[self.cell.key],
-            block=self.desk.block,
+            digest=self.context.digests[self.cell.key],
+            block=self.context.block,
             setting=asdict(self.recipe) if self.recipe else {},
             implementation=self.implementation,
             artifacts=self.artifacts,

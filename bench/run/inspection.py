@@ -22,7 +22,7 @@ from ..models.decoder import Decoder
 from ..models.decoding import translated
 from ..models.encoder_decoder import Transformer
 from ..models.generate import caches, sample, utf8
-from ..train.objectives.registry import kind_of
+from ..train.objectives.registry import objective_for
 from .load_model import Trained
 
 MOST_TOKENS = 48
@@ -33,7 +33,7 @@ GOES_ON = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class AttentionView:
     """One attention on one example: weights (heads, queries, keys), with the tokens in words."""
 
     attention: str
@@ -49,7 +49,7 @@ class Inspected:
 
     name: str
     text: tuple[str, ...]
-    views: tuple[View, ...]
+    views: tuple[AttentionView, ...]
 
 
 def inspected_example(trained: Trained, dataset: Dataset, example: int, device: torch.device) -> Inspected:
@@ -64,8 +64,8 @@ def inspected_example(trained: Trained, dataset: Dataset, example: int, device: 
         source, target = (test.split.sequence(index, side)[: trained.recipe.length].tolist() for side in (0, 1))
         text = test.sources[index], test.references[index]
         return Inspected(name=name, text=text, views=_translation(trained.model, test, source, target, device))
-    kind = kind_of(trained.task.problem(), trained.recipe)
-    batch = kind.batch(test, np.array([example]), device)
+    objective = objective_for(trained.task.problem(), trained.recipe)
+    batch = objective.batch(test, np.array([example]), device)
     ids = batch[0][0, 0][: int(batch[1][0, 0])].tolist()
     if isinstance(test, Windows):
         pieces = [test.spelling.pieces[each] for each in ids]
@@ -99,13 +99,13 @@ def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device
 
 def _translation(
     model: Transformer, test: JudgedPairs, source: Sequence[int], target: Sequence[int], device: torch.device
-) -> tuple[View, ...]:
+) -> tuple[AttentionView, ...]:
     inside, outside = (numbered(test.pieces(ids)) for ids in (source, target))
     inputs = numbered(test.pieces([model.problem.begin, *target[:-1]]))
     sides = {"encoder": (inside, inside), "decoder": (outside, inputs), "cross": (outside, inside)}
     return tuple(
-        view(kind, layer, weights, *sides[kind])
-        for kind, each in observed(model, source, target, device).items()
+        view(objective, layer, weights, *sides[objective])
+        for objective, each in observed(model, source, target, device).items()
         for layer, weights in enumerate(each)
     )
 
@@ -121,7 +121,7 @@ def _continued(model: Decoder, windows: Windows, text: bytes, device: torch.devi
 
 
 @torch.inference_mode()
-def _sequence(model: Model, batch: tuple[Tensor, ...] | Tensor, labels: tuple[str, ...]) -> tuple[View, ...]:
+def _sequence(model: Model, batch: tuple[Tensor, ...] | Tensor, labels: tuple[str, ...]) -> tuple[AttentionView, ...]:
     """The attentions of a model over one sequence, or over ids (1, 1, length); none for a variant without weights."""
     found: list[Tensor] = []
     handles = [variant.register_forward_hook(_recorder(found)) for variant in model.variants]
@@ -150,11 +150,11 @@ def _recorder(found: list[Tensor]) -> Any:
 
 def view(
     attention: str, layer: int, weights: npt.NDArray[np.float64], queries: tuple[str, ...], keys: tuple[str, ...]
-) -> View:
+) -> AttentionView:
     """The first MOST_TOKENS of each side."""
     queries, keys = queries[:MOST_TOKENS], keys[:MOST_TOKENS]
     shown = weights[:, : len(queries), : len(keys)]
-    return View(attention=attention, layer=layer, queries=queries, keys=keys, weights=shown)
+    return AttentionView(attention=attention, layer=layer, queries=queries, keys=keys, weights=shown)
 
 
 def numbered(tokens: Sequence[str]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from ..models.blocks import Model
 from ..plan.fingerprint import digest_of_cell, with_data
 from ..store.store import Store
 from ..train.checkpoint import read_parameters
-from ..train.objectives.registry import kind_of
+from ..train.objectives.registry import objective_for
 
 SHOWN = 20
 """Cells that an error lists."""
@@ -63,7 +63,7 @@ def load(store: Store, record: Record, device: torch.device) -> Trained:
         variant: Variant = VARIANTS.build(cell.variant, shape)
         return variant
 
-    model = kind_of(task.problem(), recipe).model(build, cell.seed, str(device)).to(device)
+    model = objective_for(task.problem(), recipe).model(build, cell.seed, str(device)).to(device)
     path = store.checkpoint(cell, record.digest)
     if not path.is_file():
         raise StoreError(

@@ -22,18 +22,18 @@ from ...tasks.sweep_point import Point, TimedTask
 from ..core.errors import AttnbenchError
 from ..core.registry import TASKS
 from ..core.spec import Spec
-from ..gate.build import ungated
+from ..gate.build import build_unchecked
 from ..measure.memory import at_most
 from .context import is_out_of_memory
 from .lanes.timing_record import memory
-from .workloads.sweep_point import PointSetup
+from .workloads.sweep_point import SweepWorkloads
 
 SLACK_BYTES = 2**30
 """Address space beside the tensors, for threads and the profiler; what fits is decided by the bytes allocated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
+class MaxLengthJob:
     """What is tried: a variant at one point of a sweep but for its length, within `memory_bytes`."""
 
     variant: str
@@ -56,7 +56,7 @@ class Errand:
 def main() -> int:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    errand = Errand(**json.loads(sys.stdin.readline()))
+    errand = MaxLengthJob(**json.loads(sys.stdin.readline()))
     torch.set_num_threads(errand.threads)
     here = place(offline=True)
     for line in sys.stdin:
@@ -65,7 +65,7 @@ def main() -> int:
     return 0
 
 
-def answer(errand: Errand, length: int, here: DataPlace) -> dict[str, Any]:
+def answer(errand: MaxLengthJob, length: int, here: DataPlace) -> dict[str, Any]:
     """`peak`: bytes that a length takes; `memory`: True where it was refused them; `error`: why it cannot be tried."""
     device = torch.device(errand.device)
     if device.type == "cuda":
@@ -83,11 +83,11 @@ def answer(errand: Errand, length: int, here: DataPlace) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def peak(errand: Errand, length: int, here: DataPlace, device: torch.device) -> float:
+def peak(errand: MaxLengthJob, length: int, here: DataPlace, device: torch.device) -> float:
     """Bytes at the peak of one unit of work, with all that is held."""
     task, point = errand.at(length)
     dataset = task.load(here, point, 0, "validation")
-    setup = PointSetup.of(task, point, dataset, device, ungated)
+    setup = SweepWorkloads.of(task, point, dataset, device, build_unchecked)
     measured = next(m for m in memory(setup, setup.subject(Spec.parse(errand.variant))) if m.name == "peak_bytes")
     return measured.value
 

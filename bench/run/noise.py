@@ -9,7 +9,7 @@ import torch
 
 from ..core.cell import REFERENCE
 from ..core.spec import Spec
-from ..measure.timer import canary, interleave
+from ..measure.timer import drift_probe, interleave
 from ..stats.intervals import Interval
 from ..stats.scoring import log_ratio, ratio
 from .workloads.sweep_point import point_of
@@ -20,7 +20,7 @@ WINDOWS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
+class NoiseFloor:
     """`null`: the reference over itself, over all windows; `windows`: by each sixth of the time.
 
     `visible`: the smallest share by which two variants must differ to be told apart in such a window; `spread`:
@@ -42,7 +42,7 @@ class Noise:
         return sum(not window.low <= 1.0 <= window.high for window in self.windows)
 
 
-def measure_noise(device: torch.device, seconds: float, task: str = TASK) -> Noise:
+def measure_noise(device: torch.device, seconds: float, task: str = TASK) -> NoiseFloor:
     """Times the reference against itself in six windows of interleaved rounds, `seconds` in all."""
     setup = point_of(task, device)
     works = {name: setup.subject(Spec(REFERENCE)).work for name in (REFERENCE, NULL)}
@@ -52,7 +52,7 @@ def measure_noise(device: torch.device, seconds: float, task: str = TASK) -> Noi
     for _ in range(WINDOWS):
         timing = interleave(
             works, reference=REFERENCE, device=device, budget_seconds=seconds / WINDOWS, half_width=0.0,
-            canary=canary(device),
+            drift_probe=drift_probe(device),
         )  # fmt: skip
         null, reference = (timing.samples[name].seconds for name in (NULL, REFERENCE))
         ours += null
@@ -63,7 +63,7 @@ def measure_noise(device: torch.device, seconds: float, task: str = TASK) -> Noi
     lower, middle, upper = statistics.quantiles(theirs, n=4)
     # the interval of a difference must leave the noise floor behind: its half-width and the gap of the null control
     widths = [max(window.high - 1, 1 - window.low) for window in windows]
-    return Noise(
+    return NoiseFloor(
         seconds=seconds,
         rounds=len(ours),
         null=ratio(log_ratio(ours, theirs)),

@@ -36,7 +36,7 @@ DEFAULT_PRESETS = {"cuda": ("pt-2x64", "quick")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class RunRequest:
     """What a person asked for, as text that has been read but not yet looked up."""
 
     suite: Suite
@@ -51,10 +51,10 @@ class Request:
 
 
 @dataclass(slots=True, kw_only=True)
-class Campaign:
+class Runner:
     """A request made concrete on this machine. `notice` gets sentences, `progress` long work on data."""
 
-    request: Request
+    request: RunRequest
     notice: Callable[[str], None]
     progress: Callable[[str, int, int], None]
     device: torch.device = field(init=False)
@@ -127,7 +127,7 @@ class Campaign:
             self.store.append(record)
             keep(record)
 
-        cells = self._not_hopeless(block, store)
+        cells = self._skip_expected_failures(block, store)
         if not cells:
             return
         job = Job(
@@ -148,7 +148,7 @@ class Campaign:
         """Whether a task is only timed, so that its lengths belong side by side."""
         return tuple(TASKS.build(task).lanes) == ("time",)
 
-    def _not_hopeless(self, block: Block, keep: Callable[[Record], None]) -> tuple[Cell, ...]:
+    def _skip_expected_failures(self, block: Block, keep: Callable[[Record], None]) -> tuple[Cell, ...]:
         """The cells of a Block that are worth trying; the others end in Records that say what failed before."""
         if not self.is_swept(block.cells[0].task):
             return block.cells
@@ -206,7 +206,7 @@ class Campaign:
         return place(self.request.data_dir, self.request.offline, self.notice, self.progress)
 
 
-def _refuse_interpreted_timings(request: Request, device: torch.device) -> None:
+def _refuse_interpreted_timings(request: RunRequest, device: torch.device) -> None:
     """Raises SelectionError where kernels that Triton interprets would be timed: a thousandth of what they are."""
     asked = [str(spec) for spec in request.suite.variants if spec.get("impl") == "triton"]
     if asked and device.type == "cpu" and "time" in request.lanes and os.environ.get("TRITON_INTERPRET") == "1":

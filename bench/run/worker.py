@@ -20,7 +20,7 @@ from ..core.errors import AttnbenchError, SelectionError
 from ..core.record import Record
 from ..plan.fingerprint import digest_of_cell
 from ..store.store import Store
-from .context import Desk
+from .context import WorkerContext
 from .job import Job
 from .lanes.baseline import baseline_cell
 from .lanes.time import time_cells
@@ -65,7 +65,7 @@ def _same_code(job: Job) -> None:
 def measure(job: Job, send: Any) -> Iterator[Record]:
     """The Records of a Job's cells, each as soon as it is known."""
     notice = lambda message: send({"event": "notice", "message": message})  # noqa: E731
-    desk = Desk(
+    context = WorkerContext(
         device=torch.device(job.device),
         place=place(job.data_dir, job.offline, notice),
         store=Store(Path(job.results), notice),
@@ -75,12 +75,12 @@ def measure(job: Job, send: Any) -> Iterator[Record]:
     )
     timed = [cell for cell in job.cells if cell.lane == "time"]
     if timed:
-        yield from time_cells(desk, timed)
+        yield from time_cells(context, timed)
     for cell in job.cells:
         if cell.lane == "time":
             continue
         send({"event": "subject", "key": cell.key})
-        yield train_cell(desk, cell) if cell.lane == "train" else baseline_cell(desk, cell)
+        yield train_cell(context, cell) if cell.lane == "train" else baseline_cell(context, cell)
 
 
 if __name__ == "__main__":

@@ -10,27 +10,27 @@ from ..stats.bootstrap import resampled_scores, sound_statistics
 from ..stats.intervals import Interval
 from ..stats.metric import Yardstick
 from ..stats.scoring import accuracy, corpus_level
-from ..store.rows import Run, newest
-from ..store.table import Frame
-from .key import Question
+from ..store.rows import ResultRow, newest
+from ..store.table import ResultTable
+from .key import BoardKey
 from .quality import Predictions
 
 
 def trivial_levels(
-    frame: Frame, question: Question, yardstick: Yardstick, predictions: Predictions
-) -> Iterator[tuple[Run, Interval | None]]:
+    table: ResultTable, board_key: BoardKey, metric: Yardstick, predictions: Predictions
+) -> Iterator[tuple[ResultRow, Interval | None]]:
     """The newest run of each baseline, by name, with its level on the test split; None where it has none."""
-    for run in sorted(newest(question.runs(frame, "baseline"), "variant"), key=lambda run: run.variant):
-        tested = frame.number(yardstick.name, run.at, split="test") if run.outcome == Outcome.OK else None
-        yield run, _level(tested, yardstick, run, predictions) if tested is not None else None
+    for run in sorted(newest(board_key.runs(table, "baseline"), "variant"), key=lambda run: run.variant):
+        tested = table.number(metric.name, run.at, split="test") if run.outcome == Outcome.OK else None
+        yield run, _level(tested, metric, run, predictions) if tested is not None else None
 
 
-def _level(tested: Measurement, yardstick: Yardstick, run: Run, predictions: Predictions) -> Interval | None:
-    if yardstick.is_share:
+def _level(tested: Measurement, metric: Yardstick, run: ResultRow, predictions: Predictions) -> Interval | None:
+    if metric.is_share:
         examples = tested.where.get("examples")
         return accuracy([tested.value], int(examples)) if examples else None
     name = run.artifacts.get("predictions")
     kept = predictions(name) if name else None
-    if kept is None or not sound_statistics(yardstick.name, kept):
+    if kept is None or not sound_statistics(metric.name, kept):
         return wording.point(tested.value)
-    return corpus_level([tested.value], resampled_scores(yardstick.name, kept)[:, None])
+    return corpus_level([tested.value], resampled_scores(metric.name, kept)[:, None])

@@ -16,9 +16,9 @@ from ..core.protocol import LEAST_ROUNDS
 from ..core.record import Outcome
 from ..stats.intervals import Estimate, mean_estimate
 from ..stats.scoring import capped, log_ratio, log_ratios, noise_floor
-from ..store.rows import Run, newest
-from ..store.table import Frame
-from .key import Question
+from ..store.rows import ResultRow, newest
+from ..store.table import ResultTable
+from .key import BoardKey
 
 Samples = tuple[float, ...]
 Mode = Literal["step", "forward", "decode"]
@@ -28,7 +28,7 @@ CAPPED = (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT, Outcome.INCORRECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class RelativeCost:
     """`cost`: log-ratio to the reference, None where none could be measured; `logs`: the draws that it is the mean of.
 
     `seconds`: one sample a round.
@@ -57,7 +57,7 @@ class Timing:
     def median(self) -> float:
         return statistics.median(self.seconds)
 
-    def gap(self, other: Timing) -> Estimate:
+    def gap(self, other: RelativeCost) -> Estimate:
         """How far this is ahead of `other` (lower log cost), by rounds where they shared them.
 
         Raises ValueError where either has no standing.
@@ -71,33 +71,33 @@ class Timing:
         return theirs.minus(mine)
 
 
-def timings_of_all(frame: Frame, question: Question, mode: Mode = "step") -> dict[str, Timing]:
+def costs_by_variant(table: ResultTable, board_key: BoardKey, mode: Mode = "step") -> dict[str, RelativeCost]:
     """Timings by variant on the question's machine; empty where the question names none."""
-    if not question.machine:
+    if not board_key.machine:
         return {}
-    return dict(_timings(frame, question, mode))
+    return dict(_timings(table, board_key, mode))
 
 
 @lru_cache(maxsize=1024)
-def _timings(frame: Frame, question: Question, mode: Mode) -> dict[str, Timing]:
+def _timings(table: ResultTable, board_key: BoardKey, mode: Mode) -> dict[str, RelativeCost]:
     # a page asks for the same timings once for each of its boards; a frame is the same object or another one
-    runs = newest(question.runs(frame, "time"), "variant")
-    return {run.variant: _timed(frame, run, mode) for run in runs}
+    runs = newest(board_key.runs(table, "time"), "variant")
+    return {run.variant: _timed(table, run, mode) for run in runs}
 
 
-def floor_of(timings: dict[str, Timing]) -> float:
+def floor_of(timings: dict[str, RelativeCost]) -> float:
     """The noise floor of the blocks that these timings come from, as a log-ratio."""
     return noise_floor(controls(timings))
 
 
-def controls(timings: dict[str, Timing]) -> list[Estimate]:
+def controls(timings: dict[str, RelativeCost]) -> list[Estimate]:
     """The null control of each block once."""
     blocks = {t.block or t.variant: t.null for t in timings.values() if t.null is not None}
     return list(blocks.values())
 
 
-def _timed(frame: Frame, run: Run, mode: Mode) -> Timing:
-    named = (frame.number(f"{prefix}{mode}_seconds", run.at) for prefix in ("", "reference_", "null_"))
+def _timed(table: ResultTable, run: ResultRow, mode: Mode) -> RelativeCost:
+    named = (table.number(f"{prefix}{mode}_seconds", run.at) for prefix in ("", "reference_", "null_"))
     own, reference, null = (_positive(m.samples) if m else () for m in named)
     enough = len(own) >= LEAST_ROUNDS and len(own) == len(reference)
     reason, logs = run.reason, np.empty(0)
@@ -110,7 +110,7 @@ def _timed(frame: Frame, run: Run, mode: Mode) -> Timing:
     elif run.outcome == Outcome.OK:
         logs = log_ratios(own, reference)
         cost = mean_estimate(logs)
-    return Timing(
+    return RelativeCost(
         variant=run.variant,
         row=run.at,
         cost=cost,

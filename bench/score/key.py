@@ -9,14 +9,14 @@ import pandas as pd
 
 from ..core.errors import SelectionError
 from ..core.spec import Spec, parse_selection
-from ..store.rows import Run
-from ..store.table import Frame
+from ..store.rows import ResultRow
+from ..store.table import ResultTable
 
 SHARED = ["task", "preset", "selection", "fidelity", "protocol"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Question:
+class BoardKey:
     """One task, preset, model selection, data fidelity and protocol; `machine`: where speeds come from, '' for none."""
 
     task: str
@@ -32,7 +32,7 @@ class Question:
         parts = (self.task, self.preset, self.fidelity, self.selection, f"protocol {self.protocol}", self.machine)
         return "/".join(filter(None, parts))
 
-    def cells(self, frame: Frame, *lanes: str) -> pd.DataFrame:
+    def cells(self, frame: ResultTable, *lanes: str) -> pd.DataFrame:
         """The current cells of these lanes. Neither a speed nor a trivial baseline hangs on the model selection."""
         table = frame.answering(self.task, self.preset, self.fidelity, self.protocol)
         chosen = table["lane"].isin(lanes)
@@ -40,7 +40,7 @@ class Question:
         chosen &= (table["machine"] == self.machine) | (table["lane"] != "time")
         return table[chosen]
 
-    def runs(self, frame: Frame, *lanes: str) -> list[Run]:
+    def runs(self, frame: ResultTable, *lanes: str) -> list[ResultRow]:
         """The same as `cells`, as plain rows."""
         return [
             run
@@ -52,7 +52,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
+class BoardFilter:
     """What a person asks to see; None leaves all. Names without parameters stand for all of their parameters."""
 
     task: str | None = None
@@ -62,12 +62,12 @@ class Filter:
     machine: str | None = None
 
 
-def questions(frame: Frame, wanted: Filter | None = None) -> list[Question]:
+def board_keys(frame: ResultTable, wanted: BoardFilter | None = None) -> list[BoardKey]:
     """Every question that the Records answer, one per board, in order.
 
     Raises SelectionError where the filter leaves none, naming what there is.
     """
-    wanted = wanted or Filter()
+    wanted = wanted or BoardFilter()
     table = frame.current
     for axis in ("task", "preset", "selection", "fidelity", "machine"):
         asked = getattr(wanted, axis)
@@ -93,15 +93,15 @@ def questions(frame: Frame, wanted: Filter | None = None) -> list[Question]:
     for row in pd.concat([trained, alone]).itertuples(index=False):
         shared = {name: getattr(row, name) for name in SHARED}
         machines = timed.get(tuple(shared[name] for name in without), [""])
-        found += [Question(**shared, machine=machine) for machine in machines]
+        found += [BoardKey(**shared, machine=machine) for machine in machines]
     if wanted.machine is not None:
-        found = [question for question in found if question.machine == wanted.machine]
+        found = [board_key for board_key in found if board_key.machine == wanted.machine]
     return sorted(found)
 
 
-def one_question(frame: Frame, wanted: Filter) -> Question:
+def one_question(frame: ResultTable, wanted: BoardFilter) -> BoardKey:
     """The only question that the filter leaves; raises SelectionError, saying how they differ, for several."""
-    found = questions(frame, wanted)
+    found = board_keys(frame, wanted)
     if not found:
         raise SelectionError("no Records to answer from; run `attnbench run` first")
     apart = {

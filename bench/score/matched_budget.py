@@ -10,14 +10,14 @@ from ..core.protocol import LEAST_SEEDS
 from ..stats.intervals import Estimate, mean_estimate
 from ..stats.metric import ACCURACY, Yardstick
 from ..store.artifacts import Curve
-from .cost import Timing
-from .quality import Trials
+from .cost import RelativeCost
+from .quality import SeedScores
 
 Curves = Callable[[str], Curve | None]
 """Reads an artifact: the curve of that name; None where it is not at hand."""
 
 
-def gap_at_equal_time(own: Trials, reference: Trials, timing: Timing, read: Curves) -> Estimate | None:
+def gap_at_equal_time(own: SeedScores, reference: SeedScores, timing: RelativeCost, read: Curves) -> Estimate | None:
     """How much better the best validation score is than the reference's after the time that the reference trained.
 
     None where a curve is not at hand or does not hold the yardstick of the test.
@@ -34,11 +34,11 @@ def gap_at_equal_time(own: Trials, reference: Trials, timing: Timing, read: Curv
         if len(curves) < 2 or not curves[0] or not curves[1]:
             return None
         steps = max(int(point["step"]) for point in curves[1])
-        best = best_within(curves[0], steps / math.exp(timing.cost.value), own.yardstick)
-        other = best_within(curves[1], steps, own.yardstick)
+        best = best_within(curves[0], steps / math.exp(timing.cost.value), own.metric)
+        other = best_within(curves[1], steps, own.metric)
         if best is None or other is None:
             return None
-        differences.append(own.yardstick.sign * (best - other))
+        differences.append(own.metric.sign * (best - other))
     return mean_estimate(differences) if len(differences) >= LEAST_SEEDS else None
 
 
@@ -50,33 +50,33 @@ class Rival:
     gap: Estimate
 
 
-def gap_at_equal_state(name: str, trials: Mapping[str, Trials], state_bytes: Mapping[str, float]) -> Rival | None:
+def gap_at_equal_state(name: str, trials: Mapping[str, SeedScores], state_bytes: Mapping[str, float]) -> Rival | None:
     """How much better it is than the best rival whose decode state is no larger; None where there is no such rival.
 
     The rival is chosen by the scores that it is then judged by, so that its luck counts against the variant. Only
     trials that suffice for a rank are compared.
     """
-    if name not in state_bytes or name not in trials or trials[name].lack:
+    if name not in state_bytes or name not in trials or trials[name].missing_reason:
         return None
     rivals = [
         other
         for other, own in trials.items()
-        if other != name and not own.lack and other in state_bytes and state_bytes[other] <= state_bytes[name]
+        if other != name and not own.missing_reason and other in state_bytes and state_bytes[other] <= state_bytes[name]
     ]
     if not rivals:
         return None
     # of equals, the first by name
-    best = max(sorted(rivals), key=lambda other: trials[other].yardstick.sign * trials[other].mean)
+    best = max(sorted(rivals), key=lambda other: trials[other].metric.sign * trials[other].mean)
     return Rival(best, trials[name].gap(trials[best]))
 
 
-def best_within(curve: Curve, steps: float, yardstick: Yardstick = ACCURACY) -> float | None:
+def best_within(curve: Curve, steps: float, metric: Yardstick = ACCURACY) -> float | None:
     """The best validation score up to that step; None where none was measured by then.
 
     >>> best_within([{"step": 10, "validation_accuracy": 0.6}, {"step": 20, "validation_accuracy": 0.7}], steps=15)
     0.6
     """
-    name = f"validation_{yardstick.name}"
+    name = f"validation_{metric.name}"
     found = [point.get(name) for point in curve if int(point["step"]) <= steps * (1 + 1e-9)]
     scores = [float(score) for score in found if isinstance(score, int | float) and math.isfinite(score)]
-    return max(scores, key=lambda score: yardstick.sign * score, default=None)
+    return max(scores, key=lambda score: metric.sign * score, default=None)

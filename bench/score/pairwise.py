@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..stats.intervals import Estimate, Noise
+from ..stats.intervals import Estimate, NoiseSource
 from ..stats.ranking import Gap
-from .quality import Trials
+from .quality import SeedScores
 
 
-def gaps_of_all(trials: Mapping[str, Trials]) -> Gap:
-    """`Trials.gap` of any two, to the rounding of the last bits.
+def pairwise_differences(trials: Mapping[str, SeedScores]) -> Gap:
+    """`SeedScores.gap` of any two, to the rounding of the last bits.
 
     Scores that are shares, over the same seeds and examples, are held against each other as arrays: hundreds of
     variants make many thousands of pairs. All else goes pair by pair.
@@ -38,18 +38,18 @@ def gaps_of_all(trials: Mapping[str, Trials]) -> Gap:
 
     def gap(one: str, other: str) -> Estimate:
         i, j = place[one], place[other]
-        noise = (Noise(of_seeds[i][j], seeds - 1),) if of_seeds else ()
-        return Estimate(value[i][j], (*noise, Noise(of_test[i][j])))
+        noise = (NoiseSource(of_seeds[i][j], seeds - 1),) if of_seeds else ()
+        return Estimate(value[i][j], (*noise, NoiseSource(of_test[i][j])))
 
     return gap
 
 
-def _alike(trials: list[Trials]) -> bool:
+def _alike(trials: list[SeedScores]) -> bool:
     """Whether one array holds all their scores, and one all that is known of their examples or none does."""
     first = trials[0]
     shapes = {None if t.correct is None else len(t.correct[0]) for t in trials}
     return (
         bool(first.seeds)
         and len(shapes) == 1
-        and all(t.yardstick.is_share and t.seeds == first.seeds and t.examples == first.examples for t in trials)
+        and all(t.metric.is_share and t.seeds == first.seeds and t.examples == first.examples for t in trials)
     )

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from ..stats.bootstrap import DRAWS
 from ..stats.scoring import Draws
-from .cost import Timing
-from .quality import Trials
+from .cost import RelativeCost
+from .quality import SeedScores
 
 DIGITS = 9
 """Decimals of a score in its unit, and of a log-ratio, in which draws must differ."""
@@ -35,13 +35,13 @@ def frontier(quality: Mapping[str, float], cost: Mapping[str, float]) -> set[str
     }
 
 
-def frontier_shares(trials: Mapping[str, Trials], timings: Mapping[str, Timing]) -> dict[str, float]:
+def frontier_shares(trials: Mapping[str, SeedScores], timings: Mapping[str, RelativeCost]) -> dict[str, float]:
     """In which share of bootstrap draws each variant is on the frontier; empty for fewer than two that can be placed.
 
     One draw resamples seeds, test examples and rounds, the same for all variants, so what is paired stays paired. With
     few seeds a bootstrap is too sure of itself: deviations of seeds are widened by √(S / (S - 1)).
     """
-    names = [n for n, t in trials.items() if not t.lack and n in timings and timings[n].standing is not None]
+    names = [n for n, t in trials.items() if not t.missing_reason and n in timings and timings[n].standing is not None]
     if len(names) < 2:
         return {}
     rng = np.random.default_rng(0)
@@ -56,7 +56,7 @@ def frontier_shares(trials: Mapping[str, Trials], timings: Mapping[str, Timing])
     return {name: int(free) / DRAWS for name, free in zip(names, (~beaten).sum(axis=1), strict=True)}
 
 
-def _quality(trials: Mapping[str, Trials], rng: np.random.Generator) -> list[Draws]:
+def _quality(trials: Mapping[str, SeedScores], rng: np.random.Generator) -> list[Draws]:
     """Larger is better, whichever the yardstick."""
     count = min(len(t.seeds) for t in trials.values())
     seeds = rng.multinomial(count, [1 / count] * count, DRAWS)
@@ -68,20 +68,20 @@ def _quality(trials: Mapping[str, Trials], rng: np.random.Generator) -> list[Dra
         by_seed = _toss(t, count, rng) if drawn is None else drawn[:, :count]
         centre = by_seed.sum(axis=1, keepdims=True) / count
         wide = centre + (by_seed - centre) * math.sqrt(count / (count - 1))
-        found.append(t.yardstick.sign * (wide * seeds).sum(axis=1) / count)
+        found.append(t.metric.sign * (wide * seeds).sum(axis=1) / count)
     return found
 
 
-def _toss(trials: Trials, count: int, rng: np.random.Generator) -> Draws:
+def _toss(trials: SeedScores, count: int, rng: np.random.Generator) -> Draws:
     scores = np.asarray(trials.scores[:count])[None, :]
-    if not trials.yardstick.is_share:
+    if not trials.metric.is_share:
         return np.repeat(scores, DRAWS, axis=0)
     noise = np.sqrt(np.asarray(trials.scores) * (1 - np.asarray(trials.scores)) / trials.examples).mean()
     tossed: Draws = scores + noise * rng.standard_normal((DRAWS, 1))
     return tossed
 
 
-def _cost(timings: Mapping[str, Timing], rng: np.random.Generator) -> list[Draws]:
+def _cost(timings: Mapping[str, RelativeCost], rng: np.random.Generator) -> list[Draws]:
     picks: dict[tuple[str, int], npt.NDArray[np.int64]] = {}
     found = []
     for name, timing in timings.items():

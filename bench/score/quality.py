@@ -17,9 +17,9 @@ from ..stats.bootstrap import corpus_score, resampled_scores, resampled_shares, 
 from ..stats.intervals import Estimate, Interval
 from ..stats.metric import ACCURACY, YARDSTICKS, Yardstick
 from ..stats.scoring import Correct, Draws, accuracy, corpus_gap, corpus_level, quality_gap
-from ..store.rows import Run
-from ..store.table import Frame
-from .key import Question
+from ..store.rows import ResultRow
+from ..store.table import ResultTable
+from .key import BoardKey
 
 Predictions = Callable[[str], npt.NDArray[Any] | None]
 """Reads an artifact: which test examples were right, 0 or 1 each, or their statistics (examples, k) as
@@ -27,24 +27,24 @@ Predictions = Callable[[str], npt.NDArray[Any] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trials:
+class SeedScores:
     """Test scores by seed, in the unit of the yardstick's quantity.
 
     Of what is known of each example, None unless it is kept for every seed: `correct`, for accuracy, by seed; `draws`,
     for all else, (draws, seeds), the scores of resampled examples. `curves`: artifacts that hold the training curves,
-    by seed, empty where there is none. `lack`: why these trials do not suffice for a rank; empty where they do.
+    by seed, empty where there is none. `missing_reason`: why these do not suffice for a rank; empty where they do.
     `rows`: of the Frame, the failed ones too.
     """
 
     variant: str
-    yardstick: Yardstick = ACCURACY
+    metric: Yardstick = ACCURACY
     seeds: tuple[int, ...] = ()
     scores: tuple[float, ...] = ()
     examples: int = 0
     correct: tuple[Correct, ...] | None = None
     draws: Draws | None = None
     curves: tuple[str, ...] = ()
-    lack: str = ""
+    missing_reason: str = ""
     rows: tuple[int, ...] = ()
 
     @property
@@ -57,11 +57,11 @@ class Trials:
 
     def level(self) -> Interval:
         """The mean score with its interval."""
-        if self.yardstick.is_share:
+        if self.metric.is_share:
             return accuracy(self.scores, self.examples, self.correct)
         return corpus_level(self.scores, self.draws)
 
-    def gap(self, other: Trials) -> Estimate:
+    def gap(self, other: SeedScores) -> Estimate:
         """How much better these are than `other`, whichever way the quantity points, by the seeds that both have.
 
         Raises ValueError where they have none.
@@ -71,7 +71,7 @@ class Trials:
             raise ValueError(f"{self.variant} and {other.variant} have no seed in common")
         at = [[t.seeds.index(seed) for seed in both] for t in (self, other)]
         ours, theirs = ([t.scores[i] for i in places] for t, places in zip((self, other), at, strict=True))
-        if self.yardstick.is_share:
+        if self.metric.is_share:
             ours_right, theirs_right = (
                 [t.correct[i] for i in places] if t.correct else None
                 for t, places in zip((self, other), at, strict=True)
@@ -89,7 +89,7 @@ class Trials:
             t.draws[:, places] if drawn and t.draws is not None else None
             for t, places in zip((self, other), at, strict=True)
         )
-        if self.yardstick.sign < 0:
+        if self.metric.sign < 0:
             return corpus_gap(theirs, ours, their_draws, our_draws)
         return corpus_gap(ours, theirs, our_draws, their_draws)
 
@@ -98,93 +98,93 @@ class Trials:
         return resampled_shares(self.correct) if self.correct else self.draws
 
 
-def trials_of_all(frame: Frame, question: Question, predictions: Predictions) -> dict[str, Trials]:
+def scores_by_variant(table: ResultTable, board_key: BoardKey, predictions: Predictions) -> dict[str, SeedScores]:
     """Trials by variant. The reference's seeds are the question's: more are not used, with fewer there is no rank."""
     # a cell that was run on two machines counts once, the newer
-    runs = {run.key: run for run in question.runs(frame, "train")}
-    by_variant: dict[str, list[Run]] = {}
+    runs = {run.key: run for run in board_key.runs(table, "train")}
+    by_variant: dict[str, list[ResultRow]] = {}
     for row in sorted(runs.values(), key=lambda run: (run.variant, run.seed)):
         by_variant.setdefault(row.variant, []).append(row)
-    yardstick = yardstick_of(frame, question)
-    done = {variant: _done(frame, rows, yardstick) for variant, rows in by_variant.items()}
+    metric = metric_of(table, board_key)
+    done = {variant: _done(table, rows, metric) for variant, rows in by_variant.items()}
     wanted = {one.row.seed for one in done.get(REFERENCE, ())}
     return {
-        variant: _trials(variant, rows, done[variant], wanted, predictions, yardstick)
+        variant: _trials(variant, rows, done[variant], wanted, predictions, metric)
         for variant, rows in by_variant.items()
     }
 
 
 class _Done(NamedTuple):
-    row: Run
+    row: ResultRow
     score: float
     examples: int
 
 
-def _done(frame: Frame, rows: list[Run], yardstick: Yardstick) -> list[_Done]:
+def _done(table: ResultTable, rows: list[ResultRow], metric: Yardstick) -> list[_Done]:
     """The rows with a usable test score."""
     found = []
     for row in rows:
-        tested = frame.number(yardstick.name, row.at, split="test") if row.outcome == Outcome.OK else None
+        tested = table.number(metric.name, row.at, split="test") if row.outcome == Outcome.OK else None
         if tested is None or not 0 <= tested.value < math.inf:
             continue
         count = int(tested.where.get("examples") or 0)
-        if not yardstick.is_share or (tested.value <= 1 and count > 0):
+        if not metric.is_share or (tested.value <= 1 and count > 0):
             found.append(_Done(row, tested.value, count))
     return found
 
 
 def _trials(
     variant: str,
-    rows: list[Run],
+    rows: list[ResultRow],
     done: list[_Done],
     wanted: set[int],
     predictions: Predictions,
-    yardstick: Yardstick,
-) -> Trials:
+    metric: Yardstick,
+) -> SeedScores:
     used = [one for one in done if not wanted or one.row.seed in wanted]
     seeds = tuple(int(one.row.seed) for one in used)
-    kept = _kept(used, predictions, yardstick)
+    kept = _kept(used, predictions, metric)
     counted = min((one.examples for one in used), default=0)
-    return Trials(
+    return SeedScores(
         variant=variant,
-        yardstick=yardstick,
+        metric=metric,
         seeds=seeds,
         scores=tuple(float(one.score) for one in used),
-        examples=counted if yardstick.is_share or kept is None else len(kept[0]),
-        correct=kept if yardstick.is_share else None,
-        draws=None if yardstick.is_share or kept is None else _draws(kept, yardstick),
+        examples=counted if metric.is_share or kept is None else len(kept[0]),
+        correct=kept if metric.is_share else None,
+        draws=None if metric.is_share or kept is None else _draws(kept, metric),
         curves=tuple(one.row.artifacts.get("curve", "") for one in used),
-        lack=_lack(rows, set(seeds), wanted),
+        missing_reason=_lack(rows, set(seeds), wanted),
         rows=tuple(sorted(int(row.at) for row in rows)),
     )
 
 
-def _kept(used: list[_Done], predictions: Predictions, yardstick: Yardstick) -> tuple[npt.NDArray[Any], ...] | None:
+def _kept(used: list[_Done], predictions: Predictions, metric: Yardstick) -> tuple[npt.NDArray[Any], ...] | None:
     """What is known of each example, by seed; None unless it is at hand for every seed, of the same examples."""
     found = []
     for one in used:
         name = one.row.artifacts.get("predictions")
         kept = predictions(name) if name else None
-        if kept is None or not _bears_out(kept, one, yardstick):
+        if kept is None or not _bears_out(kept, one, metric):
             return None
         found.append(kept)
     return tuple(found) if found and len({len(kept) for kept in found}) == 1 else None
 
 
-def _bears_out(kept: npt.NDArray[Any], one: _Done, yardstick: Yardstick) -> bool:
+def _bears_out(kept: npt.NDArray[Any], one: _Done, metric: Yardstick) -> bool:
     # predictions that do not bear out their Record's score are not its own
-    if yardstick.is_share:
+    if metric.is_share:
         return kept.ndim == 1 and len(kept) == one.examples and abs(float(np.mean(kept)) - one.score) <= 1e-6
-    if not sound_statistics(yardstick.name, kept) or one.examples not in (0, len(kept)):
+    if not sound_statistics(metric.name, kept) or one.examples not in (0, len(kept)):
         return False
-    return abs(corpus_score(yardstick.name, kept) - one.score) <= 1e-6 * max(1.0, one.score)
+    return abs(corpus_score(metric.name, kept) - one.score) <= 1e-6 * max(1.0, one.score)
 
 
-def _draws(kept: tuple[npt.NDArray[Any], ...], yardstick: Yardstick) -> Draws:
-    return np.stack([resampled_scores(yardstick.name, statistics) for statistics in kept], axis=1)
+def _draws(kept: tuple[npt.NDArray[Any], ...], metric: Yardstick) -> Draws:
+    return np.stack([resampled_scores(metric.name, statistics) for statistics in kept], axis=1)
 
 
-def _lack(rows: list[Run], seeds: set[int], wanted: set[int]) -> str:
+def _lack(rows: list[ResultRow], seeds: set[int], wanted: set[int]) -> str:
     failed = [row for row in rows if row.outcome != Outcome.OK and (not wanted or row.seed in wanted)]
     if failed:
         first = failed[0]
@@ -209,10 +209,10 @@ def outcome_words(outcome: str) -> str:
     return outcome.replace("_", " ")
 
 
-def yardstick_of(frame: Frame, question: Question) -> Yardstick:
+def metric_of(table: ResultTable, board_key: BoardKey) -> Yardstick:
     """The first yardstick of which a Record of the question holds a test measurement; accuracy where none does."""
-    rows = [run.at for run in question.runs(frame, "train", "baseline")]
-    for yardstick in YARDSTICKS:
-        if any(frame.number(yardstick.name, at, split="test") is not None for at in rows):
-            return yardstick
+    rows = [run.at for run in board_key.runs(table, "train", "baseline")]
+    for metric in YARDSTICKS:
+        if any(table.number(metric.name, at, split="test") is not None for at in rows):
+            return metric
     return ACCURACY

@@ -27,7 +27,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class NoiseSource:
     """One independent source of error: its standard error and the degrees of freedom behind that; None = many."""
 
     error: float
@@ -42,13 +42,13 @@ class Estimate:
     Donner 2008). Exact where one source dominates, and never narrower than any source alone: a pooled standard error
     with Satterthwaite's degrees of freedom would be, whenever three seeds happen to agree.
 
-    >>> wide = Estimate(0.0, (Noise(3.0, 2), Noise(4.0))).interval()
+    >>> wide = Estimate(0.0, (NoiseSource(3.0, 2), NoiseSource(4.0))).interval()
     >>> round(wide.high, 2) == round(math.hypot(3.0 * 4.3027, 4.0 * 1.96), 2)
     True
     """
 
     value: float
-    noise: tuple[Noise, ...] = ()
+    noise: tuple[NoiseSource, ...] = ()
 
     def half_width(self, level: float = LEVEL) -> float:
         return math.hypot(*(n.error * quantile(level, n.freedom) for n in self.noise if n.error > 0))
@@ -60,7 +60,7 @@ class Estimate:
     def p_value(self) -> float:
         """The smallest alpha whose interval leaves zero out; 1 for a value of zero, 0 without noise.
 
-        >>> round(Estimate(4.3027, (Noise(1.0, 2),)).p_value(), 3)
+        >>> round(Estimate(4.3027, (NoiseSource(1.0, 2),)).p_value(), 3)
         0.05
         """
         if self.value == 0:
@@ -127,7 +127,7 @@ def mean_estimate(values: Sequence[float] | npt.NDArray[np.float64]) -> Estimate
         raise ValueError(f"expected at least two values, got {count}")
     mean = math.fsum(sample) / count
     error = math.sqrt(math.fsum((value - mean) ** 2 for value in sample) / (count - 1) / count)
-    return Estimate(mean, (Noise(error, count - 1),))
+    return Estimate(mean, (NoiseSource(error, count - 1),))
 
 
 def wilson(share: float, count: int, level: float = LEVEL) -> Interval:

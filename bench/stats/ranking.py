@@ -55,8 +55,8 @@ def standings(names: Sequence[str], gap: Gap, floor: float = 0.0) -> list[Standi
 def difference_is_proven(difference: Estimate, pairs: int = 1) -> bool:
     """Whether zero is out of the question, as one of that many pairs.
 
-    >>> from attnbench.bench.stats.intervals import Noise
-    >>> gap = Estimate(2.2, (Noise(1.0),))
+    >>> from attnbench.bench.stats.intervals import NoiseSource
+    >>> gap = Estimate(2.2, (NoiseSource(1.0),))
     >>> difference_is_proven(gap), difference_is_proven(gap, pairs=3)
     (True, False)
     """

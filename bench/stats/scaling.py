@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from .intervals import Estimate, Noise
+from .intervals import Estimate, NoiseSource
 from .scoring import log_ratio
 
 
@@ -41,7 +41,7 @@ def exponent(logs: Mapping[int, Estimate]) -> Estimate | None:
     shares = [(x - centre) / spread for x in places]
     slope = math.fsum(share * value for share, value in zip(shares, values, strict=True))
     noise = [
-        Noise(abs(share) * n.error, n.freedom)
+        NoiseSource(abs(share) * n.error, n.freedom)
         for share, length in zip(shares, lengths, strict=True)
         for n in logs[length].noise
     ]
@@ -49,7 +49,7 @@ def exponent(logs: Mapping[int, Estimate]) -> Estimate | None:
         mean = math.fsum(values) / len(values)
         rest = [v - mean - slope * (x - centre) for x, v in zip(places, values, strict=True)]
         freedom = len(lengths) - 2
-        noise.append(Noise(math.sqrt(math.fsum(r * r for r in rest) / freedom / spread), freedom))
+        noise.append(NoiseSource(math.sqrt(math.fsum(r * r for r in rest) / freedom / spread), freedom))
     return Estimate(round(slope, 12), tuple(noise))
 
 

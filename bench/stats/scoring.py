@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from .intervals import LEVEL, Estimate, Interval, Noise, mean_estimate, wilson
+from .intervals import LEVEL, Estimate, Interval, NoiseSource, mean_estimate, wilson
 
 CAP = 64.0
 """No cost counts as more than this many times the reference's; a failure counts as exactly this."""
@@ -62,7 +62,7 @@ def ratio(estimate: Estimate, level: float = LEVEL) -> Interval:
 def capped(estimate: Estimate | None) -> Estimate:
     """The log-ratio that a standing uses: the cap, without noise, for a failure (None) and for all beyond it.
 
-    >>> round(math.exp(capped(None).value), 9), capped(Estimate(math.log(1000.0), (Noise(0.1),))).noise
+    >>> round(math.exp(capped(None).value), 9), capped(Estimate(math.log(1000.0), (NoiseSource(0.1),))).noise
     (64.0, ())
     """
     top = Estimate(math.log(CAP))
@@ -126,7 +126,7 @@ def quality_gap(
         p, q = (math.fsum(shares) / len(shares) for shares in (ours, theirs))
         test = math.sqrt((p * (1 - p) + q * (1 - q)) / examples)
     seeds = mean_estimate(differences).noise if len(differences) > 1 else ()
-    return Estimate(math.fsum(differences) / len(differences), (*seeds, Noise(max(test, 1 / examples))))
+    return Estimate(math.fsum(differences) / len(differences), (*seeds, NoiseSource(max(test, 1 / examples))))
 
 
 def corpus_level(scores: Sequence[float], draws: Draws | None = None) -> Interval:
@@ -153,7 +153,7 @@ def corpus_gap(
     difference over draws is its error (Koehn 2004 resamples translations so).
 
     >>> ours, theirs = np.array([[30.0], [34.0]]), np.array([[29.0], [32.0]])  # ahead by 1 and by 2
-    >>> corpus_gap([32.0], [30.5], ours, theirs).noise == (Noise(math.sqrt(0.5)),)
+    >>> corpus_gap([32.0], [30.5], ours, theirs).noise == (NoiseSource(math.sqrt(0.5)),)
     True
     """
     differences = [float(one) - float(other) for one, other in zip(ours, theirs, strict=True)]
@@ -162,8 +162,8 @@ def corpus_gap(
     return Estimate(math.fsum(differences) / len(differences), (*seeds, *_noise_of(draws)))
 
 
-def _noise_of(draws: Draws | None) -> tuple[Noise, ...]:
-    return () if draws is None else (Noise(float(draws.mean(axis=1).std(ddof=1))),)
+def _noise_of(draws: Draws | None) -> tuple[NoiseSource, ...]:
+    return () if draws is None else (NoiseSource(float(draws.mean(axis=1).std(ddof=1))),)
 
 
 def verdict(gap: Interval, margin: float) -> Verdict:
@@ -182,7 +182,7 @@ def verdict(gap: Interval, margin: float) -> Verdict:
 def noise_floor(controls: Sequence[Estimate]) -> float:
     """The largest log-ratio that code which is the reference's own may show; no smaller difference means anything.
 
-    >>> round(noise_floor([Estimate(0.01, (Noise(0.005),))]), 4)
+    >>> round(noise_floor([Estimate(0.01, (NoiseSource(0.005),))]), 4)
     0.0198
     """
     return max((abs(c.value) + c.half_width() for c in controls), default=0.0)

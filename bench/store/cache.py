@@ -22,7 +22,7 @@ import pandas as pd
 from ..core.paths import PACKAGE
 from ..core.record import Machine, Measurement, Record
 from .store import Store
-from .table import HEAD, Frame, by_head, frame_of
+from .table import HEAD, ResultTable, by_head, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ _SOURCES = ("store/cache", "core/cell", "store/table", "core/record", "core/spec
 _NESTED = ("notes", "counts", "setting", "artifacts")
 
 
-def frame_of_store(store: Store) -> Frame:
+def table_of_store(store: Store) -> ResultTable:
     """The Frame of all Records, from the cache where that is of these very files; what readers are told is the same.
 
     Nothing is assumed of the cache: one that is missing, of other files, by other code or damaged is made again, and
@@ -44,7 +44,7 @@ def frame_of_store(store: Store) -> Frame:
     """
     before = _stamp(store.root)
     if sum(size for _, size, *_ in before) < WORTH or find_spec("pyarrow") is None:
-        return frame_of(store.records())
+        return table_of(store.records())
     key = json.dumps([before, _code()])
     path = store.root / "cache" / "frame.parquet"
     kept = _load(path, key)
@@ -54,7 +54,7 @@ def frame_of_store(store: Store) -> Frame:
             store.tell(notice)
         return frame
     records = sorted(store.records(), key=lambda r: r.started)
-    frame = frame_of(records)
+    frame = table_of(records)
     if settled(changed for _, _, changed, _ in before) and _stamp(store.root) == before:
         _keep(path, key, frame, records, store.told)
     return frame
@@ -74,7 +74,7 @@ def _code() -> str:
     return hashlib.sha256(b"".join((PACKAGE / "bench" / f"{name}.py").read_bytes() for name in _SOURCES)).hexdigest()
 
 
-def _keep(path: Path, key: str, frame: Frame, records: list[Record], notices: tuple[str, ...]) -> None:
+def _keep(path: Path, key: str, frame: ResultTable, records: list[Record], notices: tuple[str, ...]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -111,7 +111,7 @@ def _keep(path: Path, key: str, frame: Frame, records: list[Record], notices: tu
             Path(temporary).unlink()
 
 
-def _load(path: Path, key: str) -> tuple[Frame, list[str]] | None:
+def _load(path: Path, key: str) -> tuple[ResultTable, list[str]] | None:
     """The Frame and the notices that were kept under this key; None for any other file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -127,7 +127,9 @@ def _load(path: Path, key: str) -> tuple[Frame, list[str]] | None:
         names = [name for name in table.column_names if not name.startswith("m_")]
         cells = pd.DataFrame({name: _column(table, name) for name in names}, columns=names)
         replaced = {(task, preset, why): count for task, preset, why, count in json.loads(about["replaced"])}
-        return Frame(cells, Kept(table), {machine.id: machine for machine in machines}, replaced), notices
+        return ResultTable(
+            cells, ArrowMeasurements(table), {machine.id: machine for machine in machines}, replaced
+        ), notices
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
         return None
 
@@ -148,7 +150,7 @@ def _column(table: pa.Table, name: str) -> Any:
     return pd.Series(found[packed.indices.to_numpy()], dtype=object)
 
 
-class Kept:
+class ArrowMeasurements:
     """Numbers that stay in Arrow until they are asked for. Implements `frame.Numbers`."""
 
     def __init__(self, table: pa.Table):

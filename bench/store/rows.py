@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 
-class Run(NamedTuple):
+class ResultRow(NamedTuple):
     """A row of `Frame.current`; `at` is its place there, all else the columns of that name."""
 
     at: int
@@ -37,20 +37,20 @@ class Run(NamedTuple):
     seconds: float
 
 
-def newest(runs: Iterable[Run], *names: str) -> list[Run]:
+def newest(runs: Iterable[ResultRow], *names: str) -> list[ResultRow]:
     """Of those that agree in these fields the last, in the order in which they stand."""
     key = attrgetter(*names)
-    found: dict[object, Run] = {}
+    found: dict[object, ResultRow] = {}
     for run in runs:
         found.pop(key(run), None)
         found[key(run)] = run
     return list(found.values())
 
 
-class HeadNumber(NamedTuple):
+class HeadMeasurement(NamedTuple):
     """One quantity in one head of one run; `attention`: its kind, where a model has several."""
 
-    run: Run
+    run: ResultRow
     name: str
     attention: str
     layer: int

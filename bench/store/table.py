@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from ..core.record import Machine, Measurement, Record
-from .rows import HeadNumber, Run
+from .rows import HeadMeasurement, ResultRow
 
 _CELL = (
     "key", "variant", "task", "preset", "seed", "lane", "selection", "protocol", "outcome", "reason", "machine",
@@ -26,8 +26,8 @@ HEAD = ("at", "name", "attention", "layer", "head", "value")
 _COMPARABLE = ["task", "preset", "selection", "protocol", "lane", "place"]
 
 
-class Numbers(Protocol):
-    """The measurements of all Records, by the row of the Record in `Frame.cells`."""
+class Measurements(Protocol):
+    """The measurements of all Records, by the row of the Record in `ResultTable.cells`."""
 
     @property
     def heads(self) -> pd.DataFrame:
@@ -38,7 +38,7 @@ class Numbers(Protocol):
 
 
 @dataclass(frozen=True)
-class Listed:
+class InMemoryMeasurements:
     """Numbers at hand."""
 
     heads: pd.DataFrame
@@ -49,14 +49,14 @@ class Listed:
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class ResultTable:
     """`cells`: one row per Record in the order of starting; `stale` says why a row no longer counts, else is empty.
 
     A Frame from the cache has the rows that count alone. `replaced`: how many do not, by task, preset and reason.
     """
 
     cells: pd.DataFrame
-    numbers: Numbers
+    numbers: Measurements
     machines: Mapping[str, Machine]
     replaced: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
 
@@ -74,25 +74,25 @@ class Frame:
     def _by_question(self) -> dict[tuple[object, ...], pd.DataFrame]:
         return dict(iter(self.current.groupby(["task", "preset", "fidelity", "protocol"])))
 
-    def runs(self, *shared: object) -> Sequence[Run]:
+    def runs(self, *shared: object) -> Sequence[ResultRow]:
         """As `answering`, as plain rows, in the order of starting."""
         return self._runs.get(shared, ())
 
     @cached_property
-    def _runs(self) -> dict[tuple[object, ...], list[Run]]:
-        columns = [self.current.index, *(self.current[name] for name in Run._fields[1:])]
-        found: dict[tuple[object, ...], list[Run]] = {}
-        for run in map(Run._make, zip(*(column.tolist() for column in columns), strict=True)):
+    def _runs(self) -> dict[tuple[object, ...], list[ResultRow]]:
+        columns = [self.current.index, *(self.current[name] for name in ResultRow._fields[1:])]
+        found: dict[tuple[object, ...], list[ResultRow]] = {}
+        for run in map(ResultRow._make, zip(*(column.tolist() for column in columns), strict=True)):
             found.setdefault((run.task, run.preset, run.fidelity, run.protocol), []).append(run)
         return found
 
-    def heads_of(self, names: Sequence[str], runs: Iterable[Run]) -> Iterator[HeadNumber]:
+    def heads_of(self, names: Sequence[str], runs: Iterable[ResultRow]) -> Iterator[HeadMeasurement]:
         """The finite numbers of single heads that have one of these names, in the order of the rows."""
         places, of_names, kinds, layers, heads, values = self._heads
         for run in sorted(runs):
             for at in range(bisect_left(places, run.at), bisect_right(places, run.at)):
                 if of_names[at] in names and math.isfinite(values[at]):
-                    yield HeadNumber(run, of_names[at], kinds[at], layers[at], heads[at], values[at])
+                    yield HeadMeasurement(run, of_names[at], kinds[at], layers[at], heads[at], values[at])
 
     @cached_property
     def _heads(self) -> list[list[Any]]:
@@ -122,7 +122,7 @@ class Frame:
         return [m.value for m in found if m is not None and math.isfinite(m.value)]
 
 
-def frame_of(records: Iterable[Record]) -> Frame:
+def table_of(records: Iterable[Record]) -> ResultTable:
     """The tables of `records`. Of one cell on one machine the newest counts; of one variant and task the newest code.
 
     Accuracy may come from any machine; speeds are kept apart by machine, and so is their staleness.
@@ -147,7 +147,9 @@ def frame_of(records: Iterable[Record]) -> Frame:
     cells["stale"] = _staleness(cells)
     old = cells[cells["stale"] != ""].groupby(["task", "preset", "stale"]).size()
     replaced = {(str(task), str(preset), str(why)): int(count) for (task, preset, why), count in old.items()}
-    return Frame(cells, Listed(pd.DataFrame(heads, columns=list(HEAD)), overall), machines, replaced)
+    return ResultTable(
+        cells, InMemoryMeasurements(pd.DataFrame(heads, columns=list(HEAD)), overall), machines, replaced
+    )
 
 
 def by_head(where: Mapping[str, Any], value: float, samples: Sequence[float]) -> Iterator[tuple[str, int, int, float]]:

@@ -34,7 +34,7 @@ _UNBOUNDED = ("positional_attention",)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ValidationIssue:
     """An `error` makes a Record unfit to be shared; a `warning` is what a board will show as a lack."""
 
     severity: Literal["error", "warning"]
@@ -49,7 +49,7 @@ class Finding:
 class Audit:
     """`sound`: the Records without an error, in the order of the files."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[ValidationIssue, ...]
     sound: tuple[Record, ...]
     count: int
 
@@ -66,7 +66,7 @@ def audit(root: Path) -> Audit:
     folder = root / "records"
     if not folder.is_dir():
         raise StoreError(f"expected a folder {folder} with *.jsonl files, found none; name the folder that holds it")
-    findings: list[Finding] = []
+    findings: list[ValidationIssue] = []
     sound: list[Record] = []
     count = 0
     for path in sorted(folder.glob("*.jsonl")):
@@ -78,13 +78,13 @@ def audit(root: Path) -> Audit:
             try:
                 record = Record.from_json(json.loads(line))
             except (StoreError, ValueError, AttributeError) as error:
-                findings.append(Finding("error", place, f"not readable: {error}"))
+                findings.append(ValidationIssue("error", place, f"not readable: {error}"))
                 continue
-            problems = [Finding("error", place, text) for text in _errors(record, path, root / "artifacts")]
+            problems = [ValidationIssue("error", place, text) for text in _errors(record, path, root / "artifacts")]
             findings += problems
             if not problems:
                 sound.append(record)
-    findings += [Finding("warning", place, text) for place, text in _lacks(sound)]
+    findings += [ValidationIssue("warning", place, text) for place, text in _lacks(sound)]
     return Audit(findings=tuple(findings), sound=tuple(sound), count=count)
 
 
@@ -153,14 +153,14 @@ def _content_errors(record: Record) -> Iterator[str]:
         return
     tested = _tested(record)
     if tested is None:
-        yield f"ok, but without a test result: expected {' or '.join(yardstick.name for yardstick in YARDSTICKS)}"
+        yield f"ok, but without a test result: expected {' or '.join(metric.name for metric in YARDSTICKS)}"
     elif tested.name == "accuracy" and not tested.where.get("examples"):
         yield "its test accuracy does not say over how many examples"
 
 
 def _tested(record: Record) -> Measurement | None:
     """What a board would judge the Record by."""
-    found = (record.first(yardstick.name, split="test") for yardstick in YARDSTICKS)
+    found = (record.first(metric.name, split="test") for metric in YARDSTICKS)
     return next((measurement for measurement in found if measurement is not None), None)
 
 
@@ -203,10 +203,10 @@ def _lacks(records: list[Record]) -> Iterator[tuple[str, str]]:
         cell = record.cell
         if cell.lane == "train" and record.outcome is Outcome.OK:
             fidelity = record.data.fidelity if record.data else ""
-            question = (str(cell.task), str(cell.preset), str(cell.selection), fidelity)
-            seeds.setdefault(question, {}).setdefault(str(cell.variant), set()).add(cell.seed)
-    for question, by_variant in sorted(seeds.items()):
-        place = ", ".join(filter(None, question))
+            board_key = (str(cell.task), str(cell.preset), str(cell.selection), fidelity)
+            seeds.setdefault(board_key, {}).setdefault(str(cell.variant), set()).add(cell.seed)
+    for board_key, by_variant in sorted(seeds.items()):
+        place = ", ".join(filter(None, board_key))
         if REFERENCE not in by_variant:
             yield place, f"no result of {REFERENCE}: nothing here can be ranked"
             continue

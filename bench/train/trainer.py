@@ -15,7 +15,7 @@ from ..core.hashing import axis_seed
 from ..models.blocks import Model
 from .checkpoint import read_checkpoint, write_checkpoint
 from .device import autocast
-from .objectives.objective import Kind
+from .objectives.objective import Objective
 from .state import CurvePoint, Training
 
 CHECKPOINT_SECONDS = 30.0
@@ -32,7 +32,7 @@ class Trainer:
 
     def __init__(
         self,
-        kind: Kind,
+        objective: Objective,
         model: Model,
         dataset: Dataset,
         *,
@@ -41,13 +41,13 @@ class Trainer:
         device: torch.device,
         checkpoint: Path | None = None,
         report: Report = lambda training: None,
-        beat: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
     ):
-        recipe = kind.recipe
-        self.kind, self.model, self.dataset, self.recipe, self.device = kind, model, dataset, recipe, device
+        recipe = objective.recipe
+        self.objective, self.model, self.dataset, self.recipe, self.device = objective, model, dataset, recipe, device
         self.task, self.seed = task, seed
-        self.feed = kind.feed(dataset.train, task, seed)
-        self.checkpoint, self.report, self.beat = checkpoint, report, beat
+        self.feed = objective.feed(dataset.train, task, seed)
+        self.checkpoint, self.report, self.heartbeat = checkpoint, report, heartbeat
         self.optimiser = torch.optim.AdamW(
             model.parameters(),
             lr=recipe.learning_rate,
@@ -99,7 +99,7 @@ class Trainer:
 
     def _validate(self) -> None:
         state = self.state
-        found = self.kind.evaluate(self.model, self.dataset.validation, self.device, self.beat)
+        found = self.objective.evaluate(self.model, self.dataset.validation, self.device, self.heartbeat)
         state.curve.append(
             CurvePoint(
                 step=state.step,

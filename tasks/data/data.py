@@ -46,7 +46,7 @@ class Unavailable:
     reason: str
 
 
-class Source(Protocol):
+class DataSource(Protocol):
     """One way to a task's data."""
 
     def availability(self, place: DataPlace) -> Availability:
@@ -56,7 +56,7 @@ class Source(Protocol):
         """The data, fetched and prepared where needed. Raises DataError for originals that are there but damaged."""
 
 
-def first_of(sources: Sequence[Source], place: DataPlace, task: str) -> Prepared:
+def first_of(sources: Sequence[DataSource], place: DataPlace, task: str) -> Prepared:
     """The prepared data of the first source that has it; raises DataError with every source's reason otherwise."""
     reasons = []
     for source in sources:

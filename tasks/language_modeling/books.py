@@ -11,7 +11,7 @@ from typing import ClassVar
 from ..contract import Availability, DataPlace, Recipe
 from ..data.byte_ids import byte_ids
 from ..data.checksums import tree_checksum
-from ..data.data import Source, Unavailable
+from ..data.data import DataSource, Unavailable
 from ..data.prepared import Prepared, prepare
 from ..data.sources import Tree
 from ..problems.language_modeling import LANGUAGE_PRESETS, LanguageRecipe
@@ -42,7 +42,7 @@ class PG19(Modelling):
     paper: ClassVar[str] = "Rae et al. 2020, Compressive Transformers for Long-Range Sequence Modelling"
     recipes: ClassVar[Mapping[str, Recipe]] = _long()
 
-    def sources(self) -> Sequence[Source]:
+    def sources(self) -> Sequence[DataSource]:
         return [Folders(task=self.name)]
 
 
@@ -57,7 +57,7 @@ class GutenbergCharacters(Modelling):
     paper: ClassVar[str] = "after Rae et al. 2020; books of Project Gutenberg"
     recipes: ClassVar[Mapping[str, Recipe]] = _long()
 
-    def sources(self) -> Sequence[Source]:
+    def sources(self) -> Sequence[DataSource]:
         return [Books(task=self.name)]
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ...bench.core.errors import DataError
 from ..contract import Availability, DataPlace, Metric
 from ..data.checksums import file_checksum
-from ..data.data import Source, Unavailable
+from ..data.data import DataSource, Unavailable
 from ..data.prepared import Prepared, prepare
 from ..problems.vocabulary import Character
 from .task import Modelling, arranged
@@ -31,7 +31,7 @@ class Enwik8(Modelling):
     metric: ClassVar[Metric] = Metric(name="bits_per_character", margin=0.02, chance=8.0)
     paper: ClassVar[str] = "Mahoney 2006, Large Text Compression Benchmark; split: Graves 2013"
 
-    def sources(self) -> Sequence[Source]:
+    def sources(self) -> Sequence[DataSource]:
         return [File()]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ...bench.core.errors import DataError, SelectionError
 from ...bench.core.record import Provenance
 from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Recipe, Split, Task
-from ..data.data import Source, first_of
+from ..data.data import DataSource, first_of
 from ..data.prepared import Prepared
 from ..problems.language_modeling import LANGUAGE_PRESETS, Language, LanguageRecipe, Windows
 from ..problems.vocabulary import BYTES, RAW_BYTES, Character, Spelling
@@ -45,7 +45,7 @@ class Modelling(Task):
             self.metric = replace(self.metric, chance=None)  # type: ignore[misc]
 
     @abstractmethod
-    def sources(self) -> Sequence[Source]:
+    def sources(self) -> Sequence[DataSource]:
         """The ways to the texts, in the order in which they are tried."""
 
     def problem(self) -> Language:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..contract import Metric, Recipe
-from ..data.data import Source
+from ..data.data import DataSource
 from ..data.download import Remote
 from ..data.prepared import Prepared
 from ..data.sources import Archive, Download
@@ -37,7 +37,7 @@ class TinyShakespeare(Modelling):
 
     recipes: ClassVar[Mapping[str, Recipe]] = {"quick": LanguageRecipe(validation_examples=None, test_examples=None)}
 
-    def sources(self) -> Sequence[Source]:
+    def sources(self) -> Sequence[DataSource]:
         file = Archive(task=NAME, remote=REMOTE, read=read, estimate="a second and 2 MB")
         return [file, Download(archive=file)]
 

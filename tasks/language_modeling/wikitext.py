@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from ..data.data import Source
+from ..data.data import DataSource
 from ..data.prepared import Prepared
 from ..data.sources import Tree
 from .task import Modelling, arranged
@@ -30,7 +30,7 @@ class WikiText2(Modelling):
     def __init__(self, *, subwords: int = 8_000):
         super().__init__(subwords=subwords)
 
-    def sources(self) -> Sequence[Source]:
+    def sources(self) -> Sequence[DataSource]:
         tree = Tree(
             task=self.name,
             name=self.folder,

@@ -11,7 +11,7 @@ from typing import Any
 from ...bench.core.errors import DataError
 from ..contract import Availability, DataPlace
 from ..data.checksums import file_checksum
-from ..data.data import Source, Unavailable
+from ..data.data import DataSource, Unavailable
 from ..data.prepared import Prepared, prepare
 from ..data.sources import TFDS
 from .build import BUILDER, Cut, Raw, arrange
@@ -19,7 +19,7 @@ from .corpora import Corpus
 from .parallel import PairOfFiles, ParallelSet, found
 
 
-def sources(task: str, corpus: Corpus, cut: Cut) -> tuple[Source, ...]:
+def sources(task: str, corpus: Corpus, cut: Cut) -> tuple[DataSource, ...]:
     """Every way to a shared task's pairs, in the order in which they are tried."""
     return (
         PlainText(task=task, corpus=corpus, cut=cut),

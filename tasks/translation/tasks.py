@@ -14,7 +14,7 @@ from ...bench.core.errors import SelectionError
 from ...bench.core.spec import Spec
 from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Recipe, Task
 from ..data.byte_ids import bytes_of
-from ..data.data import Source, first_of
+from ..data.data import DataSource, first_of
 from ..data.prepared import Prepared
 from ..problems.translation import (
     KINDS,
@@ -88,7 +88,7 @@ class ParallelTask(Task):
     def problem(self) -> Translation:
         return Translation(vocabulary=MOST_IDS, where=self.where, begin=BEGIN, end=END, sentences=self.document)
 
-    def sources(self, cut: Cut) -> tuple[Source, ...]:
+    def sources(self, cut: Cut) -> tuple[DataSource, ...]:
         return sources(self.name, self.corpus, cut)
 
     def availability(self, place: DataPlace) -> list[Availability]:
@@ -230,7 +230,7 @@ class Parallel(ParallelTask):
         self.corpus = Corpus(source=source, target=target, tests=("test",))
         super().__init__(pairs=pairs, max_length=max_length, document=document, sets=sets, where=where)
 
-    def sources(self, cut: Cut) -> tuple[Source, ...]:
+    def sources(self, cut: Cut) -> tuple[DataSource, ...]:
         return (self._folder(cut),)
 
     def tests(self, place: DataPlace) -> tuple[str, ...]:

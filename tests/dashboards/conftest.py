@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnbench.bench.board.board import Board, Column, Entry, Footnote, Row
+from attnbench.bench.board.board import Board, Column, Footnote, Row, TableCell
 
 HOSTILE = "a[p=<script>alert(1)</script>]"
 REASON = "crashed: \x1b[31mred\x1b[0m | \u202etxt.exe [bold]loud[/bold] `code` @octocat & " + "x" * 10_000
@@ -21,19 +21,19 @@ def board() -> Board:
         Column(name="parameters", title="parameters", unit="count", better="lower", importance=7),
         Column(name="empty", title="never filled", importance=0),
     )
-    blank = Entry()
+    blank = TableCell()
 
-    def accuracy(value: float) -> Entry:
-        return Entry(text=f"{value:.1f} ± 1.2", value=value, low=value - 1.2, high=value + 1.2)
+    def accuracy(value: float) -> TableCell:
+        return TableCell(text=f"{value:.1f} ± 1.2", value=value, low=value - 1.2, high=value + 1.2)
 
-    gap = Entry(text="+8.0 (+6.9 to +9.1)", brief="+8.0 ± 1.1", value=8.0, low=6.9, high=9.1)
-    small = Entry(text="−0.1 (−0.5 to +0.3)", brief="−0.1 ± 0.4", value=-0.1, low=-0.5, high=0.3)
-    slower = Entry(text="3.10× slower (2.98–3.22)", brief="3.10× slower", value=3.1, low=2.98, high=3.22)
-    even = Entry(text="1.01× slower (0.99–1.03)", brief="1.01× slower", value=1.01, low=0.99, high=1.03, note="≈")
+    gap = TableCell(text="+8.0 (+6.9 to +9.1)", brief="+8.0 ± 1.1", value=8.0, low=6.9, high=9.1)
+    small = TableCell(text="−0.1 (−0.5 to +0.3)", brief="−0.1 ± 0.4", value=-0.1, low=-0.5, high=0.3)
+    slower = TableCell(text="3.10× slower (2.98–3.22)", brief="3.10× slower", value=3.1, low=2.98, high=3.22)
+    even = TableCell(text="1.01× slower (0.99–1.03)", brief="1.01× slower", value=1.01, low=0.99, high=1.03, note="≈")
     zeros, size, heavy = (
-        Entry(text="88 %", value=0.88),
-        Entry(text="100k", value=1e5),
-        Entry(text="120k", value=1.2e5, note="†"),
+        TableCell(text="88 %", value=0.88),
+        TableCell(text="100k", value=1e5),
+        TableCell(text="120k", value=1.2e5, note="†"),
     )
     return Board(
         name="lra-text/quick",
@@ -41,12 +41,12 @@ def board() -> Board:
         question="Which attention is right most often on lra-text, and what does it cost against softmax?",
         columns=columns,
         ranked=(
-            Row(name="entmax15", entries=(accuracy(70.0), gap, Entry(text="better"), slower, zeros, size, blank),
+            Row(name="entmax15", entries=(accuracy(70.0), gap, TableCell(text="better"), slower, zeros, size, blank),
                 first=1, last=1, group=1, records=("k1", "k2")),
             Row(name="local[window=64]", first=2, last=3, group=2,
-                entries=(accuracy(61.9), small, Entry(text="within 1 point"), even, blank, heavy, blank)),
-            Row(name="softmax", entries=(accuracy(62.0), Entry(text="reference", value=0.0), blank,
-                Entry(text="41 ms a step", value=1.0), blank, size, blank), first=2, last=3, group=2),
+                entries=(accuracy(61.9), small, TableCell(text="within 1 point"), even, blank, heavy, blank)),
+            Row(name="softmax", entries=(accuracy(62.0), TableCell(text="reference", value=0.0), blank,
+                TableCell(text="41 ms a step", value=1.0), blank, size, blank), first=2, last=3, group=2),
         ),
         unranked=(Row(name=HOSTILE, entries=(blank,) * 7, reason=REASON),),
         baselines=(Row(name="majority", entries=(accuracy(50.0), *(blank,) * 6)),),
@@ -65,10 +65,10 @@ def part() -> Board:
         Column(name="vs_copy", title="vs copying", unit="BLEU", better="higher", importance=1),
         Column(name="in_words", title="in words", importance=4),
     )
-    ahead = Entry(text="+3.10 (+2.80 to +3.40)", brief="+3.10 ± 0.30", value=3.1, low=2.8, high=3.4)
+    ahead = TableCell(text="+3.10 (+2.80 to +3.40)", brief="+3.10 ± 0.30", value=3.1, low=2.8, high=3.4)
     words = "better than copying and an untrained model; undecided against softmax"
     return Board(
         name="lra-text/quick/pictures", title="pictures <b>", question="", columns=columns, ranked=(),
-        unranked=(Row(name=HOSTILE, entries=(Entry(text="5.10", value=5.1), ahead, Entry(text=words))),),
-        baselines=(Row(name="copy", entries=(Entry(text="2.00", value=2.0), Entry(), Entry())),),
+        unranked=(Row(name=HOSTILE, entries=(TableCell(text="5.10", value=5.1), ahead, TableCell(text=words))),),
+        baselines=(Row(name="copy", entries=(TableCell(text="2.00", value=2.0), TableCell(), TableCell())),),
     )  # fmt: skip

@@ -12,13 +12,13 @@ from attnbench.bench.board.board import Board
 from attnbench.bench.board.report import (
     Alpha,
     CurveSpot,
-    Exhibit,
     HeadValue,
     LengthSpot,
     NullControl,
     Panel,
-    Source,
-    Spot,
+    ParetoPoint,
+    RecordSummary,
+    Report,
 )
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
@@ -32,9 +32,9 @@ HOSTILE = "a[p=<script>alert(1)</script>]"
 
 
 @pytest.fixture(scope="module")
-def exhibit(board: Board, part: Board) -> Exhibit:
+def report(board: Board, part: Board) -> Report:
     spots = tuple(
-        Spot(
+        ParetoPoint(
             variant=n,
             quality=q,
             quality_low=q - 1,
@@ -54,12 +54,12 @@ def exhibit(board: Board, part: Board) -> Exhibit:
         CurveSpot(variant="softmax", quantity=name, step=s, value=50.0 + s, low=49.0 + s, high=51.0 + s)
         for name in ("quality", "loss") for s in range(4)
     )  # fmt: skip
-    source = Source(
+    source = RecordSummary(
         key="0123456789abcdef", variant=HOSTILE, lane="train", seed=0, outcome="crashed",
         reason="</script><script>alert(2)//", machine="box-1", started="2026-01-01T00:00:00+00:00", seconds=1.5,
         digest="a-b-c", numbers=("accuracy test 0.5",),
     )  # fmt: skip
-    return Exhibit(
+    return Report(
         name=f"lra-text/quick/{HOSTILE}", board=replace(board, parts=(part,)), spots=spots, heads=heads,
         curves=curves, alphas=(Alpha(variant="entmax", layer="0", head=0, seed=0, value=1.4),),
         nulls=(NullControl(block="block 1", ratio=1.001, low=0.99, high=1.012),), sources=(source,),
@@ -68,18 +68,18 @@ def exhibit(board: Board, part: Board) -> Exhibit:
 
 
 @pytest.fixture(scope="module")
-def lengths(board: Board) -> Exhibit:
+def lengths(board: Board) -> Report:
     spots = tuple(
         LengthSpot(variant=v, length=n, seconds=n / 1e4, ratio=r, low=0.9 * r, high=1.1 * r, pays=r < 1)
         for v, n, r in (("linear", 256, 2.0), ("linear", 512, 0.5), ("softmax", 256, 1.0), ("softmax", 512, 1.0))
     )
-    return Exhibit(name="sweep", board=board, lengths=spots, commands={}, machines={})
+    return Report(name="sweep", board=board, lengths=spots, commands={}, machines={})
 
 
 @pytest.fixture(scope="module")
-def file(exhibit: Exhibit, lengths: Exhibit, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(report: Report, lengths: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("site") / "index.html"
-    path.write_text(html.render([exhibit, lengths]), encoding="utf-8")
+    path.write_text(html.render([report, lengths]), encoding="utf-8")
     return path
 
 
@@ -131,12 +131,12 @@ def names(opened: object) -> list[str]:
     return opened.locator("tbody td button").all_inner_texts()
 
 
-def test_every_kind_of_data_has_its_figure(exhibit: Exhibit, lengths: Exhibit) -> None:
-    assert list(figures(exhibit)) == ["frontier", "curves", "sparsity", "attention-distance", "alphas", "null-control"]
+def test_every_kind_of_data_has_its_figure(report: Report, lengths: Report) -> None:
+    assert list(figures(report)) == ["frontier", "curves", "sparsity", "attention-distance", "alphas", "null-control"]
     assert list(figures(lengths)) == ["lengths"]
 
 
-def test_figures_are_also_vector_pictures(lengths: Exhibit, tmp_path: Path) -> None:
+def test_figures_are_also_vector_pictures(lengths: Report, tmp_path: Path) -> None:
     figures(lengths)["lengths"].save(str(tmp_path / "lengths.svg"))
     drawn_text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
     assert (
@@ -153,8 +153,8 @@ def test_nothing_in_the_file_points_outside(file: Path) -> None:
     assert "default-src 'none'" in head
 
 
-def test_data_cannot_end_its_block(exhibit: Exhibit) -> None:
-    text = html.render([exhibit])
+def test_data_cannot_end_its_block(report: Report) -> None:
+    text = html.render([report])
     block = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
     assert block
     names, (source,) = json.loads(block[1])["sources"]
@@ -162,11 +162,11 @@ def test_data_cannot_end_its_block(exhibit: Exhibit) -> None:
     assert "<script>alert" not in text
 
 
-def test_questions_share_their_columns_and_charts(exhibit: Exhibit, lengths: Exhibit) -> None:
-    text = html.render([exhibit, replace(exhibit, name="again"), lengths])
+def test_questions_share_their_columns_and_charts(report: Report, lengths: Report) -> None:
+    text = html.render([report, replace(report, name="again"), lengths])
     shared = json.loads(re.search(r'id="shared">(.*?)</script>', text, re.DOTALL)[1])
     # of the board and of its part
-    assert len(shared["columns"]) == 2 and len(shared["charts"]) == len(figures(exhibit)) + len(figures(lengths))
+    assert len(shared["columns"]) == 2 and len(shared["charts"]) == len(figures(report)) + len(figures(lengths))
     assert text.count('"Quality against cost; up and left is better"') == 1
 
 
@@ -275,7 +275,7 @@ def test_no_records_make_a_page_that_says_so(browser: object, tmp_path: Path) ->
     empty.close()
 
 
-def test_a_page_of_figures_alone_draws_them_all(browser: object, lengths: Exhibit, tmp_path: Path) -> None:
+def test_a_page_of_figures_alone_draws_them_all(browser: object, lengths: Report, tmp_path: Path) -> None:
     path = tmp_path / "figures.html"
     text = html.render_figures("Maps <b>", ["p·z + H(p) & <i>more</i>"], figures(lengths))
     path.write_text(text, encoding="utf-8")
@@ -288,10 +288,10 @@ def test_a_page_of_figures_alone_draws_them_all(browser: object, lengths: Exhibi
     opened.close()
 
 
-def test_maps_are_chosen_by_layer_and_head(browser: object, exhibit: Exhibit, tmp_path: Path) -> None:
+def test_maps_are_chosen_by_layer_and_head(browser: object, report: Report, tmp_path: Path) -> None:
     panel = Panel(variant=HOSTILE, layers=2, heads=2, rows=1, keys=1, tops=(0.5, 0.25, 1.0, 0.0), shades="/////w==")
     path = tmp_path / "maps.html"
-    path.write_text(html.render([replace(exhibit, panels=(panel,), panels_left_out=3)]), encoding="utf-8")
+    path.write_text(html.render([replace(report, panels=(panel,), panels_left_out=3)]), encoding="utf-8")
     opened = browser.new_page(viewport={"width": 390, "height": 844})
     troubles = watch(opened)
     open_at(opened, path)
@@ -308,10 +308,10 @@ def test_maps_are_chosen_by_layer_and_head(browser: object, exhibit: Exhibit, tm
     opened.close()
 
 
-def test_maps_are_chosen_by_keyboard(browser: object, exhibit: Exhibit, tmp_path: Path) -> None:
+def test_maps_are_chosen_by_keyboard(browser: object, report: Report, tmp_path: Path) -> None:
     panel = Panel(variant="rela", layers=2, heads=2, rows=1, keys=1, tops=(0.5, 0.25, 1.0, 0.0), shades="/////w==")
     path = tmp_path / "maps.html"
-    path.write_text(html.render([replace(exhibit, panels=(panel,))]), encoding="utf-8")
+    path.write_text(html.render([replace(report, panels=(panel,))]), encoding="utf-8")
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
     troubles = watch(opened)
     open_at(opened, path)

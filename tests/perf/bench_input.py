@@ -37,7 +37,7 @@ def measure(name: str) -> dict[str, float]:
 
     from attnbench.bench.core.registry import TASKS, VARIANTS
     from attnbench.bench.core.spec import Spec
-    from attnbench.bench.train.objectives.registry import kind_of
+    from attnbench.bench.train.objectives.registry import objective_for
     from attnbench.tasks.data.data import place
 
     torch.set_num_threads(1)
@@ -47,7 +47,7 @@ def measure(name: str) -> dict[str, float]:
     before = time.perf_counter()
     dataset = task.load(place(offline=True, notice=lambda text: None), recipe, 0, "validation")
     load = time.perf_counter() - before
-    kind = kind_of(task.problem(), recipe)
+    kind = objective_for(task.problem(), recipe)
     kind.model(lambda shape: VARIANTS.build(Spec("softmax"), shape), 0)
     feed = kind.feed(dataset.train, str(spec), 0)
     feed(0, torch.device("cpu"))

@@ -18,26 +18,26 @@ import statistics
 import torch
 
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.measure.timer import canary, interleave
-from attnbench.bench.run.workloads.sweep_point import PointSetup, point_of
+from attnbench.bench.measure.timer import drift_probe, interleave
+from attnbench.bench.run.workloads.sweep_point import SweepWorkloads, point_of
 from attnbench.bench.stats.intervals import Interval
 from attnbench.bench.stats.scoring import log_ratio, ratio
 
 CPU = torch.device("cpu")
 
 
-def measured(setup: PointSetup, other: PointSetup, seconds: float) -> tuple[Interval, dict[str, object]]:
+def measured(setup: SweepWorkloads, other: SweepWorkloads, seconds: float) -> tuple[Interval, dict[str, object]]:
     """Ratio of softmax on the inputs of `other` to softmax on those of `setup`, with how it was got."""
     works = {"softmax": setup.subject(Spec("softmax")).work, "other": other.subject(Spec("softmax")).work}
     timing = interleave(
-        works, reference="softmax", device=CPU, budget_seconds=seconds, half_width=0.01, canary=canary(CPU)
+        works, reference="softmax", device=CPU, budget_seconds=seconds, half_width=0.01, drift_probe=drift_probe(CPU)
     )  # fmt: skip
     found = ratio(log_ratio(timing.samples["other"].seconds, timing.samples["softmax"].seconds))
     return found, {"rounds": timing.rounds, "stopped": timing.stopped, "drift": round(timing.drift, 3),
                    "foreign": timing.foreign.note}  # fmt: skip
 
 
-def softmax_of(length: int, heads: int) -> PointSetup:
+def softmax_of(length: int, heads: int) -> SweepWorkloads:
     return point_of(f"sweep[length={length},heads={heads},mode=forward]", CPU)
 
 

@@ -18,7 +18,7 @@ import torch
 from attnbench.bench.core.record import Provenance
 from attnbench.bench.models.encoder import Encoder
 from attnbench.bench.train.device import to_device
-from attnbench.bench.train.objectives.classification import Classifying
+from attnbench.bench.train.objectives.classification import ClassificationObjective
 from attnbench.bench.train.trainer import Trainer
 from attnbench.tasks.contract import Classification, Dataset, Recipe, Split
 from attnbench.variants import build
@@ -38,7 +38,7 @@ def data() -> Dataset:
     )
 
 
-KIND = Classifying(Classification(vocabulary=257, classes=2), RECIPE)
+KIND = ClassificationObjective(Classification(vocabulary=257, classes=2), RECIPE)
 
 
 def model() -> Encoder:

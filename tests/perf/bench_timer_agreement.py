@@ -16,19 +16,19 @@ from torch.utils.benchmark import Timer
 
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.timer import interleave
-from attnbench.bench.run.workloads.sweep_point import PointSetup, point_of
+from attnbench.bench.run.workloads.sweep_point import SweepWorkloads, point_of
 
 ROUNDS = 9
 KERNELS = ["softmax", "softmax[impl=eager]", "linear"]
 
 
-def ours(setup: PointSetup, work: Any) -> float:
+def ours(setup: SweepWorkloads, work: Any) -> float:
     """Median seconds by the clock, of a second of rounds."""
     timing = interleave({"it": work}, reference="it", device=setup.device, budget_seconds=1.0, half_width=0.0)
     return statistics.median(timing.samples["it"].seconds)
 
 
-def compare(benchmark: Any, name: str, setup: PointSetup, work: Any, theirs: Any) -> None:
+def compare(benchmark: Any, name: str, setup: SweepWorkloads, work: Any, theirs: Any) -> None:
     work(), theirs()
     pairs = [(ours(setup, work), theirs(), ours(setup, work)) for _ in range(ROUNDS)]
     agreement = [other / statistics.fmean((one, again)) for one, other, again in pairs]

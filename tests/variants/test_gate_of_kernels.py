@@ -20,7 +20,7 @@ from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import paths, quick_gate
 from attnbench.bench.gate.property import Measured
-from attnbench.bench.gate.subject import Source, Subject
+from attnbench.bench.gate.subject import CheckedVariant, VariantFactory
 from attnbench.bench.gate.twins import implementations_agree
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
@@ -32,7 +32,7 @@ SELECTIONS = (
     "local[query_block=5,flange=3]", "relative[clip=3]", "relative[clip=3,values=false]",
     "routing[clusters=2,form=strict,window=6]", "local-routing[clusters=2,flange=3,form=strict,query_block=5,window=6]",
 )  # fmt: skip
-CASES = [(name, impl) for name in SELECTIONS for impl in Source.of(name).implementations if impl != "auto"]
+CASES = [(name, impl) for name in SELECTIONS for impl in VariantFactory.of(name).implementations if impl != "auto"]
 # few positions: the interpreter takes about as long for one tile, however much of it is used
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=12, causal=True)
 
@@ -59,7 +59,7 @@ def ready(selection: str, impl: str, **changes: object) -> tuple[str, AttentionS
 
 
 def test_every_variant_with_kernels_is_here() -> None:
-    found = {entry.name for entry in VARIANTS.entries() if "triton" in Source.of(entry.name).implementations}
+    found = {entry.name for entry in VARIANTS.entries() if "triton" in VariantFactory.of(entry.name).implementations}
     assert {name.partition("[")[0] for name in SELECTIONS} == found
 
 
@@ -79,13 +79,13 @@ def test_the_gate_is_green_for_a_path(selection: str, impl: str) -> None:
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_the_kernels_agree_with_eager_in_float16_and_leave_bfloat16_to_a_gpu(selection: str) -> None:
     name, shape = ready(selection, "triton", dtype="float16")
-    answer = implementations_agree(Subject(name, shape))
+    answer = implementations_agree(CheckedVariant(name, shape))
     assert isinstance(answer, Measured)
     assert answer.held, answer
     half = replace(shape, dtype="bfloat16")
     # the scans of additive-lm keep what they sum in float32 whatever the dtype
     if selection == "additive-lm":
-        assert implementations_agree(Subject(name, half)).held
+        assert implementations_agree(CheckedVariant(name, half)).held
         return
     with pytest.raises(Unsupported, match=r"Triton's interpreter multiplies bfloat16 wrongly"):
         build(name, half)

@@ -40,7 +40,7 @@ class WorkerError(AttnbenchError):
 
 
 @dataclass(slots=True)
-class _Watch:
+class ChildState:
     """What is known of a child while it runs."""
 
     recorded: set[str] = field(default_factory=set)
@@ -65,7 +65,7 @@ def execute(
     """
     while job.cells:
         started, kills = datetime.now(UTC), _oom_kills()
-        watch = _Watch()
+        watch = ChildState()
         ending = _run_child(command, job, watch, keep, tell, timeout, stall)
         if watch.error:
             raise watch.error
@@ -73,14 +73,14 @@ def execute(
         if not left:
             return
         culprit = next((cell for cell in left if cell.key == watch.subject), left[0])
-        outcome, reason = _verdict(ending, _oom_kills() > kills)
+        outcome, reason = classify_exit(ending, _oom_kills() > kills)
         seconds = (datetime.now(UTC) - started).total_seconds()
-        keep(_epitaph(culprit, job, machine, outcome, reason, started, seconds))
+        keep(failure_record(culprit, job, machine, outcome, reason, started, seconds))
         job = job.keep(left).without(culprit)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ending:
+class ChildExit:
     code: int
     cause: str
     errors: str
@@ -89,12 +89,12 @@ class _Ending:
 def _run_child(
     command: Sequence[str],
     job: Job,
-    watch: _Watch,
+    watch: ChildState,
     keep: Callable[[Record], None],
     tell: Callable[[dict[str, Any]], None],
     timeout: float | None,
     stall: float,
-) -> _Ending:
+) -> ChildExit:
     child = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -140,10 +140,12 @@ def _run_child(
             reader.join(timeout=5)
         child.stdout.close()
         child.stderr.close()
-    return _Ending(child.returncode, cause, " ".join(" ".join(tail[-ERROR_LINES:]).split())[-500:])
+    return ChildExit(child.returncode, cause, " ".join(" ".join(tail[-ERROR_LINES:]).split())[-500:])
 
 
-def _handle(line: str, watch: _Watch, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]) -> None:
+def _handle(
+    line: str, watch: ChildState, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]
+) -> None:
     if not line.endswith("\n"):
         return  # it died in mid-sentence; its exit code tells why
     event = json.loads(line)
@@ -158,7 +160,7 @@ def _handle(line: str, watch: _Watch, keep: Callable[[Record], None], tell: Call
     tell(event)
 
 
-def _verdict(ending: _Ending, oom_killed: bool) -> tuple[Outcome, str]:
+def classify_exit(ending: ChildExit, oom_killed: bool) -> tuple[Outcome, str]:
     if ending.cause:
         return Outcome.TIMEOUT, ending.cause
     if ending.code == -signal.SIGKILL and oom_killed:
@@ -168,7 +170,7 @@ def _verdict(ending: _Ending, oom_killed: bool) -> tuple[Outcome, str]:
     return Outcome.CRASHED, f"the process ended with {name}{said}"
 
 
-def _epitaph(
+def failure_record(
     cell: Cell, job: Job, machine: Machine, outcome: Outcome, reason: str, started: datetime, seconds: float
 ) -> Record:
     return Record(

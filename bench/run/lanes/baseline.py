@@ -13,10 +13,10 @@ from ....tasks.problems.translation import untrained
 from ...core.cell import REFERENCE, Cell
 from ...core.record import Outcome, Record
 from ...core.spec import Spec
-from ...gate.build import builder
-from ...train.objectives.objective import Columns, Evaluation, Kind
-from ...train.objectives.registry import kind_of
-from ..context import Desk, Sheet, implementation_of
+from ...gate.build import build_checked
+from ...train.objectives.objective import Columns, Evaluation, Objective
+from ...train.objectives.registry import objective_for
+from ..context import RecordBuilder, WorkerContext, implementation_of
 
 
 @runtime_checkable
@@ -26,47 +26,47 @@ class Judging(Protocol):
     def judged(self, predicted: Columns, test: Subset) -> Evaluation: ...
 
 
-def baseline_cell(desk: Desk, cell: Cell) -> Record:
-    sheet = desk.open(cell)
+def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
+    builder = context.open(cell)
     try:
-        task, recipe, dataset = sheet.load()
-        kind = kind_of(task.problem(), recipe)
+        task, recipe, dataset = builder.load()
+        objective = objective_for(task.problem(), recipe)
         predict = task.baselines[cell.variant.name]
         if predict is untrained:
-            _judge_untrained(sheet, kind, dataset)
+            _judge_untrained(builder, objective, dataset)
         else:
             predicted = predict(dataset, recipe)
-            if isinstance(kind, Judging):
-                found = kind.judged(predicted, dataset.test)
-                sheet.measurements += found.measurements("test")
-                _keep(sheet, found)
+            if isinstance(objective, Judging):
+                found = objective.judged(predicted, dataset.test)
+                builder.measurements += found.measurements("test")
+                _keep(builder, found)
             else:
-                sheet.measurements += kind.judge(predicted, dataset.test)
+                builder.measurements += objective.judge(predicted, dataset.test)
     except Exception as error:
-        return sheet.failure(error)
-    return sheet.record(Outcome.OK)
+        return builder.failure(error)
+    return builder.record(Outcome.OK)
 
 
-def _judge_untrained(sheet: Sheet, kind: Kind, dataset: Dataset) -> None:
+def _judge_untrained(builder: RecordBuilder, objective: Objective, dataset: Dataset) -> None:
     """The model with which the reference's training begins, judged as what training ends with is."""
-    desk, cell = sheet.desk, sheet.cell
-    model = kind.model(builder(Spec(REFERENCE), desk.device), cell.seed, str(desk.device))
-    model.to(desk.device)
+    context, cell = builder.context, builder.cell
+    model = objective.model(build_checked(Spec(REFERENCE), context.device), cell.seed, str(context.device))
+    model.to(context.device)
     last = time.monotonic()
 
     def alive() -> None:
         nonlocal last
         if time.monotonic() - last > 0.5:
             last = time.monotonic()
-            desk.send({"event": "alive", "key": cell.key})
+            context.send({"event": "alive", "key": cell.key})
 
-    found = kind.evaluate(model, dataset.test, desk.device, alive)
-    sheet.implementation = implementation_of(model.variants)
-    sheet.measurements += found.measurements("test")
-    _keep(sheet, found)
+    found = objective.evaluate(model, dataset.test, context.device, alive)
+    builder.implementation = implementation_of(model.variants)
+    builder.measurements += found.measurements("test")
+    _keep(builder, found)
 
 
-def _keep(sheet: Sheet, found: Evaluation) -> None:
+def _keep(builder: RecordBuilder, found: Evaluation) -> None:
     file = io.BytesIO()
     np.savez_compressed(file, **found.predictions())  # type: ignore[arg-type]
-    sheet.artifacts["predictions"] = sheet.desk.store.put_artifact(file.getvalue(), ".npz")
+    builder.artifacts["predictions"] = builder.context.store.put_artifact(file.getvalue(), ".npz")

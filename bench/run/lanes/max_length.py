@@ -16,39 +16,41 @@ from ....tasks.sweep_point import Point, TimedTask
 from ...core.cell import Cell
 from ...core.errors import Unsupported
 from ...core.record import Measurement, Outcome, Record
-from ...gate.cache import remembering
+from ...gate.cache import build_checked_cached
 from ...measure.max_length import Longest, Verdict, longest
-from ..context import Desk, Sheet
+from ..context import RecordBuilder, WorkerContext
 from ..workloads.sweep_point import LEAST_LIMIT, shape_of
 
 STARTING_SECONDS = 120.0
 """What a child may take to import and to answer for the first time, beyond the time of a point."""
 
 
-def longest_lengths(desk: Desk, sheets: dict[Cell, Sheet], task: TimedTask, point: Point) -> Iterator[Record]:
+def longest_lengths(
+    context: WorkerContext, sheets: dict[Cell, RecordBuilder], task: TimedTask, point: Point
+) -> Iterator[Record]:
     """One Record a cell: the longest length that runs in `point.memory_bytes`, or an outcome where none does."""
-    build = remembering(desk.place.cache, desk.machine.id)
-    for cell, sheet in sheets.items():
-        desk.send({"event": "subject", "key": cell.key})
+    build = build_checked_cached(context.place.cache, context.machine.id)
+    for cell, builder in sheets.items():
+        context.send({"event": "subject", "key": cell.key})
         try:
-            build(cell.variant, desk.device)(shape_of(point, desk.device))
-            found = _search(desk, cell, point)
+            build(cell.variant, context.device)(shape_of(point, context.device))
+            found = _search(context, cell, point)
         except Exception as error:
-            yield sheet.failure(error)
+            yield builder.failure(error)
             continue
         if found.length == 0:
             out = Outcome.OUT_OF_MEMORY if found.stopped == "memory" else Outcome.TIMEOUT
-            yield sheet.record(out, f"the shortest length tried fails already by {found.stopped}")
+            yield builder.record(out, f"the shortest length tried fails already by {found.stopped}")
             continue
-        sheet.measurements.append(
+        builder.measurements.append(
             Measurement.of("longest_length", found.length, stopped=found.stopped, mode=point.mode,
                            memory_bytes=point.memory_bytes)
         )  # fmt: skip
-        yield sheet.record(Outcome.OK)
+        yield builder.record(Outcome.OK)
 
 
-def _search(desk: Desk, cell: Cell, point: Point) -> Longest:
-    prober = Prober(desk=desk, cell=cell, point=point)
+def _search(context: WorkerContext, cell: Cell, point: Point) -> Longest:
+    prober = Prober(context=context, cell=cell, point=point)
     try:
         return longest(prober.attempt)
     finally:
@@ -59,14 +61,14 @@ def _search(desk: Desk, cell: Cell, point: Point) -> Longest:
 class Prober:
     """Keeps a child that tries lengths, and starts another where it died."""
 
-    desk: Desk
+    context: WorkerContext
     cell: Cell
     point: Point
     child: subprocess.Popen[str] | None = field(init=False, default=None)
 
     def attempt(self, length: int) -> Verdict:
         """Whether `length` fits; a child that dies has wanted more memory than there is. Raises Unsupported."""
-        self.desk.send({"event": "subject", "key": self.cell.key})
+        self.context.send({"event": "subject", "key": self.cell.key})
         patience = max(self.point.timing_seconds, LEAST_LIMIT)
         if self.child is None:
             self.child = self._start()
@@ -91,7 +93,7 @@ class Prober:
     def _start(self) -> subprocess.Popen[str]:
         errand = {
             "variant": str(self.cell.variant), "task": str(self.cell.task), "preset": str(self.cell.preset),
-            "device": str(self.desk.device), "threads": torch.get_num_threads(),
+            "device": str(self.context.device), "threads": torch.get_num_threads(),
             "memory_bytes": self.point.memory_bytes,
         }  # fmt: skip
         child = subprocess.Popen(

@@ -15,16 +15,16 @@ from ...core.cell import REFERENCE, Cell
 from ...core.protocol import LEAST_ROUNDS as FEWEST
 from ...core.record import Outcome, Record
 from ...core.spec import Spec
-from ...gate.cache import remembering
+from ...gate.cache import build_checked_cached
 from ...measure.flops import Count
 from ...measure.machine import available_bytes
 from ...measure.memory import at_most
-from ...measure.timer import LEAST_ROUNDS, Timing, canary, interleave
-from ...train.objectives.registry import kind_of
-from ..context import Desk, Sheet, implementation_of
-from ..workloads.sweep_point import PointSetup
-from ..workloads.training_step import TrainingSteps
-from ..workloads.workload import Setup, Subject
+from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave
+from ...train.objectives.registry import objective_for
+from ..context import RecordBuilder, WorkerContext, implementation_of
+from ..workloads.sweep_point import SweepWorkloads
+from ..workloads.training_step import TrainStepWorkloads
+from ..workloads.workload import Workload, Workloads
 from .max_length import longest_lengths
 from .timing_record import NULL, costs, memory, peaks_of
 
@@ -36,40 +36,40 @@ class TooSlow(Exception):
     """One sample takes longer than a whole point may."""
 
 
-def time_cells(desk: Desk, cells: list[Cell]) -> Iterator[Record]:
+def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
     """Records of all cells, which share task, preset and seed; one of them should be the reference."""
-    sheets = {cell: desk.open(cell) for cell in cells}
+    sheets = {cell: context.open(cell) for cell in cells}
     first = sheets[cells[0]]
     task, recipe, dataset = first.load()
-    for sheet in sheets.values():
-        sheet.recipe, sheet.data = first.recipe, first.data
+    for builder in sheets.values():
+        builder.recipe, builder.data = first.recipe, first.data
     if isinstance(task, TimedTask) and isinstance(recipe, Point) and recipe.memory_bytes:
-        yield from longest_lengths(desk, sheets, task, recipe)
+        yield from longest_lengths(context, sheets, task, recipe)
         return
-    room = available_bytes() if desk.device.type == "cpu" else None
+    room = available_bytes() if context.device.type == "cpu" else None
     with at_most((1 - SPARED) * room) if room else nullcontext():
-        yield from _timed(desk, sheets, _setup(task, recipe, dataset, desk))
+        yield from _timed(context, sheets, _setup(task, recipe, dataset, context))
 
 
-def _setup(task: Task, recipe: Recipe, dataset: Dataset, desk: Desk) -> Setup:
+def _setup(task: Task, recipe: Recipe, dataset: Dataset, context: WorkerContext) -> Workloads:
     if isinstance(task, TimedTask) and isinstance(recipe, Point):
-        build = remembering(desk.place.cache, desk.machine.id)
-        return PointSetup.of(task, recipe, dataset, desk.device, build)
-    return TrainingSteps.of(kind_of(task.problem(), recipe), dataset, desk.device)
+        build = build_checked_cached(context.place.cache, context.machine.id)
+        return SweepWorkloads.of(task, recipe, dataset, context.device, build)
+    return TrainStepWorkloads.of(objective_for(task.problem(), recipe), dataset, context.device)
 
 
-def _timed(desk: Desk, sheets: dict[Cell, Sheet], setup: Setup) -> Iterator[Record]:
-    ready: dict[Cell, Subject] = {}
-    for cell, sheet in sheets.items():
-        desk.send({"event": "subject", "key": cell.key})
+def _timed(context: WorkerContext, sheets: dict[Cell, RecordBuilder], setup: Workloads) -> Iterator[Record]:
+    ready: dict[Cell, Workload] = {}
+    for cell, builder in sheets.items():
+        context.send({"event": "subject", "key": cell.key})
         try:
             ready[cell] = _ready(setup, cell.variant)
         except TooSlow as slow:
-            yield sheet.record(Outcome.TIMEOUT, str(slow))
+            yield builder.record(Outcome.TIMEOUT, str(slow))
         except Exception as error:
-            yield sheet.failure(error)
+            yield builder.failure(error)
     while ready:
-        turn = _Turn(desk, ready)
+        turn = _Turn(context, ready)
         try:
             timing = _interleave(turn, ready, setup)
             break
@@ -77,21 +77,21 @@ def _timed(desk: Desk, sheets: dict[Cell, Sheet], setup: Setup) -> Iterator[Reco
             # all models together need more than each alone: whose turn it was goes, the others start again
             ready.pop(turn.cell)
             yield sheets[turn.cell].failure(error)
-    peaks = peaks_of(setup, desk) if ready else None
+    peaks = peaks_of(setup, context) if ready else None
     for cell, subject in ready.items():
-        sheet = sheets[cell]
-        desk.send({"event": "subject", "key": cell.key})
+        builder = sheets[cell]
+        context.send({"event": "subject", "key": cell.key})
         try:
-            sheet.implementation = implementation_of(subject.variants)
-            sheet.measurements += costs(setup, subject, str(cell.variant), timing, peaks)
-            sheet.measurements += memory(setup, subject)
-            sheet.measurements += subject.tell()
-            yield sheet.record(Outcome.OK)
+            builder.implementation = implementation_of(subject.variants)
+            builder.measurements += costs(setup, subject, str(cell.variant), timing, peaks)
+            builder.measurements += memory(setup, subject)
+            builder.measurements += subject.tell()
+            yield builder.record(Outcome.OK)
         except Exception as error:
-            yield sheet.failure(error)
+            yield builder.failure(error)
 
 
-def _ready(setup: Setup, variant: Spec) -> Subject:
+def _ready(setup: Workloads, variant: Spec) -> Workload:
     """The subject after one counted sample; raises TooSlow where a second one is beyond the limit too."""
     subject = setup.subject(variant)
     with Count() as count:
@@ -106,7 +106,7 @@ def _ready(setup: Setup, variant: Spec) -> Subject:
     return subject
 
 
-def _seconds(subject: Subject, device: torch.device) -> float:
+def _seconds(subject: Workload, device: torch.device) -> float:
     started = perf_counter()
     subject.once()
     if device.type == "cuda":
@@ -118,8 +118,8 @@ def _seconds(subject: Subject, device: torch.device) -> float:
 class _Turn:
     """Whose turn it is, told to the parent too, which must know it if this process dies."""
 
-    desk: Desk
-    ready: dict[Cell, Subject]
+    context: WorkerContext
+    ready: dict[Cell, Workload]
     cell: Cell = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,10 +129,10 @@ class _Turn:
         # the null control is the reference's own code
         wanted = REFERENCE if name == NULL else name
         self.cell = next(cell for cell in self.ready if str(cell.variant) == wanted)
-        self.desk.send({"event": "subject", "key": self.cell.key})
+        self.context.send({"event": "subject", "key": self.cell.key})
 
 
-def _interleave(turn: _Turn, ready: dict[Cell, Subject], setup: Setup) -> Timing:
+def _interleave(turn: _Turn, ready: dict[Cell, Workload], setup: Workloads) -> TimingRun:
     """Rounds over all that are ready; where the reference is not among them, times without ratios."""
     subjects = {str(cell.variant): subject for cell, subject in ready.items()}
     if REFERENCE in subjects:
@@ -147,5 +147,5 @@ def _interleave(turn: _Turn, ready: dict[Cell, Subject], setup: Setup) -> Timing
         least_rounds=LEAST_ROUNDS if setup.limit_seconds is None else FEWEST,
         before=turn,
         prepare={name: subject.prepare for name, subject in subjects.items() if subject.prepare is not None},
-        canary=canary(setup.device),
+        drift_probe=drift_probe(setup.device),
     )

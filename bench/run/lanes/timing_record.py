@@ -13,19 +13,21 @@ from ...measure.flops import VISIBLE, dense_flops
 from ...measure.memory import held_bytes, peak_bytes, reserved_bytes, storages
 from ...measure.roofline import Peaks, peaks
 from ...measure.system_load import CORES
-from ...measure.timer import Timing
-from ..context import Desk, implementation_of
-from ..workloads.workload import Setup, Subject
+from ...measure.timer import TimingRun
+from ..context import WorkerContext, implementation_of
+from ..workloads.workload import Workload, Workloads
 
 NULL = "null control"
 
 
-def peaks_of(setup: Setup, desk: Desk) -> Peaks:
+def peaks_of(setup: Workloads, context: WorkerContext) -> Peaks:
     """What this machine reaches in the dtype of the Block."""
-    return peaks(setup.device, setup.dtype, desk.machine.id, desk.place.cache)
+    return peaks(setup.device, setup.dtype, context.machine.id, context.place.cache)
 
 
-def costs(setup: Setup, subject: Subject, name: str, timing: Timing, limits: Peaks | None) -> Iterator[Measurement]:
+def costs(
+    setup: Workloads, subject: Workload, name: str, timing: TimingRun, limits: Peaks | None
+) -> Iterator[Measurement]:
     """Times of one unit with their raw samples, those of the reference and the null control, rates, and work done."""
     mine, units = timing.samples[name], setup.units
     median = statistics.median(mine.seconds) / units
@@ -55,14 +57,14 @@ def costs(setup: Setup, subject: Subject, name: str, timing: Timing, limits: Pea
     yield from _work(setup, subject, density, median, limits)
 
 
-def _surroundings(timing: Timing, name: str) -> Iterator[Measurement]:
+def _surroundings(timing: TimingRun, name: str) -> Iterator[Measurement]:
     """What else happened on the machine during the samples."""
     if timing.foreign.cores is not None:
         note: dict[str, Any] = {"note": timing.foreign.note} if timing.foreign.note else {}
         yield Measurement.of("foreign_load", timing.foreign.cores, threshold=CORES, **note)
-    if timing.canary:
-        raw = timing.canary if name == REFERENCE else ()
-        yield Measurement.of("canary_seconds", statistics.median(timing.canary), raw, drift=round(timing.drift, 4))
+    if timing.drift_probe:
+        raw = timing.drift_probe if name == REFERENCE else ()
+        yield Measurement.of("canary_seconds", statistics.median(timing.drift_probe), raw, drift=round(timing.drift, 4))
     if timing.samples[name].launch_seconds:
         yield Measurement.of("host_bound", timing.samples[name].host_bound)
     gpu = timing.foreign.gpu
@@ -75,7 +77,7 @@ def _surroundings(timing: Timing, name: str) -> Iterator[Measurement]:
 
 
 def _work(
-    setup: Setup, subject: Subject, density: float, seconds: float, limits: Peaks | None
+    setup: Workloads, subject: Workload, density: float, seconds: float, limits: Peaks | None
 ) -> Iterator[Measurement]:
     """FLOPs by counting; where a kernel hides its products, those that its density declares are added."""
     shapes = [variant.shape for variant in subject.variants]
@@ -98,7 +100,7 @@ def _work(
                              copy_bytes_per_second=limits.bytes_per_second)  # fmt: skip
 
 
-def memory(setup: Setup, subject: Subject) -> Iterator[Measurement]:
+def memory(setup: Workloads, subject: Workload) -> Iterator[Measurement]:
     """Peak of one more sample, with all that stays between samples: parameters, optimiser state, inputs."""
     held = held_bytes(*subject.owners) + sum(x.untyped_storage().nbytes() for x in subject.inputs)
     if subject.prepare is not None:

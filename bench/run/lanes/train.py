@@ -11,17 +11,17 @@ import numpy as np
 
 from ....tasks.contract import Subset
 from ...core.cell import Cell
-from ...core.order import spaced
+from ...core.order import evenly_spaced
 from ...core.record import Measurement, Outcome, Record
-from ...gate.build import builder
+from ...gate.build import build_checked
 from ...measure.attention.maps import attention_maps
 from ...measure.attention.statistics import measure_attention
 from ...models.blocks import Model
-from ...train.objectives.objective import Evaluation, Kind
-from ...train.objectives.registry import kind_of
+from ...train.objectives.objective import Evaluation, Objective
+from ...train.objectives.registry import objective_for
 from ...train.state import Training
 from ...train.trainer import Trainer
-from ..context import Desk, Sheet, implementation_of
+from ..context import RecordBuilder, WorkerContext, implementation_of
 
 OBSERVED = 32
 """Validation examples whose attention is measured, in batches of eight."""
@@ -30,21 +30,21 @@ MAPPED = 2
 """Validation examples whose attention maps are kept: the first and the last."""
 
 
-def train_cell(desk: Desk, cell: Cell) -> Record:
-    sheet = desk.open(cell)
+def train_cell(context: WorkerContext, cell: Cell) -> Record:
+    builder = context.open(cell)
     try:
-        _train(sheet)
+        _train(builder)
     except Exception as error:
-        return sheet.failure(error)
-    return sheet.record(Outcome.OK)
+        return builder.failure(error)
+    return builder.record(Outcome.OK)
 
 
-def _train(sheet: Sheet) -> None:
-    desk, cell = sheet.desk, sheet.cell
-    task, recipe, dataset = sheet.load()
-    kind = kind_of(task.problem(), recipe)
-    model = kind.model(builder(cell.variant, desk.device), cell.seed, str(desk.device))
-    model.to(desk.device)
+def _train(builder: RecordBuilder) -> None:
+    context, cell = builder.context, builder.cell
+    task, recipe, dataset = builder.load()
+    objective = objective_for(task.problem(), recipe)
+    model = objective.model(build_checked(cell.variant, context.device), cell.seed, str(context.device))
+    model.to(context.device)
     last = time.monotonic()
 
     def report(training: Training) -> None:
@@ -52,14 +52,14 @@ def _train(sheet: Sheet) -> None:
         if time.monotonic() - last > 0.5:
             last = time.monotonic()
             point = training.curve[-1] if training.curve else None
-            desk.send(
+            context.send(
                 {
                     "event": "progress",
                     "key": cell.key,
                     "done": training.step,
                     "of": recipe.steps,
                     "loss": point.train_loss if point else None,
-                    "quantity": kind.quantity,
+                    "quantity": objective.quantity,
                     "value": point.validation if point else None,
                 }
             )
@@ -68,26 +68,26 @@ def _train(sheet: Sheet) -> None:
         nonlocal last
         if time.monotonic() - last > 0.5:
             last = time.monotonic()
-            desk.send({"event": "alive", "key": cell.key})
+            context.send({"event": "alive", "key": cell.key})
 
     trainer = Trainer(
-        kind,
+        objective,
         model,
         dataset,
         task=str(cell.task),
         seed=cell.seed,
-        device=desk.device,
-        checkpoint=desk.store.checkpoint(cell, desk.digests[cell.key]),
+        device=context.device,
+        checkpoint=context.store.checkpoint(cell, context.digests[cell.key]),
         report=report,
-        beat=alive,
+        heartbeat=alive,
     )
     training = trainer.run()
-    desk.send({"event": "stage", "key": cell.key, "stage": "test"})
-    test = kind.evaluate(model, dataset.test, desk.device, alive)
-    validation = kind.evaluate(model, dataset.validation, desk.device, alive)
-    sheet.implementation = implementation_of(model.variants)
+    context.send({"event": "stage", "key": cell.key, "stage": "test"})
+    test = objective.evaluate(model, dataset.test, context.device, alive)
+    validation = objective.evaluate(model, dataset.validation, context.device, alive)
+    builder.implementation = implementation_of(model.variants)
     whole, extra = model.parameter_counts()
-    sheet.measurements += [
+    builder.measurements += [
         *test.measurements("test"),
         *validation.measurements("validation"),
         Measurement.of("best_step", training.best_step),
@@ -96,25 +96,25 @@ def _train(sheet: Sheet) -> None:
         Measurement.of("extra_parameters", extra),
         Measurement.of("train_seconds", training.seconds),
     ]
-    if not kind.observes:
-        desk.send({"event": "stage", "key": cell.key, "stage": "sparsity"})
-        _observe(sheet, kind, model, dataset.validation)
-    curve = json.dumps([point.to_json(kind.quantity) for point in training.curve]).encode()
-    sheet.artifacts["curve"] = desk.store.put_artifact(curve, ".json")
-    sheet.artifacts["predictions"] = desk.store.put_artifact(_predictions(test), ".npz")
+    if not objective.observes:
+        context.send({"event": "stage", "key": cell.key, "stage": "sparsity"})
+        _observe(builder, objective, model, dataset.validation)
+    curve = json.dumps([point.to_json(objective.quantity) for point in training.curve]).encode()
+    builder.artifacts["curve"] = context.store.put_artifact(curve, ".json")
+    builder.artifacts["predictions"] = context.store.put_artifact(_predictions(test), ".npz")
 
 
-def _observe(sheet: Sheet, kind: Kind, model: Model, subset: Subset) -> None:
+def _observe(builder: RecordBuilder, objective: Objective, model: Model, subset: Subset) -> None:
     """What attention does on `subset`, and the weights of two examples where the seed is 0."""
-    device, store = sheet.desk.device, sheet.desk.store
-    parts = np.array_split(spaced(len(subset), OBSERVED), OBSERVED // 8)
-    sheet.measurements += measure_attention(model, (kind.batch(subset, at, device) for at in parts))
-    sheet.measurements += _alphas(model)
-    if sheet.cell.seed != 0:
+    device, store = builder.context.device, builder.context.store
+    parts = np.array_split(evenly_spaced(len(subset), OBSERVED), OBSERVED // 8)
+    builder.measurements += measure_attention(model, (objective.batch(subset, at, device) for at in parts))
+    builder.measurements += _alphas(model)
+    if builder.cell.seed != 0:
         return
-    maps = attention_maps(model, kind.batch(subset, spaced(len(subset), MAPPED), device))
+    maps = attention_maps(model, objective.batch(subset, evenly_spaced(len(subset), MAPPED), device))
     if maps is not None:
-        sheet.artifacts["maps"] = store.put_artifact(maps, ".npz")
+        builder.artifacts["maps"] = store.put_artifact(maps, ".npz")
 
 
 def _alphas(model: Model) -> list[Measurement]:

@@ -16,18 +16,18 @@ from ....tasks.sweep_point import Point, TimedTask
 from ....variants.contract import AttentionShape, Mask, Variant
 from ...core.errors import SelectionError, Unsupported
 from ...core.hashing import axis_seed
-from ...core.order import spaced
+from ...core.order import evenly_spaced
 from ...core.record import Measurement
 from ...core.registry import TASKS
 from ...core.spec import Spec
-from ...gate.build import builder
+from ...gate.build import build_checked
 from ...measure.attention.synthetic import on_inputs
 from ...measure.memory import storages
 from ...measure.timer import captured
-from ...models.blocks import Batch, Block, BuildVariant, Model
-from ...train.objectives.registry import kind_of
+from ...models.blocks import Batch, BuildVariant, Model, TransformerBlock
+from ...train.objectives.registry import objective_for
 from ...train.trainer import train_step
-from .workload import Setup, Subject
+from .workload import Workload, Workloads
 
 DECODED = 16
 """Tokens of one decoding sample: the last ones up to the length, so that buffers that double need not grow in it."""
@@ -37,10 +37,10 @@ LEAST_LIMIT = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
-class PointSetup(Setup):
+class SweepWorkloads(Workloads):
     """Every subject gets the very same tensors: `heads` (3, batch, heads, length, head_dim), or `states`, or `batch`.
 
-    `toward`: the gradient that arrives at the output in a training step.
+    `grad_output`: the gradient that arrives at the output in a training step.
     """
 
     point: Point
@@ -49,8 +49,8 @@ class PointSetup(Setup):
     heads: tuple[Tensor, ...] = ()
     states: Tensor | None = None
     batch: Batch = ()
-    toward: Tensor | None = None
-    build: Callable[[Spec, torch.device], BuildVariant] = builder
+    grad_output: Tensor | None = None
+    build: Callable[[Spec, torch.device], BuildVariant] = build_checked
 
     @classmethod
     def of(
@@ -59,8 +59,8 @@ class PointSetup(Setup):
         point: Point,
         dataset: Dataset,
         device: torch.device,
-        build: Callable[[Spec, torch.device], BuildVariant] = builder,
-    ) -> PointSetup:
+        build: Callable[[Spec, torch.device], BuildVariant] = build_checked,
+    ) -> SweepWorkloads:
         setup = cls(
             recipe=point, device=device, mode=point.mode, sequences=point.batch,
             limit_seconds=max(point.timing_seconds, LEAST_LIMIT),
@@ -75,8 +75,8 @@ class PointSetup(Setup):
         """Makes the inputs of this point's level."""
         point, device = self.point, self.device
         if point.level == "model":
-            kind = kind_of(self.task.problem(), point)
-            self.batch = kind.batch(dataset.train, spaced(len(dataset.train), point.batch), device)
+            objective = objective_for(self.task.problem(), point)
+            self.batch = objective.batch(dataset.train, evenly_spaced(len(dataset.train), point.batch), device)
             return
         if point.level == "block":
             self.states = torch.from_numpy(self.task.states(point)).to(device)
@@ -88,7 +88,7 @@ class PointSetup(Setup):
             )
             shape = self.heads[0].shape
         draw = torch.Generator().manual_seed(axis_seed(use="sweep gradient") % 2**31)
-        self.toward = torch.randn(shape, generator=draw).to(device, self.dtype)
+        self.grad_output = torch.randn(shape, generator=draw).to(device, self.dtype)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -97,7 +97,7 @@ class PointSetup(Setup):
             return torch.float32
         return dtype
 
-    def subject(self, variant: Spec) -> Subject:
+    def subject(self, variant: Spec) -> Workload:
         make = {"attention": self._attention, "block": self._block, "model": self._model}[self.point.level]
         subject = make(variant)
         subject.tell = lambda: self._sparsity(subject)
@@ -105,12 +105,12 @@ class PointSetup(Setup):
             subject.work = captured(subject.work, self.device)
         return subject
 
-    def _attention(self, spec: Spec) -> Subject:
+    def _attention(self, spec: Spec) -> Workload:
         variant = self.build(spec, self.device)(shape_of(self.point, self.device)).to(self.device)
         variant.train(self.point.mode == "step")
         parameters = [p for p in variant.parameters() if p.requires_grad]
         count = sum(p.numel() for p in parameters)
-        subject = Subject(
+        subject = Workload(
             variants=[variant], work=lambda: None, owners=(variant,), inputs=self.heads, parameters=(count, count)
         )
         if self.point.mode == "decode":
@@ -125,7 +125,7 @@ class PointSetup(Setup):
         subject.work = self._work(forward, variant.auxiliary_loss, variant.after_step, [*leaves, *parameters], None)
         return subject
 
-    def _decode(self, subject: Subject, variant: Variant) -> None:
+    def _decode(self, subject: Workload, variant: Variant) -> None:
         """Work that decodes the last tokens; before each sample the state is set back to the token before them."""
         if variant.state_bytes(variant.shape) is None:
             raise Unsupported("it cannot decode")
@@ -149,7 +149,7 @@ class PointSetup(Setup):
 
         subject.work, subject.prepare = work, prepare
 
-    def _block(self, spec: Spec) -> Subject:
+    def _block(self, spec: Spec) -> Workload:
         shape = shape_of(self.point, self.device)
         build = self.build(spec, self.device)
         with torch.random.fork_rng(devices=[]):
@@ -157,7 +157,7 @@ class PointSetup(Setup):
             variant = build(shape)
             before = variant.pre_layer(self.point.width)
             torch.manual_seed(axis_seed(use="init", seed=0))
-            block = Block(variant, before, self.point).to(self.device)
+            block = TransformerBlock(variant, before, self.point).to(self.device)
         block.train(self.point.mode == "step")
         parameters = list(block.parameters())
         optimiser = torch.optim.AdamW(parameters, lr=0.0, fused=True)
@@ -170,7 +170,7 @@ class PointSetup(Setup):
             return output
 
         own = [*variant.parameters(), *(before.parameters() if before else ())]
-        return Subject(
+        return Workload(
             variants=[variant],
             work=self._work(forward, variant.auxiliary_loss, variant.after_step, parameters, optimiser),
             owners=(block, optimiser),
@@ -187,7 +187,7 @@ class PointSetup(Setup):
         optimiser: torch.optim.Optimizer | None,
     ) -> Callable[[], object]:
         """A forward pass without gradients, or a training step; attention alone has no optimiser."""
-        toward = self.toward
+        grad_output = self.grad_output
 
         @torch.no_grad()
         def passing() -> object:
@@ -195,7 +195,7 @@ class PointSetup(Setup):
 
         def step() -> object:
             output, extra = forward(), auxiliary_loss()
-            outputs, arriving = [output], [toward.to(output.dtype) if toward is not None else None]
+            outputs, arriving = [output], [grad_output.to(output.dtype) if grad_output is not None else None]
             if extra is not None:
                 outputs, arriving = [output, extra], [*arriving, torch.ones_like(extra)]
             found = torch.autograd.grad(outputs, leaves, arriving, allow_unused=True)
@@ -208,9 +208,9 @@ class PointSetup(Setup):
 
         return step if self.point.mode == "step" else passing
 
-    def _model(self, spec: Spec) -> Subject:
-        kind = kind_of(self.task.problem(), self.point)
-        model: Model = kind.model(self.build(spec, self.device), 0, str(self.device)).to(self.device)
+    def _model(self, spec: Spec) -> Workload:
+        objective = objective_for(self.task.problem(), self.point)
+        model: Model = objective.model(self.build(spec, self.device), 0, str(self.device)).to(self.device)
         model.train(self.point.mode == "step")
         optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
 
@@ -222,7 +222,7 @@ class PointSetup(Setup):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16):
                 return model(*self.batch[:2])
 
-        return Subject(
+        return Workload(
             variants=model.variants,
             work=step if self.point.mode == "step" else passing,
             owners=(model, optimiser) if self.point.mode == "step" else (model,),
@@ -230,7 +230,7 @@ class PointSetup(Setup):
             parameters=model.parameter_counts(),
         )
 
-    def _sparsity(self, subject: Subject) -> Iterator[Measurement]:
+    def _sparsity(self, subject: Workload) -> Iterator[Measurement]:
         """What the weights are on this point's inputs; and of decoding, the bytes that its state holds."""
         if self.point.decoding:
             subject.once()
@@ -239,7 +239,7 @@ class PointSetup(Setup):
             return
         yield from on_inputs(subject.variants, lambda: self._pass(subject), self.point.heads)
 
-    def _pass(self, subject: Subject) -> None:
+    def _pass(self, subject: Workload) -> None:
         """The inputs through the variants once, whatever is timed."""
         owner = subject.owners[0]
         assert isinstance(owner, nn.Module)
@@ -251,13 +251,13 @@ class PointSetup(Setup):
             owner(*self.batch[:2])
 
 
-def point_of(task: str, device: torch.device, preset: str = "quick") -> PointSetup:
+def point_of(task: str, device: torch.device, preset: str = "quick") -> SweepWorkloads:
     """The inputs of one point outside of a run; raises SelectionError where `task` is no sweep."""
     built = TASKS.build(TASKS.resolve(Spec.parse(task)))
     recipe = built.recipe(Spec.parse(preset))
     if not isinstance(built, TimedTask) or not isinstance(recipe, Point):
         raise SelectionError(f"expected a sweep such as sweep[length=1024], got {task!r}")
-    return PointSetup.of(built, recipe, built.load(place(offline=True), recipe, 0, "validation"), device)
+    return SweepWorkloads.of(built, recipe, built.load(place(offline=True), recipe, 0, "validation"), device)
 
 
 def shape_of(point: Point, device: torch.device) -> AttentionShape:

@@ -7,38 +7,38 @@ from dataclasses import dataclass
 import torch
 
 from ....tasks.contract import Dataset
-from ...core.order import spaced
+from ...core.order import evenly_spaced
 from ...core.spec import Spec
-from ...gate.build import builder
+from ...gate.build import build_checked
 from ...models.blocks import Batch
-from ...train.objectives.objective import Kind
+from ...train.objectives.objective import Objective
 from ...train.trainer import train_step
-from .workload import Setup, Subject
+from .workload import Workload, Workloads
 
 
 @dataclass(slots=True, kw_only=True)
-class TrainingSteps(Setup):
+class TrainStepWorkloads(Workloads):
     """Every subject makes training steps on one batch, at rate 0, so that each sample meets the same parameters."""
 
-    kind: Kind
+    objective: Objective
     batch: Batch
 
     @classmethod
-    def of(cls, kind: Kind, dataset: Dataset, device: torch.device) -> TrainingSteps:
-        batch = kind.batch(dataset.train, spaced(len(dataset.train), kind.recipe.batch), device)
+    def of(cls, objective: Objective, dataset: Dataset, device: torch.device) -> TrainStepWorkloads:
+        batch = objective.batch(dataset.train, evenly_spaced(len(dataset.train), objective.recipe.batch), device)
         ids, lengths = batch[:2]
         return cls(
-            recipe=kind.recipe, device=device, kind=kind, batch=batch, sequences=lengths.numel(),
+            recipe=objective.recipe, device=device, objective=objective, batch=batch, sequences=lengths.numel(),
             real=float(lengths.sum()), padded=ids.numel(),
         )  # fmt: skip
 
-    def subject(self, variant: Spec) -> Subject:
-        model = self.kind.model(builder(variant, self.device), 0, str(self.device)).to(self.device)
+    def subject(self, variant: Spec) -> Workload:
+        model = self.objective.model(build_checked(variant, self.device), 0, str(self.device)).to(self.device)
         optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
 
         def work() -> object:
             return train_step(model, optimiser, [self.batch], self.recipe, 0.0)
 
-        return Subject(
+        return Workload(
             variants=model.variants, work=work, owners=(model, optimiser), parameters=model.parameter_counts()
         )

@@ -18,7 +18,7 @@ from ...measure.timer import Work
 
 
 @dataclass(slots=True, kw_only=True)
-class Subject:
+class Workload:
     """`work` is one sample. `prepare` goes before each, untimed. `owners` and `inputs` hold memory between samples.
 
     `state`: holds what decoding keeps, where it decodes.
@@ -45,7 +45,7 @@ class Subject:
 
 
 @dataclass(slots=True, kw_only=True)
-class Setup(ABC):
+class Workloads(ABC):
     """What all subjects of one Block share: the inputs above all.
 
     `mode`: which of the times is measured. `units`: in one sample, such as tokens decoded. `sequences`: processed at
@@ -64,7 +64,7 @@ class Setup(ABC):
     bare: bool = False
 
     @abstractmethod
-    def subject(self, variant: Spec) -> Subject:
+    def subject(self, variant: Spec) -> Workload:
         """A variant ready to be timed. Raises Unsupported, and Incorrect where the gate is red."""
 
     @property

@@ -16,11 +16,11 @@ from ...core.record import Measurement
 from ...models.blocks import BuildVariant, Model
 from ...models.encoder import Encoder
 from ..device import autocast, to_device
-from .objective import Columns, Evaluation, Kind
+from .objective import Columns, Evaluation, Objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged(Evaluation):
+class ClassificationResult(Evaluation):
     """Loss (nats per example), predicted classes and whether they are right, in the order of the subset."""
 
     quantity: ClassVar[str] = "accuracy"
@@ -42,7 +42,7 @@ class Judged(Evaluation):
         return {"correct": self.correct.astype(np.uint8), "predicted": self.predicted.astype(np.uint8)}
 
 
-class Classifying(Kind):
+class ClassificationObjective(Objective):
     """An encoder, cross entropy, and every example of a split judged once."""
 
     quantity = "accuracy"
@@ -56,8 +56,8 @@ class Classifying(Kind):
         return to_device(subset.batch(at, self.recipe.length), device)
 
     def evaluate(
-        self, model: Model, subset: Subset, device: torch.device, beat: Callable[[], None] = lambda: None
-    ) -> Judged:
+        self, model: Model, subset: Subset, device: torch.device, heartbeat: Callable[[], None] = lambda: None
+    ) -> ClassificationResult:
         recipe = self.recipe
         model.eval()
         losses, predicted = 0.0, np.empty(len(subset), dtype=np.int64)
@@ -68,9 +68,9 @@ class Classifying(Kind):
                 logits = model(ids, lengths).float()
                 losses += float(F.cross_entropy(logits, labels, reduction="sum"))
                 predicted[at] = logits.argmax(-1).cpu().numpy()
-                beat()
+                heartbeat()
         correct = (predicted == subset.labels).astype(np.int64)
-        return Judged(loss=losses / len(subset), predicted=predicted, correct=correct)
+        return ClassificationResult(loss=losses / len(subset), predicted=predicted, correct=correct)
 
     def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
         accuracy = float(np.mean(predicted == test.labels))

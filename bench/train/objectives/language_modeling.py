@@ -18,13 +18,13 @@ from ....tasks.contract import Subset, Whole
 from ....tasks.problems.language_modeling import Language, LanguageRecipe, Windows
 from ....variants.contract import Mask, Variant
 from ...core.hashing import axis_seed
-from ...core.order import order, spaced
+from ...core.order import evenly_spaced, order
 from ...core.record import Measurement
 from ...measure.attention.heads import Diversity, head_diversity
 from ...models.blocks import Batch, BuildVariant, Model
 from ...models.decoder import UNCOUNTED, Decoder
 from ..device import autocast, to_device
-from .objective import Columns, Evaluation, Feed, Kind
+from .objective import Columns, Evaluation, Feed, Objective
 
 Real = npt.NDArray[np.float64]
 
@@ -36,7 +36,7 @@ ROWS, STRETCHES = 32, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read(Evaluation):
+class LanguageModelingResult(Evaluation):
     """What predicting a text cost. `bits`, `characters`, `words` and `tokens` are by window, float64 (windows,).
 
     Words are those of the original text between blanks, and each end of a line counts as one, whatever the tokens are.
@@ -81,7 +81,7 @@ class Read(Evaluation):
         return {"statistics": np.stack([self.bits, self.characters], axis=1)}
 
 
-class Predicting(Kind):
+class LanguageModelingObjective(Objective):
     """A decoder, cross entropy, and windows of a text that slide by a stride, so that each token counts once."""
 
     quantity = "bits_per_character"
@@ -107,8 +107,8 @@ class Predicting(Kind):
         return self.batch(taken, np.arange(batch), device)
 
     def evaluate(
-        self, model: Model, subset: Subset, device: torch.device, beat: Callable[[], None] = lambda: None
-    ) -> Read:
+        self, model: Model, subset: Subset, device: torch.device, heartbeat: Callable[[], None] = lambda: None
+    ) -> LanguageModelingResult:
         assert isinstance(subset, Windows)
         model.eval()
         bits = np.zeros(len(subset))
@@ -120,8 +120,8 @@ class Predicting(Kind):
                 nats = F.cross_entropy(logits, targets - 1, ignore_index=UNCOUNTED, reduction="none")
                 bits[at] = nats.sum(1, dtype=torch.float64).cpu().numpy() / math.log(2)
                 counts[:, at] = self._counted(subset, at)
-                beat()
-        return Read(
+                heartbeat()
+        return LanguageModelingResult(
             recipe=self.recipe,
             bits=bits,
             characters=counts[0],
@@ -142,7 +142,7 @@ class Predicting(Kind):
         model.eval()
         try:
             # one at a time: they may differ in length
-            for place in spaced(len(windows), COMPARED):
+            for place in evenly_spaced(len(windows), COMPARED):
                 model(self.batch(windows, np.array([place]), device)[0][:, 0])
         finally:
             for handle in handles:
@@ -174,7 +174,9 @@ def _comparer(found: list[Diversity]) -> Any:
         query, key, _, mask = arguments
         queries = query.shape[2]
         starts = (
-            range(0, queries, ROWS) if queries <= ROWS * STRETCHES else spaced(queries - ROWS + 1, STRETCHES).tolist()
+            range(0, queries, ROWS)
+            if queries <= ROWS * STRETCHES
+            else evenly_spaced(queries - ROWS + 1, STRETCHES).tolist()
         )
         for first in starts:
             weights = variant.weights(query, key, mask, slice(first, min(first + ROWS, queries)))

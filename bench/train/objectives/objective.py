@@ -48,7 +48,7 @@ class Evaluation(ABC):
         return sign * self.value, -self.loss
 
 
-class Kind(ABC):
+class Objective(ABC):
     """A kind of problem under one recipe. `quantity`: the measurement by which steps of a training are compared.
 
     `observes`: what its evaluation of the test split measures of attention is all that is measured of it.
@@ -77,9 +77,9 @@ class Kind(ABC):
 
     @abstractmethod
     def evaluate(
-        self, model: Model, subset: Subset, device: torch.device, beat: Callable[[], None] = lambda: None
+        self, model: Model, subset: Subset, device: torch.device, heartbeat: Callable[[], None] = lambda: None
     ) -> Evaluation:
-        """Every example of the subset, none dropped; `beat` is called after each batch, as a sign of life."""
+        """Every example of the subset, none dropped; `heartbeat` is called after each batch, as a sign of life."""
 
     @abstractmethod
     def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:

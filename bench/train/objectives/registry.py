@@ -6,22 +6,22 @@ from ....tasks.contract import Classification, Problem, Recipe
 from ....tasks.problems.language_modeling import Language
 from ....tasks.problems.translation import Translation
 from ...core.errors import SelectionError
-from .classification import Classifying
-from .language_modeling import Predicting
-from .objective import Kind
-from .translation import Translating
+from .classification import ClassificationObjective
+from .language_modeling import LanguageModelingObjective
+from .objective import Objective
+from .translation import TranslationObjective
 
-KINDS: dict[type[Problem], type[Kind]] = {
-    Classification: Classifying,
-    Language: Predicting,
-    Translation: Translating,
+KINDS: dict[type[Problem], type[Objective]] = {
+    Classification: ClassificationObjective,
+    Language: LanguageModelingObjective,
+    Translation: TranslationObjective,
 }
 
 
-def kind_of(problem: Problem, recipe: Recipe) -> Kind:
+def objective_for(problem: Problem, recipe: Recipe) -> Objective:
     """What the harness must know of `problem`; raises SelectionError for a kind that it does not know."""
     found = KINDS.get(type(problem))
     if found is None:
-        known = ", ".join(kind.__name__ for kind in KINDS)
+        known = ", ".join(objective.__name__ for objective in KINDS)
         raise SelectionError(f"expected a problem among {known}, got {type(problem).__name__}")
     return found(problem, recipe)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ....tasks.contract import Subset, Whole
 from ....tasks.problems.translation import JudgedPairs, SentencePairs, Translation, TranslationRecipe
-from ...core.order import spaced
+from ...core.order import evenly_spaced
 from ...core.record import Measurement
 from ...models.blocks import BuildVariant, Model
 from ...models.decoding import translated
@@ -24,7 +24,7 @@ from ...models.encoder_decoder import Transformer
 from ..batching import TokenBatches
 from ..device import autocast, to_device
 from .bleu import TranslationScore, scored
-from .objective import Columns, Evaluation, Feed, Kind
+from .objective import Columns, Evaluation, Feed, Objective
 
 OBSERVED = 32
 """Test pairs whose attention is looked at."""
@@ -44,7 +44,7 @@ class TestSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged(Evaluation):
+class TranslationResult(Evaluation):
     """Loss (nats per target token). Where translations were searched for: their scores by set, the first one ranking.
 
     `translations`: text, in the order of the subset. `figures`: what attention does.
@@ -106,7 +106,7 @@ def set_measurements(each: TestSet, split: str) -> list[Measurement]:
     ]
 
 
-class Translating(Kind):
+class TranslationObjective(Objective):
     """The Transformer; batches of like lengths; the checkpoint with the lowest validation loss."""
 
     quantity = "loss"
@@ -135,8 +135,8 @@ class Translating(Kind):
         return self.batch(train, batches.at(step), device)
 
     def evaluate(
-        self, model: Model, subset: Subset, device: torch.device, beat: Callable[[], None] = lambda: None
-    ) -> Judged:
+        self, model: Model, subset: Subset, device: torch.device, heartbeat: Callable[[], None] = lambda: None
+    ) -> TranslationResult:
         """The loss; for pairs that are to be judged as text, translations and their scores too."""
         assert isinstance(model, Transformer) and isinstance(subset, SentencePairs)
         model.eval()
@@ -144,11 +144,11 @@ class Translating(Kind):
         order = np.argsort(subset.lengths(), kind="stable")
         size = self.recipe.evaluate_batch
         batches = [order[first : first + size] for first in range(0, len(order), size)]
-        loss, tokens = self._loss(model, subset, batches, device, beat)
+        loss, tokens = self._loss(model, subset, batches, device, heartbeat)
         if not isinstance(subset, JudgedPairs):
-            return Judged(loss=loss, tokens=tokens)
-        translations, speed = self._translations(model, subset, batches, device, beat)
-        return Judged(
+            return TranslationResult(loss=loss, tokens=tokens)
+        translations, speed = self._translations(model, subset, batches, device, heartbeat)
+        return TranslationResult(
             loss=loss,
             tokens=tokens,
             sets=tuple(test_sets(translations, subset)),
@@ -164,7 +164,7 @@ class Translating(Kind):
         subset: Subset,
         batches: Sequence[Whole],
         device: torch.device,
-        beat: Callable[[], None],
+        heartbeat: Callable[[], None],
     ) -> tuple[float, int]:
         total, tokens = 0.0, 0
         with torch.inference_mode(), autocast(self.recipe, device):
@@ -173,7 +173,7 @@ class Translating(Kind):
                 logits = model(source, lengths, target).float()
                 total += float(F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, reduction="sum"))
                 tokens += int((target != 0).sum())
-                beat()
+                heartbeat()
         return total / max(tokens, 1), tokens
 
     def _translations(
@@ -182,7 +182,7 @@ class Translating(Kind):
         subset: JudgedPairs,
         batches: Sequence[Whole],
         device: torch.device,
-        beat: Callable[[], None],
+        heartbeat: Callable[[], None],
     ) -> tuple[list[str], float]:
         """Text in the order of the subset, and tokens put out per second of the search."""
         found = [""] * len(subset)
@@ -200,14 +200,14 @@ class Translating(Kind):
             for place, hypothesis in zip(at, hypotheses, strict=True):
                 found[place] = subset.decode(hypothesis.tokens)
                 tokens += len(hypothesis.tokens) + 1
-            beat()
+            heartbeat()
         return found, tokens / max(seconds, 1e-9)
 
     def _figures(self, model: Transformer, subset: JudgedPairs, device: torch.device) -> list[Measurement]:
         from ...measure.attention.translation import alignment_figures, attention_figures
 
         length = self.recipe.length
-        chosen = subset.indices[spaced(len(subset), OBSERVED)]
+        chosen = subset.indices[evenly_spaced(len(subset), OBSERVED)]
         pairs = [
             tuple(subset.split.sequence(int(index), side)[:length].tolist() for side in (0, 1)) for index in chosen
         ]
@@ -220,11 +220,11 @@ class Translating(Kind):
         """Scores of a baseline's translations, as text."""
         return self.judged(predicted, test).measurements("test")
 
-    def judged(self, predicted: Columns, test: Subset) -> Judged:
+    def judged(self, predicted: Columns, test: Subset) -> TranslationResult:
         """A baseline's translations as those of a model are judged; it has no loss."""
         assert isinstance(test, JudgedPairs)
         lines = tuple(str(line) for line in predicted)
-        return Judged(loss=math.nan, tokens=0, sets=tuple(test_sets(lines, test)), translations=lines)
+        return TranslationResult(loss=math.nan, tokens=0, sets=tuple(test_sets(lines, test)), translations=lines)
 
 
 def test_sets(translations: Sequence[str], subset: JudgedPairs) -> list[TestSet]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....bench.core.errors import DataError
-from ...data.data import Source
+from ...data.data import DataSource
 from ...data.download import Remote, members
 from ...data.prepared import Prepared
 from ...data.sources import TFDS, Archive, Download, Tree
@@ -31,7 +31,7 @@ ARCHIVE = Remote(
 )
 
 
-def sources() -> tuple[Source, ...]:
+def sources() -> tuple[DataSource, ...]:
     """Every way to the images, in the order in which they are tried."""
     name = "cifar-10-batches-py"
     tree = Tree(task=NAME, name=name, parts=FILES, archive=ARCHIVE.name, read=read_tree, estimate=ESTIMATE)

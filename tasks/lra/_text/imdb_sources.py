@@ -12,7 +12,7 @@ from pathlib import Path
 from ....bench.core.errors import DataError
 from ...contract import Availability, DataPlace
 from ...data.checksums import file_checksum
-from ...data.data import Source, Unavailable
+from ...data.data import DataSource, Unavailable
 from ...data.download import Remote, members
 from ...data.prepared import Prepared, prepare
 from ...data.sources import TFDS, Archive, Download, Tree
@@ -33,7 +33,7 @@ ARCHIVE = Remote(
 )
 
 
-def sources() -> tuple[Source, ...]:
+def sources() -> tuple[DataSource, ...]:
     """Every way to the reviews, in the order in which they are tried."""
     tree = Tree(task=NAME, name="aclImdb", parts=FOLDERS, archive=ARCHIVE.name, read=read_tree, estimate=ESTIMATE)
     archive = Archive(task=NAME, remote=ARCHIVE, read=read_archive, estimate=ESTIMATE)

@@ -9,7 +9,7 @@ from ....bench.core.errors import DataError
 from ....bench.core.record import Provenance
 from ...contract import DataPlace, Ids, Split
 from ...data.byte_ids import byte_ids
-from ...data.data import Source
+from ...data.data import DataSource
 from ...data.prepared import Prepared, pack
 from ...data.sources import Tree
 from ...data.tfds import RecordSet
@@ -27,7 +27,7 @@ HINT = (
 LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 
 
-def sources(place: DataPlace) -> tuple[Source, ...]:
+def sources(place: DataPlace) -> tuple[DataSource, ...]:
     """The folder under the root that holds the pairs, or where it should be; and an export of them."""
     folders = [folder for folder in FOLDERS if (place.root / folder).is_dir()]
     tree = Tree(

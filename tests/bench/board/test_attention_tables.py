@@ -6,8 +6,8 @@ from attnbench.bench.board.attention_tables import lowest_error
 from attnbench.bench.board.board import Board
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.record import Measurement
-from attnbench.bench.score.key import questions
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.score.key import board_keys
+from attnbench.bench.store.table import table_of
 
 
 def figures(zeros: dict[str, float], errors: tuple[float, float, float, float]) -> list[Measurement]:
@@ -49,8 +49,8 @@ def world(bench) -> object:
 
 
 def board(b: object) -> Board:
-    frame = frame_of(b.records)
-    return board_for_task(frame, questions(frame)[0])
+    table = table_of(b.records)
+    return board_for_task(table, board_keys(table)[0])
 
 
 def texts(part: Board) -> list[list[str]]:
@@ -98,9 +98,9 @@ def test_seeds_are_averaged_and_then_no_single_head_is_named(world) -> None:
     tested = Measurement.of("bleu", 10.0, split="test", set="news", examples=9)
     sparse = figures({"encoder": 0.4, "decoder": 0.5, "cross": 0.8}, (0.3, 0.6, 0.2, 0.65))
     world.add(world.cell("rela", 1), [tested, *sparse])
-    frame = frame_of(world.records)
+    table = table_of(world.records)
     # of seed 0 the normal head, of seed 1 the shifted one
-    assert lowest_error(frame, [1, 3]) == pytest.approx((0.5 + 0.2) / 2)
+    assert lowest_error(table, [1, 3]) == pytest.approx((0.5 + 0.2) / 2)
     part = next(part for part in board(world).parts if part.title.startswith("Alignment"))
     assert texts(part)[0][1] == "0.400"
 

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from attnbench.bench.board.build_report import exhibit_of_sweep, exhibit_of_task
 from attnbench.bench.board.length_board import sweeps
-from attnbench.bench.board.report import Exhibit
+from attnbench.bench.board.report import Report
 from attnbench.bench.cli.pages import dashboard
 from attnbench.bench.core.record import Measurement
-from attnbench.bench.score.key import questions
+from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.store.table import table_of
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
 CURVE = [
@@ -40,19 +40,19 @@ def world(bench) -> object:
     return b
 
 
-def exhibit(b: object) -> Exhibit:
-    frame = frame_of(b.records)
-    return exhibit_of_task(frame, questions(frame)[0], b.predictions, lambda name: None)
+def report(b: object) -> Report:
+    table = table_of(b.records)
+    return exhibit_of_task(table, board_keys(table)[0], b.predictions, lambda name: None)
 
 
 def test_spots_are_the_ranked_with_their_intervals(world) -> None:
-    spots = {spot.variant: spot for spot in exhibit(world).spots}
+    spots = {spot.variant: spot for spot in report(world).spots}
     assert spots["entmax[alpha=learned]"].cost == pytest.approx(2.0) and spots["softmax"].cost_low == 1.0
     assert spots["entmax[alpha=learned]"].quality == pytest.approx(70) and all(s.on_frontier for s in spots.values())
 
 
 def test_heads_are_means_over_seeds_and_alphas_are_single(world) -> None:
-    found = exhibit(world)
+    found = report(world)
     assert [(h.layer, h.head, round(h.value, 6)) for h in found.heads] == [("0", 0, 0.1), ("0", 1, 0.3)]
     assert [(a.seed, a.value) for a in found.alphas] == [(0, 1.5), (1, 1.5), (2, 1.5)]
 
@@ -65,7 +65,7 @@ def test_heads_of_a_model_with_several_kinds_of_attention_are_the_samples_of_its
     ]  # fmt: skip
     rest = [Measurement.of("entropy", 0.5), Measurement.of("entropy", 0.5, (0.1, 0.2), attention="cross")]
     b.train("softmax", [0.5] * 2, more=[*rest, *layers])
-    found = exhibit(b).heads
+    found = report(b).heads
     assert [h.layer for h in found] == [name for name in ("encoder 0", "encoder 1", "cross 0", "cross 1") for _ in "01"]
     assert [(h.head, h.value) for h in found] == [(0, 0.25), (1, 0.75)] * 4
 
@@ -78,8 +78,8 @@ def test_curves_band_from_the_lowest_seed_to_the_highest(bench) -> None:
         record.artifacts["curve"] = f"{at}.json"
         files[f"{at}.json"] = [p | {"validation_accuracy": p["validation_accuracy"] + 0.01 * at} for p in CURVE]
     files["2.json"] = None
-    frame = frame_of(b.records)
-    found = exhibit_of_task(frame, questions(frame)[0], b.predictions, files.get).curves
+    table = table_of(b.records)
+    found = exhibit_of_task(table, board_keys(table)[0], b.predictions, files.get).curves
     # the third curve is not at hand: mean of 50 and 51
     quality = [c for c in found if c.quantity == "quality"]
     assert [(c.step, round(c.value, 6), c.low, c.high) for c in quality] == [
@@ -89,7 +89,7 @@ def test_curves_band_from_the_lowest_seed_to_the_highest(bench) -> None:
 
 
 def test_every_row_says_how_to_measure_it_again(world) -> None:
-    found = exhibit(world)
+    found = report(world)
     assert found.commands["entmax[alpha=learned]"] == (
         "attnbench run --variants 'entmax[alpha=learned]' --task lra-text --preset quick --seeds 3"
     )
@@ -117,7 +117,7 @@ def test_numbers_of_a_translation_model_say_what_tells_them_apart(bench) -> None
         *(Measurement.of(name, 0.25) for name in attention), *errors,
         Measurement.of("block_sparsity", 0.125, block=16),
     ])  # fmt: skip
-    (source,) = exhibit(b).sources
+    (source,) = report(b).sources
     assert source.numbers == (
         "bleu test news 2.2", "bleu test pictures 25.6", "chrf test news 2.2", "chrf test pictures 25.6",
         "alignment_error_rate best head 0.1", "alignment_error_rate averaged weights 0.2",
@@ -134,9 +134,9 @@ def test_lengths_that_pay_are_marked(bench) -> None:
         b.task = f"sweep[length={length}]"
         b.time("softmax", TIMES, TIMES, setting={"length": length})
         b.time("linear", [factor * t for t in TIMES], TIMES, setting={"length": length})
-    frame = frame_of(b.records)
-    (sweep,) = sweeps(frame, questions(frame))
-    spots = [(s.length, s.pays) for s in exhibit_of_sweep(frame, sweep).lengths if s.variant == "linear"]
+    table = table_of(b.records)
+    (sweep,) = sweeps(table, board_keys(table))
+    spots = [(s.length, s.pays) for s in exhibit_of_sweep(table, sweep).lengths if s.variant == "linear"]
     assert spots == [(256, False), (1024, True)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.bench.board import cache as shelf
-from attnbench.bench.board.board import Board, Column, Entry, Footnote, Row
+from attnbench.bench.board.board import Board, Column, Footnote, Row, TableCell
 from attnbench.bench.board.cache import boards_of
 from attnbench.bench.store.store import Store
 
@@ -16,11 +16,11 @@ BOARD = Board(
     name="a/b", title="a", question="?",
     columns=(Column(name="x", title="X", better="lower"), Column(name="y", title="Y")),
     ranked=(Row(name="one", first=1, last=2, group=1, records=("k1", "k2"), entries=(
-        Entry(text="1.5", brief="1", value=0.1 + 0.2, low=0.1, high=float("inf"), note="†"), Entry())),),
-    unranked=(Row(name="<two>", reason="timeout", entries=(Entry(), Entry(text="–"))),),
+        TableCell(text="1.5", brief="1", value=0.1 + 0.2, low=0.1, high=float("inf"), note="†"), TableCell())),),
+    unranked=(Row(name="<two>", reason="timeout", entries=(TableCell(), TableCell(text="–"))),),
     footnotes=(Footnote(topic="t", text="é", warning=True, column="y"),),
     parts=(Board(name="a/b/c", title="c", question="", columns=(Column(name="z", title="Z"),), ranked=(),
-                 unranked=(Row(name="one", entries=(Entry(text="0.1", value=0.1),)),)),),
+                 unranked=(Row(name="one", entries=(TableCell(text="0.1", value=0.1),)),)),),
 )  # fmt: skip
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from attnbench.bench.board import choose_board as choice
-from attnbench.bench.board.choose_board import Wish, board_for_choice
+from attnbench.bench.board.choose_board import Requirements, board_for_choice
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.core.spec import bytes_of
-from attnbench.bench.score.key import questions
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.score.key import board_keys
+from attnbench.bench.store.table import table_of
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
 
@@ -35,9 +35,9 @@ def world(bench) -> object:
     return b
 
 
-def board(b: object, **wish: object) -> object:
-    frame = frame_of(b.records)
-    return board_for_choice(frame, questions(frame), Wish(**{"length": 512} | wish), b.predictions)
+def board(b: object, **requirements: object) -> object:
+    table = table_of(b.records)
+    return board_for_choice(table, board_keys(table), Requirements(**{"length": 512} | requirements), b.predictions)
 
 
 def test_examples_in_the_docstrings_hold() -> None:
@@ -81,10 +81,10 @@ def test_cost_may_come_from_a_sweep_where_the_task_was_not_timed_at_that_length(
     world.task = "sweep"
     for name, factor in (("softmax", 1.0), ("rela", 0.25)):
         world.time(name, [factor * t for t in TIMES], TIMES, setting={"length": 4096})
-    frame = frame_of(world.records)
-    everything = questions(frame)
+    table = table_of(world.records)
+    everything = board_keys(table)
     text = [q for q in everything if q.task == "lra-text"]
-    found = board_for_choice(frame, text, Wish(length=4096), world.predictions, everything)
+    found = board_for_choice(table, text, Requirements(length=4096), world.predictions, everything)
     assert [(r.name, r.entries[0].value) for r in found.ranked] == [("rela", pytest.approx(0.25)), ("softmax", 1.0)]
     assert "from sweep (quick)" in found.footnotes[0].text
 

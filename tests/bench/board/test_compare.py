@@ -6,8 +6,8 @@ import pytest
 from attnbench.bench.board.compare import Comparison, compare
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Outcome
-from attnbench.bench.score.key import questions
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.score.key import board_keys
+from attnbench.bench.store.table import table_of
 
 TIMES = [1.0, 1.1, 0.9, 1.05, 0.95]
 
@@ -17,8 +17,8 @@ def right(share: float) -> np.ndarray:
 
 
 def of(b: object, one: str = "rela", other: str = "softmax", margin: float = 1.0) -> Comparison:
-    frame = frame_of(b.records)
-    return compare(frame, questions(frame)[0], one, other, b.predictions, margin)
+    table = table_of(b.records)
+    return compare(table, board_keys(table)[0], one, other, b.predictions, margin)
 
 
 @pytest.mark.parametrize(

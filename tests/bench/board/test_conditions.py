@@ -12,9 +12,9 @@ from attnbench.bench.measure import roofline as calibration
 from attnbench.bench.measure import system_load as foreign
 from attnbench.bench.measure.gpu import Gpu, parse_query, read_gpu
 from attnbench.bench.measure.roofline import peaks
-from attnbench.bench.measure.system_load import Foreign, Watch
-from attnbench.bench.score.key import questions
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.measure.system_load import Foreign, LoadMonitor
+from attnbench.bench.score.key import board_keys
+from attnbench.bench.store.table import table_of
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
 GPU = Gpu(clock_mhz=1980.0, memory_clock_mhz=3201.0, celsius=41.0, watts=120.5, throttled=("power cap",), others=1)
@@ -55,7 +55,7 @@ def test_our_own_work_is_not_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "_busy_seconds", lambda: now["busy"])
     monkeypatch.setattr(foreign.time, "process_time", lambda: now["own"])
     monkeypatch.setattr(foreign.time, "perf_counter", lambda: now["wall"])
-    watch = Watch(torch.device("cpu"))
+    watch = LoadMonitor(torch.device("cpu"))
     # of 3 busy seconds within 2 of the clock, 2 were ours
     now.update(busy=103.0, own=12.0, wall=2.0)
     assert watch.seen().cores == pytest.approx(0.5)
@@ -79,9 +79,9 @@ def board(bench, null=None, **more):
         b.task = f"sweep[length={length}]"
         extra = [Measurement.of(name, value, **where) for name, (value, where) in more.get(str(length), {}).items()]
         b.time("softmax", TIMES, TIMES, null, setting={"length": length}, block=f"b{length}", more=extra)
-    frame = frame_of(b.records)
-    (found,) = sweeps(frame, questions(frame))
-    return {(f.topic, f.warning): f.text for f in board_for_lengths(frame, found).footnotes if f.warning}
+    table = table_of(b.records)
+    (found,) = sweeps(table, board_keys(table))
+    return {(f.topic, f.warning): f.text for f in board_for_lengths(table, found).footnotes if f.warning}
 
 
 def test_a_quiet_machine_gives_no_warning(bench) -> None:

@@ -8,15 +8,15 @@ import pytest
 from attnbench.bench.board import length_board as lengthboard
 from attnbench.bench.board.length_board import board_for_lengths, crossover, modes_of, sweeps
 from attnbench.bench.core.record import Outcome
-from attnbench.bench.score.key import questions
-from attnbench.bench.stats.intervals import Estimate, Noise
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.score.key import board_keys
+from attnbench.bench.stats.intervals import Estimate, NoiseSource
+from attnbench.bench.store.table import table_of
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
 
 
 def at(value: float, error: float = 0.01) -> Estimate:
-    return Estimate(value, (Noise(error, 4),))
+    return Estimate(value, (NoiseSource(error, 4),))
 
 
 def sweep(bench: object, costs: dict[str, dict[int, float | None]]) -> object:
@@ -38,9 +38,9 @@ def sweep(bench: object, costs: dict[str, dict[int, float | None]]) -> object:
 
 
 def board(b: object) -> object:
-    frame = frame_of(b.records)
-    (found,) = sweeps(frame, questions(frame))
-    return board_for_lengths(frame, found)
+    table = table_of(b.records)
+    (found,) = sweeps(table, board_keys(table))
+    return board_for_lengths(table, found)
 
 
 def row(found: object, name: str) -> dict[str, object]:
@@ -63,8 +63,8 @@ def test_lengths_of_one_sweep_meet_and_others_do_not(bench) -> None:
     b = sweep(bench, {"linear": {256: 2.0, 1024: 0.5}})
     b.task = "other[length=256]"
     b.time("softmax", TIMES, TIMES, setting={"length": 256})
-    frame = frame_of(b.records)
-    assert [(s.name, list(s.questions)) for s in sweeps(frame, questions(frame))] == [
+    table = table_of(b.records)
+    assert [(s.name, list(s.questions)) for s in sweeps(table, board_keys(table))] == [
         ("sweep[input=iid], preset quick", [256, 1024])
     ]
 
@@ -107,11 +107,11 @@ def test_crossover_must_clear_the_noise_floor() -> None:
 
 def test_one_length_makes_a_board_of_cost_alone(bench) -> None:
     b = sweep(bench, {"linear": {256: 2.0}, "fast": {256: 0.5}})
-    frame = frame_of(b.records)
-    (found,) = sweeps(frame, questions(frame), least=1)
-    one = board_for_lengths(frame, found)
+    table = table_of(b.records)
+    (found,) = sweeps(table, board_keys(table), least=1)
+    one = board_for_lengths(table, found)
     work = ["peak_ratio", "density", "block_sparsity", "dividend", "peak_share"]
     assert [c.name for c in one.columns] == ["at_256", *work]
     assert one.title.endswith("a training step at length 256")
     assert [(r.name, r.place) for r in one.ranked] == [("fast", "1"), ("softmax", "2"), ("linear", "3")]
-    assert modes_of(frame, found) == ["step"]
+    assert modes_of(table, found) == ["step"]

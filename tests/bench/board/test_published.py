@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from attnbench.bench.board.board import Board, Column, Entry, Row
+from attnbench.bench.board.board import Board, Column, Row, TableCell
 from attnbench.bench.board.published import (
     FAILED,
     FIVE,
@@ -18,7 +18,7 @@ from attnbench.bench.board.published import (
     exhibits_beside,
     published,
 )
-from attnbench.bench.board.report import Exhibit
+from attnbench.bench.board.report import Report
 from attnbench.bench.core.metrics import QUANTITIES
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.dashboards import csv_json as tables
@@ -90,7 +90,7 @@ def ours(task: str, quantity: str = "accuracy", unit: str = "%") -> Board:
     columns = (Column(name=quantity, title=quantity, unit=unit, better=better), Column(name="seeds", title="seeds"))
     names = ("rela", "softmax", "local[window=32]", "<b>evil</b>")
     rows = [
-        Row(name=name, entries=(Entry(text=f"{at}0.0", value=10.0 * at), Entry()), first=at, last=at, group=at)
+        Row(name=name, entries=(TableCell(text=f"{at}0.0", value=10.0 * at), TableCell()), first=at, last=at, group=at)
         for at, name in enumerate(names, start=1)
     ]
     return Board(name=f"{task}/quick", title=f"{task}, preset quick", question="", columns=columns, ranked=tuple(rows))
@@ -190,7 +190,7 @@ def test_the_option_is_on_the_command() -> None:
 
 
 def test_on_a_page_they_follow_our_exhibit() -> None:
-    mine = Exhibit(name="lra-text/quick", board=ours("lra-text"), commands={"softmax": "run"}, machines={})
+    mine = Report(name="lra-text/quick", board=ours("lra-text"), commands={"softmax": "run"}, machines={})
     first, second = exhibits_beside([mine])
     assert len(exhibits_beside([replace(mine, board=ours("wmt18-en-fi", "bleu", "BLEU"))])) == 8
     assert first is mine and second.board == board_beside(ours("lra-text"), "lra-text")

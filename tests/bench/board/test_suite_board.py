@@ -6,8 +6,8 @@ import pytest
 from attnbench.bench.board.suite_board import board_for_suite
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement
-from attnbench.bench.score.key import Filter, questions
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.score.key import BoardFilter, board_keys
+from attnbench.bench.store.table import table_of
 
 
 def right(share: float) -> np.ndarray:
@@ -24,8 +24,8 @@ def filled(bench: object, scores: dict[str, dict[str, float]]) -> object:
 
 
 def board(b: object, **options: object) -> object:
-    frame = frame_of(b.records)
-    return board_for_suite(frame, "lra", questions(frame), predictions=b.predictions, **options)
+    table = table_of(b.records)
+    return board_for_suite(table, "lra", board_keys(table), predictions=b.predictions, **options)
 
 
 def entry(found: object, name: str, column: str) -> object:
@@ -64,8 +64,8 @@ def test_presets_are_not_averaged(bench) -> None:
     b.train("softmax", [0.5] * 3)
     with pytest.raises(SelectionError, match="differ in preset; choose one"):
         board(b)
-    frame = frame_of(b.records)
-    assert board_for_suite(frame, "lra", questions(frame, Filter(preset="base"))).columns[0].name == "b"
+    table = table_of(b.records)
+    assert board_for_suite(table, "lra", board_keys(table, BoardFilter(preset="base"))).columns[0].name == "b"
 
 
 def test_the_best_trivial_predictor_of_each_task_stands_below(bench) -> None:

@@ -5,25 +5,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnbench.bench.board.board import Board, Entry, Row
+from attnbench.bench.board.board import Board, Row, TableCell
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.record import Measurement, Outcome
-from attnbench.bench.score.key import questions
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.score.key import board_keys
+from attnbench.bench.store.table import table_of
 
 REFERENCE_TIMES = [1.0, 1.1, 0.9, 1.05, 0.95]
 
 
 def board(b: object, at: int = 0, **options: object) -> Board:
-    frame = frame_of(b.records)
-    return board_for_task(frame, questions(frame)[at], predictions=b.predictions, **options)
+    table = table_of(b.records)
+    return board_for_task(table, board_keys(table)[at], predictions=b.predictions, **options)
 
 
 def row(found: Board, name: str) -> Row:
     return next(r for r in (*found.ranked, *found.unranked, *found.baselines) if r.name == name)
 
 
-def entry(found: Board, name: str, column: str) -> Entry:
+def entry(found: Board, name: str, column: str) -> TableCell:
     return row(found, name).entries[[c.name for c in found.columns].index(column)]
 
 
@@ -165,7 +165,7 @@ def test_out_of_memory_counts_as_the_cap_and_unsupported_as_nothing(bench) -> No
     b.add(b.cell("rela", lane="time"), outcome=Outcome.OUT_OF_MEMORY)
     b.add(b.cell("entmax15", lane="time"), outcome=Outcome.UNSUPPORTED, reason="no GPU")
     found = board(b)
-    assert entry(found, "rela", "step_time") == Entry(
+    assert entry(found, "rela", "step_time") == TableCell(
         text="out of memory (counts as 64×)", brief="out of memory", value=64.0
     )
     assert entry(found, "entmax15", "step_time").value is None
@@ -183,8 +183,8 @@ def test_speeds_of_two_machines_are_two_boards(bench) -> None:
     b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES)
     b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES)
     b.records[-1] = replace(b.records[-1], machine=replace(b.records[-1].machine, id="box-2"))
-    frame = frame_of(b.records)
-    assert [q.machine for q in questions(frame)] == ["box-1", "box-2"]
+    table = table_of(b.records)
+    assert [q.machine for q in board_keys(table)] == ["box-1", "box-2"]
     assert [notes(board(b, at), "speed").count(f"machine box-{at + 1}") for at in (0, 1)] == [1, 1]
 
 
@@ -228,7 +228,7 @@ def test_figures_of_one_kind_of_attention_are_not_shown_as_the_variants(bench) -
     b.train("linformer", [0.6] * 3, more=kinds)
     found = board(b)
     columns = ("sparsity", "null_rate", "diversity", "block_sparsity")
-    assert [entry(found, "linformer", name) for name in columns] == [Entry()] * 4
+    assert [entry(found, "linformer", name) for name in columns] == [TableCell()] * 4
     assert [entry(found, "softmax", name).value for name in columns] == [0.5, 0.5, 0.5, None]
 
 

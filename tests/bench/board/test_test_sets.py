@@ -6,17 +6,17 @@ import math
 import numpy as np
 import pytest
 
-from attnbench.bench.board.board import Board, Entry
+from attnbench.bench.board.board import Board, TableCell
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.board.test_sets import advantage, in_words, judged_by_set
 from attnbench.bench.core.record import Measurement
-from attnbench.bench.score.key import questions
+from attnbench.bench.score.key import board_keys
 from attnbench.bench.stats.bootstrap import resampled_scores
 from attnbench.bench.stats.intervals import Interval
 from attnbench.bench.stats.metric import Yardstick
 from attnbench.bench.store.artifacts import StoredSets
 from attnbench.bench.store.store import Store
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.store.table import table_of
 from attnbench.bench.train.objectives.bleu import scored
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="the extra translation is not installed")
@@ -67,20 +67,20 @@ class Translated:
                     ],
                     artifacts={"predictions": file},
                 )
-        self.frame = frame_of(self.bench.records)
-        self.question = questions(self.frame)[0]
+        self.table = table_of(self.bench.records)
+        self.board_key = board_keys(self.table)[0]
 
     def sets(self, name: str) -> dict[str, np.ndarray]:
         return self.kept.get(name, {})
 
     def board(self) -> Board:
-        return board_for_task(self.frame, self.question, sets=self.sets)
+        return board_for_task(self.table, self.board_key, sets=self.sets)
 
     def tested(self):
-        return judged_by_set(self.frame, self.question, BLEU, self.sets)
+        return judged_by_set(self.table, self.board_key, BLEU, self.sets)
 
 
-def entry(board: Board, variant: str, column: str) -> Entry:
+def entry(board: Board, variant: str, column: str) -> TableCell:
     row = next(row for row in (*board.unranked, *board.baselines) if row.name == variant)
     return row.entries[[c.name for c in board.columns].index(column)]
 
@@ -163,7 +163,7 @@ def test_one_seed_says_that_another_training_may_differ(bench) -> None:
 
 def test_without_statistics_nothing_is_claimed(bench) -> None:
     board = Translated(bench, statistics=False).board()
-    assert entry(board.parts[0], "entmax15", "vs_copy") == entry(board.parts[0], "entmax15", "in_words") == Entry()
+    assert entry(board.parts[0], "entmax15", "vs_copy") == entry(board.parts[0], "entmax15", "in_words") == TableCell()
     assert any(f.warning and "no statistics of sentences" in f.text for f in board.footnotes)
 
 
@@ -187,8 +187,8 @@ def test_what_intervals_say_is_put_into_words() -> None:
 def test_a_task_without_named_sets_has_no_such_tables(bench) -> None:
     b = bench(task="lm")
     b.score("softmax", "bits_per_character", [1.0])
-    frame = frame_of(b.records)
-    assert board_for_task(frame, questions(frame)[0]).parts == ()
+    table = table_of(b.records)
+    assert board_for_task(table, board_keys(table)[0]).parts == ()
 
 
 def test_statistics_are_read_by_set_and_what_is_no_such_file_is_absent(tmp_path) -> None:
@@ -210,7 +210,7 @@ def test_statistics_are_read_by_set_and_what_is_no_such_file_is_absent(tmp_path)
 
 def test_a_baseline_has_the_interval_of_its_sentences(bench) -> None:
     world = Translated(bench)
-    found = board_for_task(world.frame, world.question, predictions=lambda name: world.kept[name]["news"])
+    found = board_for_task(world.table, world.board_key, predictions=lambda name: world.kept[name]["news"])
     drawn = resampled_scores("bleu", world.kept["copy0"]["news"])
     shown = entry(found, "copy", "bleu")
     assert (shown.high - shown.low) / 2 == pytest.approx(1.96 * drawn.std(ddof=1), rel=1e-3)

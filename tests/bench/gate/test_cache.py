@@ -9,7 +9,7 @@ from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import cache as passed
 from attnbench.bench.gate.build import Incorrect
-from attnbench.bench.gate.cache import remembering
+from attnbench.bench.gate.cache import build_checked_cached
 from attnbench.variants.contract import AttentionShape
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def examined(monkeypatch):
 
 
 def build(tmp_path, spec="linear", shape=SHAPE, machine="box"):
-    return remembering(tmp_path, machine)(Spec.parse(spec), CPU)(shape)
+    return build_checked_cached(tmp_path, machine)(Spec.parse(spec), CPU)(shape)
 
 
 def test_longer_shapes_and_new_processes_do_not_ask_again(tmp_path, examined):

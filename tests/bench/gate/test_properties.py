@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from attnbench.bench.cli.check import check
 from attnbench.bench.core.errors import AttnbenchError, DeviceError, SelectionError
 from attnbench.bench.core.registry import VARIANTS
-from attnbench.bench.gate import PROPERTIES, Finding, examine, quick_gate
+from attnbench.bench.gate import PROPERTIES, GateResult, examine, quick_gate
 from attnbench.bench.gate.distance import gap, row_error
 from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant
 
@@ -28,7 +28,7 @@ SHAPE = AttentionShape(heads=2, head_dim=16, max_length=200)
 SETTINGS = [SHAPE, replace(SHAPE, causal=True), replace(SHAPE, cross=True)]
 
 
-def reds(findings: list[Finding]) -> list[Finding]:
+def reds(findings: list[GateResult]) -> list[GateResult]:
     return [finding for finding in findings if finding.held is False]
 
 

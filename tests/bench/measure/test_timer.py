@@ -111,9 +111,9 @@ def test_the_canary_is_heard_once_a_round_and_tells_drift(monkeypatch: pytest.Mo
     script = Script(monkeypatch, a=[1.0], bird=[1.0, 1.0, 1.0, 1.5, 1.5, 1.5])
     bird = script.subjects.pop("bird")
     timing = interleave(
-        script.subjects, reference="a", device=CPU, budget_seconds=0.0, least_rounds=6, canary=bird
+        script.subjects, reference="a", device=CPU, budget_seconds=0.0, least_rounds=6, drift_probe=bird
     )  # fmt: skip
-    assert timing.canary == (1.0, 1.0, 1.0, 1.5, 1.5, 1.5)
+    assert timing.drift_probe == (1.0, 1.0, 1.0, 1.5, 1.5, 1.5)
     assert timing.drift == pytest.approx(0.5)
 
 
@@ -130,5 +130,5 @@ def test_a_sample_is_bound_by_the_host_where_launching_took_as_long() -> None:
 
 
 def test_the_canary_is_the_same_work_every_time() -> None:
-    work = clock.canary(CPU)
-    assert torch.equal(work(), clock.canary(CPU)())
+    work = clock.drift_probe(CPU)
+    assert torch.equal(work(), clock.drift_probe(CPU)())

@@ -13,8 +13,8 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.attention.translation import observed
 from attnbench.bench.run.inspection import MOST_TOKENS, inspected_example, inspected_sentence, numbered, view
 from attnbench.bench.run.load_model import Trained
-from attnbench.bench.train.objectives.language_modeling import Predicting
-from attnbench.bench.train.objectives.translation import Translating
+from attnbench.bench.train.objectives.language_modeling import LanguageModelingObjective
+from attnbench.bench.train.objectives.translation import TranslationObjective
 from attnbench.tasks.contract import Dataset
 from attnbench.tasks.data.prepared import pack
 from attnbench.tasks.language_modeling.packing import texts
@@ -50,7 +50,7 @@ def dataset(source=SOURCE, target=TARGET):
 
 
 def trained(variant="rela"):
-    kind = Translating(Translation(vocabulary=2**16), RECIPE)
+    kind = TranslationObjective(Translation(vocabulary=2**16), RECIPE)
     cell = Cell(variant=Spec(variant), task=Spec("toy"), preset=Spec("quick"))
     machine = Machine(id="m", system="", processor="", cores=1, threads=1, memory_bytes=1)
     return Trained(
@@ -124,7 +124,7 @@ class Text:
 def reader(variant="softmax"):
     recipe = LanguageRecipe(layers=2, width=16, heads=2, feed_forward=32, length=12, stride=6)
     windows = Windows.over(texts(["Ruh,\nü bald".encode() * 3]), 12, 6)
-    model = Predicting(Language(), recipe).model(lambda shape: build(variant, shape), 0)
+    model = LanguageModelingObjective(Language(), recipe).model(lambda shape: build(variant, shape), 0)
     provenance = Provenance(source="toy", fidelity="synthetic")
     data = Dataset(train=windows, validation=windows, test=windows, provenance=provenance)
     return replace(trained(), task=Text(), recipe=recipe, model=model), data

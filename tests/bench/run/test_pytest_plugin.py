@@ -1,6 +1,7 @@
 """The fixture for pytest-benchmark, used as a stranger would; and the noise that `doctor --noise` measures."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -27,7 +28,9 @@ def test_a_strangers_test_file_gets_times_and_our_figures_beside_them(tmp_path):
     (tmp_path / "test_mine.py").write_text(TEST)
     command = [sys.executable, "-m", "pytest", "-q", "--benchmark-only", "--benchmark-max-time=0.1"]
     command += ["--benchmark-json=out.json", "-p", "no:cacheprovider", "test_mine.py"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    # a run of ours under xdist must not look to the stranger's pytest as if it ran under xdist too
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    ran = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = {b["name"]: b for b in json.loads((tmp_path / "out.json").read_text())["benchmarks"]}
     info = found["test_linear"]["extra_info"]

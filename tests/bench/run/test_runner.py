@@ -12,7 +12,7 @@ from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.suite import Suite
 from attnbench.bench.run import runner as campaign
-from attnbench.bench.run.runner import Campaign, Request, default_preset
+from attnbench.bench.run.runner import Runner, RunRequest, default_preset
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_a_run_of_language_modelling_on_a_gpu_needs_no_preset(
         variants=(Spec("softmax"),),
         preset=Spec(named) if named else None,
     )
-    made = Campaign(
-        request=Request(suite=suite, results=tmp_path / "results", threads=torch.get_num_threads()),
+    made = Runner(
+        request=RunRequest(suite=suite, results=tmp_path / "results", threads=torch.get_num_threads()),
         notice=lambda text: None,
         progress=lambda what, done, total: None,
     )
@@ -72,8 +72,8 @@ def test_what_triton_interprets_is_not_timed(
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", interpreted)
     suite = Suite(name="", tasks=(Spec("lra-text"),), variants=(Spec.parse(variant),), preset=Spec("smoke"))
-    request = Request(
+    request = RunRequest(
         suite=suite, results=tmp_path / "results", device="cpu", lanes=lanes, threads=torch.get_num_threads()
     )
     with pytest.raises(SelectionError, match="attnbench check") if refused else nullcontext():
-        Campaign(request=request, notice=lambda text: None, progress=lambda what, done, total: None)
+        Runner(request=request, notice=lambda text: None, progress=lambda what, done, total: None)

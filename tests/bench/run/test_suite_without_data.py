@@ -7,14 +7,14 @@ import pytest
 from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.suite import Suite, load_suite
-from attnbench.bench.run.runner import Campaign, Request
+from attnbench.bench.run.runner import Runner, RunRequest
 from attnbench.tasks.contract import DataPlace
 
 
-def campaign(place: DataPlace, results: Path, tasks: tuple[str, ...], name: str, notices: list[str]) -> Campaign:
+def campaign(place: DataPlace, results: Path, tasks: tuple[str, ...], name: str, notices: list[str]) -> Runner:
     suite = Suite(name=name, tasks=tuple(map(Spec, tasks)), variants=(Spec("softmax"),), preset=Spec("smoke"))
-    request = Request(suite=suite, results=results, device="cpu", data_dir=place.root, offline=True, threads=1)
-    return Campaign(request=request, notice=notices.append, progress=place.progress)
+    request = RunRequest(suite=suite, results=results, device="cpu", data_dir=place.root, offline=True, threads=1)
+    return Runner(request=request, notice=notices.append, progress=place.progress)
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from attnbench.bench.board.length_board import boards_over_lengths
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.suite import Suite
-from attnbench.bench.run.context import Desk
+from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.lanes import time as lane
-from attnbench.bench.run.runner import Campaign, Request
+from attnbench.bench.run.runner import Runner, RunRequest
 from attnbench.bench.run.workloads import sweep_point as point_module
-from attnbench.bench.score.key import questions
+from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.store.table import table_of
 from attnbench.bench.store.validate import audit
 from attnbench.tasks.contract import DataPlace
 
@@ -34,12 +34,12 @@ def campaign(tmp_path, monkeypatch):
     """Campaigns that run their blocks in this process, which is quicker than a child."""
 
     def run_here(job, *, machine, keep, tell, timeout):
-        desk = Desk(
+        context = WorkerContext(
             device=torch.device("cpu"), place=DataPlace(root=tmp_path, cache=tmp_path), store=Store(tmp_path),
             digests=job.digests, block=job.block, send=lambda event: None,
         )  # fmt: skip
-        desk.machine = machine
-        for record in lane.time_cells(desk, list(job.cells)):
+        context.machine = machine
+        for record in lane.time_cells(context, list(job.cells)):
             keep(record)
 
     monkeypatch.setattr("attnbench.bench.run.runner.execute", run_here)
@@ -47,8 +47,8 @@ def campaign(tmp_path, monkeypatch):
     def make(variants, task=TASK, **changes):
         suite = Suite(name="", tasks=tuple(parse_selection(task)), variants=tuple(parse_selection(variants)),
                       preset=Spec.parse(PRESET))  # fmt: skip
-        request = Request(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads(), **changes)
-        return Campaign(request=request, notice=lambda text: None, progress=lambda *x: None)
+        request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads(), **changes)
+        return Runner(request=request, notice=lambda text: None, progress=lambda *x: None)
 
     return make
 
@@ -79,21 +79,21 @@ def test_a_sweep_measures_every_variant_at_every_length_and_is_then_done(campaig
 
 
 def test_after_a_failure_longer_lengths_are_skipped_with_its_reason_and_others_go_on(campaign, monkeypatch):
-    build = point_module.PointSetup._attention
+    build = point_module.SweepWorkloads._attention
 
     def greedy(self, spec):
         if spec.name == "linear" and self.point.length >= 128:
             torch.empty(2**60, dtype=torch.uint8)
         return build(self, spec)
 
-    monkeypatch.setattr(point_module.PointSetup, "_attention", greedy)
+    monkeypatch.setattr(point_module.SweepWorkloads, "_attention", greedy)
     found = run(campaign("softmax,linear"))
     assert [found["linear", n].outcome for n in (64, 128, 256)] == [
         Outcome.OK, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY
     ]  # fmt: skip
     assert found["linear", 256].reason.startswith("skipped: out of memory at length 128")
     assert found["softmax", 256].outcome is Outcome.OK
-    monkeypatch.setattr(point_module.PointSetup, "_attention", build)
+    monkeypatch.setattr(point_module.SweepWorkloads, "_attention", build)
     assert run(campaign("softmax,linear")) == {}
     again = run(campaign("softmax,linear", retry=True))
     assert {key: r.outcome for key, r in again.items() if key[0] == "linear"} == {
@@ -145,8 +145,8 @@ def _all(made):
 
 def test_the_board_puts_lengths_side_by_side_with_growth_memory_and_distance_to_the_limit(campaign):
     records = _all(campaign("softmax,linear"))
-    frame = frame_of(records)
-    (board,) = boards_over_lengths(frame, questions(frame))
+    table = table_of(records)
+    (board,) = boards_over_lengths(table, board_keys(table))
     names = [column.name for column in board.columns]
     assert names[:5] == ["at_64", "at_128", "at_256", "mean", "crossover"]
     row = next(r for r in (*board.ranked, *board.unranked) if r.name == "linear")
@@ -171,8 +171,8 @@ def test_the_longest_length_within_a_budget_is_found_in_child_processes(campaign
     assert 0.8 * expected <= eager.value <= expected
     # a fused kernel holds a few rows of scores for each thread
     assert longest["softmax"].value > 5 * eager.value
-    frame = frame_of(records)
-    (board,) = boards_over_lengths(frame, questions(frame))
+    table = table_of(records)
+    (board,) = boards_over_lengths(table, board_keys(table))
     assert [c.name for c in board.columns][-1] == "longest"
     shown = {row.name: row.entries[-1].value for row in (*board.ranked, *board.unranked)}
     assert shown == {name: m.value for name, m in longest.items()}

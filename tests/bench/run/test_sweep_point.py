@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.gate.build import builder
+from attnbench.bench.gate.build import build_checked
 from attnbench.bench.measure.memory import peak_bytes
 from attnbench.bench.run.lanes.timing_record import memory
 from attnbench.bench.run.workloads.sweep_point import DECODED, point_of
@@ -37,7 +37,7 @@ def test_a_step_gives_the_gradients_of_heads_and_parameters() -> None:
     setup, one = subject(f"sweep[{SMALL}]", "general")
     found = one.work()
     leaves = [x.detach().clone().requires_grad_() for x in setup.heads]
-    (one.variants[0](*leaves, setup.mask) * setup.toward).sum().backward()
+    (one.variants[0](*leaves, setup.mask) * setup.grad_output).sum().backward()
     assert len(found) == 3 + len(list(one.variants[0].parameters()))
     for gradient, leaf in zip(found[:3], leaves, strict=True):
         assert torch.allclose(gradient, leaf.grad, atol=1e-5)
@@ -162,6 +162,6 @@ def test_the_gate_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape: asked.append(shape))
     setup = point_of(f"sweep[{SMALL},causal=true]", CPU)
-    builder(Spec("softmax"), CPU)
+    build_checked(Spec("softmax"), CPU)
     setup.subject(Spec("softmax"))
     assert [(shape.max_length, shape.causal, shape.head_dim) for shape in asked] == [(192, True, 16)]

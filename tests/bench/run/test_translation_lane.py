@@ -13,15 +13,15 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.gate.build import builder
+from attnbench.bench.gate.build import build_checked
 from attnbench.bench.plan.fingerprint import digest_of_cell
-from attnbench.bench.run.context import Desk
+from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.lanes.baseline import baseline_cell
 from attnbench.bench.run.lanes.train import train_cell
 from attnbench.bench.stats.bootstrap import corpus_score, sound_statistics
 from attnbench.bench.store.store import Store
 from attnbench.bench.train.objectives.bleu import scored
-from attnbench.bench.train.objectives.registry import kind_of
+from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.tasks.contract import DataPlace
 
 sacrebleu = pytest.importorskip("sacrebleu")
@@ -32,7 +32,7 @@ WORDS = {"the": "das", "a": "ein", "house": "Haus", "dog": "Tier", "sees": "sieh
 
 
 @pytest.fixture
-def desk(tmp_path):
+def context(tmp_path):
     random = np.random.default_rng(0)
     folder = tmp_path / "root" / "mine"
     folder.mkdir(parents=True)
@@ -42,30 +42,32 @@ def desk(tmp_path):
         write(folder / f"{name}.de", [" ".join(WORDS[word] for word in row) for row in rows])
     place = DataPlace(root=folder.parent, cache=tmp_path / "cache", offline=True, notice=lambda text: None)
     store = Store(tmp_path / "results", lambda text: None)
-    return Desk(device=torch.device("cpu"), place=place, store=store, digests={}, block="", send=lambda event: None)
+    return WorkerContext(
+        device=torch.device("cpu"), place=place, store=store, digests={}, block="", send=lambda event: None
+    )
 
 
 def write(path: Path, lines):
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
-def done(desk, variant, lane="train", where=""):
+def done(context, variant, lane="train", where=""):
     preset = Spec.parse("smoke[steps=2,evaluate_every=2,vocabulary=60,length=24]")
     cell = Cell(variant=Spec.parse(variant), task=Spec.parse(TASK.format(where)), preset=preset, lane=lane)
-    desk.digests[cell.key] = digest_of_cell(cell)
-    record = baseline_cell(desk, cell) if lane == "baseline" else train_cell(desk, cell)
-    desk.store.append(record)
+    context.digests[cell.key] = digest_of_cell(cell)
+    record = baseline_cell(context, cell) if lane == "baseline" else train_cell(context, cell)
+    context.store.append(record)
     return record
 
 
-def test_a_cell_becomes_a_record_whose_bleu_is_that_of_its_kept_text(desk):
-    record = done(desk, "softmax")
+def test_a_cell_becomes_a_record_whose_bleu_is_that_of_its_kept_text(context):
+    record = done(context, "softmax")
     assert record.outcome is Outcome.OK, record.reason
     tested = record.first("bleu", split="test", set="test")
     assert tested.where["examples"] == 12 and tested.where["signature"].startswith("nrefs:1|")
-    with np.load(desk.store.artifact(record.artifacts["predictions"])) as kept:
+    with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
         statistics, text = kept["statistics"], bytes(kept["translations"]).decode()
-    references = (desk.place.root / "mine" / "test.de").read_text(encoding="utf-8").split("\n")[:-1]
+    references = (context.place.root / "mine" / "test.de").read_text(encoding="utf-8").split("\n")[:-1]
     assert tested.value == sacrebleu.corpus_bleu(text.split("\n"), [references]).score
     assert sound_statistics("bleu", statistics)
     assert corpus_score("bleu", statistics) == pytest.approx(tested.value, abs=1e-9)
@@ -75,75 +77,75 @@ def test_a_cell_becomes_a_record_whose_bleu_is_that_of_its_kept_text(desk):
     assert record.first("decode_tokens_per_second", beam=4).value > 0
 
 
-def test_copying_is_a_baseline_on_the_same_sentences(desk):
-    record = done(desk, "copy", "baseline")
+def test_copying_is_a_baseline_on_the_same_sentences(context):
+    record = done(context, "copy", "baseline")
     assert record.outcome is Outcome.OK, record.reason
-    folder = desk.place.root / "mine"
+    folder = context.place.root / "mine"
     source, target = ((folder / f"test.{side}").read_text(encoding="utf-8").split("\n")[:-1] for side in ("en", "de"))
     assert record.first("bleu", split="test").value == sacrebleu.corpus_bleu(source, [target]).score
 
 
-def test_a_baseline_is_scored_once_and_has_neither_loss_nor_speed(desk, monkeypatch):
+def test_a_baseline_is_scored_once_and_has_neither_loss_nor_speed(context, monkeypatch):
     calls = []
     monkeypatch.setattr(
         "attnbench.bench.train.objectives.translation.scored", lambda *lines: calls.append(lines) or scored(*lines)
     )
-    record = done(desk, "copy", "baseline")
+    record = done(context, "copy", "baseline")
     assert len(calls) == 1 and "predictions" in record.artifacts
     assert [m.name for m in record.measurements] == ["bleu", "chrf"]
 
 
-def test_what_is_known_of_each_sentence_is_kept_of_baselines_too(desk):
+def test_what_is_known_of_each_sentence_is_kept_of_baselines_too(context):
     copied, untrained, trained = (
-        done(desk, "copy", "baseline"),
-        done(desk, "untrained", "baseline"),
-        done(desk, "softmax"),
+        done(context, "copy", "baseline"),
+        done(context, "untrained", "baseline"),
+        done(context, "softmax"),
     )
     for record in (copied, untrained, trained):
         assert record.outcome is Outcome.OK, record.reason
-        with np.load(desk.store.artifact(record.artifacts["predictions"])) as kept:
+        with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
             assert kept["sentence_sets"].tolist() == [0] * 12 and kept["set_names"].tolist() == ["test"]
             found = corpus_score("bleu", kept["sentence_statistics"])
         assert found == pytest.approx(record.first("bleu", split="test", set="test").value, abs=1e-9)
 
 
-def test_the_untrained_model_is_that_with_which_the_reference_begins(desk):
-    record = done(desk, "untrained", "baseline")
+def test_the_untrained_model_is_that_with_which_the_reference_begins(context):
+    record = done(context, "untrained", "baseline")
     task = TASKS.build(record.cell.task)
     recipe = task.recipe(record.cell.preset)
-    dataset = task.load(desk.place, recipe, 0, "validation")
-    kind = kind_of(task.problem(), recipe)
-    model = kind.model(builder(Spec("softmax"), desk.device), 0)
-    expected = kind.evaluate(model, dataset.test, desk.device)
-    with np.load(desk.store.artifact(record.artifacts["predictions"])) as kept:
+    dataset = task.load(context.place, recipe, 0, "validation")
+    kind = objective_for(task.problem(), recipe)
+    model = kind.model(build_checked(Spec("softmax"), context.device), 0)
+    expected = kind.evaluate(model, dataset.test, context.device)
+    with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
         assert bytes(kept["translations"]).decode().split("\n") == list(expected.translations)
     assert record.first("loss", split="test").value == expected.loss
     assert record.first("alignment_error_rate") is None and record.first("sparsity").value == 0.0
 
 
-def test_an_untrained_translation_ends_at_its_limit(desk):
-    record = done(desk, "untrained", "baseline")
-    with np.load(desk.store.artifact(record.artifacts["predictions"])) as kept:
+def test_an_untrained_translation_ends_at_its_limit(context):
+    record = done(context, "untrained", "baseline")
+    with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
         lines = bytes(kept["translations"]).decode().split("\n")
     # at most 24 subwords, of which no word has fewer than one
     assert len(lines) == 12 and max(len(line.split()) for line in lines) <= 24
 
 
-def test_a_variant_that_cannot_cross_is_unsupported_there_with_the_reason_and_fine_elsewhere(desk):
-    refused = done(desk, "additive-lm")
+def test_a_variant_that_cannot_cross_is_unsupported_there_with_the_reason_and_fine_elsewhere(context):
+    refused = done(context, "additive-lm")
     assert refused.outcome is Outcome.UNSUPPORTED and "attention" in refused.reason
-    assert done(desk, "additive-lm", where=",where=decoder").outcome is Outcome.OK
+    assert done(context, "additive-lm", where=",where=decoder").outcome is Outcome.OK
 
 
-def test_maps_of_a_trained_cell_become_a_page_and_images(desk, tmp_path):
+def test_maps_of_a_trained_cell_become_a_page_and_images(context, tmp_path):
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
-    record = done(desk, "softmax")
+    record = done(context, "softmax")
     app = typer.Typer()
     app.command()(inspect)
     options = ["--sentence", "the old dog", "--out", str(tmp_path / "site"), "--figures", "svg", "--device", "cpu"]
-    options += ["--results", str(desk.store.root), "--data-dir", str(desk.place.root)]
-    run = CliRunner(env={"ATTNBENCH_CACHE": str(desk.place.cache)}).invoke(app, [record.key, *options])
+    options += ["--results", str(context.store.root), "--data-dir", str(context.place.root)]
+    run = CliRunner(env={"ATTNBENCH_CACHE": str(context.place.cache)}).invoke(app, [record.key, *options])
     assert run.exit_code == 0, run.output
     page = tmp_path / "site" / f"attention-{record.key[:8]}.html"
     assert "the old dog" in page.read_text(encoding="utf-8")

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from attnbench.bench.score import matched_budget as matched
-from attnbench.bench.score.cost import Timing
+from attnbench.bench.score.cost import RelativeCost
 from attnbench.bench.score.matched_budget import gap_at_equal_state, gap_at_equal_time
-from attnbench.bench.score.quality import Trials
+from attnbench.bench.score.quality import SeedScores
 from attnbench.bench.stats.intervals import Estimate
 
 
@@ -22,13 +22,13 @@ CURVES = {
 }
 
 
-def trials(name: str, seeds: int = 3) -> Trials:
-    return Trials(variant=name, seeds=tuple(range(seeds)), scores=(0.6,) * seeds, examples=100,
+def scores(name: str, seeds: int = 3) -> SeedScores:
+    return SeedScores(variant=name, seeds=tuple(range(seeds)), scores=(0.6,) * seeds, examples=100,
                   curves=tuple(f"{name}{seed}" for seed in range(seeds)))  # fmt: skip
 
 
-def timing(ratio: float) -> Timing:
-    return Timing(variant="own", row=0, cost=Estimate(math.log(ratio)))
+def timing(ratio: float) -> RelativeCost:
+    return RelativeCost(variant="own", row=0, cost=Estimate(math.log(ratio)))
 
 
 def test_examples_in_the_docstrings_hold() -> None:
@@ -36,33 +36,33 @@ def test_examples_in_the_docstrings_hold() -> None:
 
 
 def test_as_fast_means_equal_steps() -> None:
-    found = gap_at_equal_time(trials("own"), trials("ref"), timing(1.0), CURVES.get)
+    found = gap_at_equal_time(scores("own"), scores("ref"), timing(1.0), CURVES.get)
     assert found is not None and found.value == pytest.approx(0.05)
 
 
 def test_twice_as_slow_gets_half_the_steps() -> None:
     # by seed: 0.5 + (1.5 + s/10) × 50/1000, less 0.5 + (1 + s/10) × 100/1000
-    found = gap_at_equal_time(trials("own"), trials("ref"), timing(2.0), CURVES.get)
+    found = gap_at_equal_time(scores("own"), scores("ref"), timing(2.0), CURVES.get)
     expected = [(1.5 + s / 10) * 0.05 - (1 + s / 10) * 0.1 for s in range(3)]
     assert found is not None and found.value == pytest.approx(sum(expected) / 3)
     assert found.interval().high - found.value == pytest.approx(4.3027 * 0.005 / 3**0.5, rel=1e-3)
 
 
 def test_twice_as_fast_is_not_trained_on() -> None:
-    found = gap_at_equal_time(trials("own"), trials("ref"), timing(0.5), CURVES.get)
+    found = gap_at_equal_time(scores("own"), scores("ref"), timing(0.5), CURVES.get)
     assert found is not None and found.value == pytest.approx(0.05)
 
 
 def test_what_is_not_known_is_not_told() -> None:
-    assert gap_at_equal_time(trials("own"), trials("ref"), timing(1.0), lambda name: None) is None
-    assert gap_at_equal_time(trials("own", 2), trials("ref"), timing(1.0), CURVES.get) is None
-    assert gap_at_equal_time(trials("own"), trials("ref"), Timing(variant="own", row=0), CURVES.get) is None
-    far_too_slow = gap_at_equal_time(trials("own"), trials("ref"), timing(60.0), {**CURVES, "own0": curve(1)[1:]}.get)
+    assert gap_at_equal_time(scores("own"), scores("ref"), timing(1.0), lambda name: None) is None
+    assert gap_at_equal_time(scores("own", 2), scores("ref"), timing(1.0), CURVES.get) is None
+    assert gap_at_equal_time(scores("own"), scores("ref"), RelativeCost(variant="own", row=0), CURVES.get) is None
+    far_too_slow = gap_at_equal_time(scores("own"), scores("ref"), timing(60.0), {**CURVES, "own0": curve(1)[1:]}.get)
     assert far_too_slow is None
 
 
-def scored(name: str, *shares: float, lack: str = "") -> Trials:
-    return Trials(variant=name, seeds=(0, 1, 2), scores=shares, examples=100, lack=lack)
+def scored(name: str, *shares: float, missing_reason: str = "") -> SeedScores:
+    return SeedScores(variant=name, seeds=(0, 1, 2), scores=shares, examples=100, missing_reason=missing_reason)
 
 
 STATE = {"small": 10.0, "middle": 20.0, "twin": 20.0, "large": 80.0}
@@ -71,7 +71,7 @@ SCORED = {
     "middle": scored("middle", 0.58, 0.59, 0.60),
     "twin": scored("twin", 0.50, 0.51, 0.52),
     "large": scored("large", 0.70, 0.72, 0.74),
-    "failed": scored("failed", 0.9, 0.9, 0.9, lack="crashed"),
+    "failed": scored("failed", 0.9, 0.9, 0.9, missing_reason="crashed"),
 }
 
 

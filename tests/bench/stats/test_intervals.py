@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnbench.bench.stats import intervals
-from attnbench.bench.stats.intervals import Estimate, Noise, mean_estimate, quantile, wilson
+from attnbench.bench.stats.intervals import Estimate, NoiseSource, mean_estimate, quantile, wilson
 
 
 def test_examples_in_the_docstrings_hold() -> None:
@@ -44,7 +44,7 @@ def test_interval_of_a_share_is_wilsons(right: int, count: int) -> None:
 
 
 def test_p_value_and_interval_tell_the_same() -> None:
-    estimate = Estimate(3.0, (Noise(0.5, 2), Noise(0.8)))
+    estimate = Estimate(3.0, (NoiseSource(0.5, 2), NoiseSource(0.8)))
     edge = estimate.interval(1 - estimate.p_value())
     assert edge.low == pytest.approx(0.0, abs=1e-9)
 

@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from attnbench.bench.board.board import Board, Entry
+from attnbench.bench.board.board import Board, TableCell
 from attnbench.bench.board.build_report import exhibit_of_task
-from attnbench.bench.board.choose_board import Wish, board_for_choice
+from attnbench.bench.board.choose_board import Requirements, board_for_choice
 from attnbench.bench.board.compare import compare
 from attnbench.bench.board.suite_board import board_for_suite
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement
-from attnbench.bench.score.cost import timings_of_all
-from attnbench.bench.score.key import questions
+from attnbench.bench.score.cost import costs_by_variant
+from attnbench.bench.score.key import board_keys
 from attnbench.bench.score.pareto import frontier_shares
-from attnbench.bench.score.quality import trials_of_all, yardstick_of
+from attnbench.bench.score.quality import metric_of, scores_by_variant
 from attnbench.bench.stats.bootstrap import corpus_score, resampled_scores
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.store.table import table_of
 
 TIMES = [1.0, 1.1, 0.9, 1.05, 0.95]
 RNG = np.random.default_rng(11)
@@ -47,11 +47,11 @@ def modelled(bench) -> object:
 
 
 def board(b: object, **options: object) -> Board:
-    frame = frame_of(b.records)
-    return board_for_task(frame, questions(frame)[0], predictions=b.predictions, **options)
+    table = table_of(b.records)
+    return board_for_task(table, board_keys(table)[0], predictions=b.predictions, **options)
 
 
-def entry(found: Board, name: str, column: str) -> Entry:
+def entry(found: Board, name: str, column: str) -> TableCell:
     row = next(r for r in (*found.ranked, *found.unranked) if r.name == name)
     return row.entries[[c.name for c in found.columns].index(column)]
 
@@ -118,8 +118,8 @@ def test_without_statistics_the_interval_is_over_seeds_and_says_so(bench) -> Non
 def test_statistics_that_do_not_bear_out_the_score_are_not_its_own(bench) -> None:
     b = bench(task="lm")
     b.score("softmax", "bits_per_character", [1.1, 1.2, 1.3], [bits(1.5)] * 3)
-    frame = frame_of(b.records)
-    found = trials_of_all(frame, questions(frame)[0], b.predictions)["softmax"]
+    table = table_of(b.records)
+    found = scores_by_variant(table, board_keys(table)[0], b.predictions)["softmax"]
     assert found.draws is None and found.scores == (1.1, 1.2, 1.3)
 
 
@@ -130,32 +130,32 @@ def test_accuracy_is_the_yardstick_where_it_was_measured_and_never_by_validation
         **{name: getattr(b.records[0], name) for name in b.records[0].__dataclass_fields__},
         "measurements": (*b.records[0].measurements, Measurement.of("accuracy", 0.5, split="validation", examples=9)),
     })  # fmt: skip
-    frame = frame_of(b.records)
-    assert yardstick_of(frame, questions(frame)[0]).name == "bleu"
+    table = table_of(b.records)
+    assert metric_of(table, board_keys(table)[0]).name == "bleu"
     b.train("rela", [0.5])
-    frame = frame_of(b.records)
-    assert yardstick_of(frame, questions(frame)[0]).name == "accuracy"
+    table = table_of(b.records)
+    assert metric_of(table, board_keys(table)[0]).name == "accuracy"
 
 
 def test_the_frontier_knows_which_way_is_good(modelled) -> None:
     for name, factor in (("softmax", 1.0), ("local", 0.5), ("linear", 0.4), ("rela", 2.0)):
         modelled.time(name, [factor * t for t in TIMES], TIMES)
-    frame = frame_of(modelled.records)
-    question = questions(frame)[0]
-    trials, timings = trials_of_all(frame, question, modelled.predictions), timings_of_all(frame, question)
+    table = table_of(modelled.records)
+    board_key = board_keys(table)[0]
+    trials, timings = scores_by_variant(table, board_key, modelled.predictions), costs_by_variant(table, board_key)
     assert frontier_shares(trials, timings) == {"softmax": 0.0, "local": 1.0, "linear": 1.0, "rela": 0.0}
-    found = exhibit_of_task(frame, question, modelled.predictions, lambda name: None)
+    found = exhibit_of_task(table, board_key, modelled.predictions, lambda name: None)
     assert found.quality == "bits/character, bits" and found.better == "lower"
     assert {s.variant for s in found.spots if s.on_frontier} == {"local", "linear"}
-    chosen = board_for_choice(frame, [question], Wish(length=512), modelled.predictions)
+    chosen = board_for_choice(table, [board_key], Requirements(length=512), modelled.predictions)
     assert [row.name for row in chosen.ranked] == ["local", "softmax", "rela"]
     assert "at most 0.02 bits worse than softmax" in chosen.question
     assert chosen.unranked[0].reason == "worse than softmax by more than 0.02 bits on lm"
 
 
 def test_sentences_speak_of_the_quantity(modelled) -> None:
-    frame = frame_of(modelled.records)
-    found = compare(frame, questions(frame)[0], "local", "softmax", modelled.predictions)
+    table = table_of(modelled.records)
+    found = compare(table, board_keys(table)[0], "local", "softmax", modelled.predictions)
     assert "bits, where lower is better (" in found.sentences[0]
     assert found.sentences[0].endswith("paired by example): local is better than softmax.")
     assert found.points is not None and found.points.value < 0
@@ -167,8 +167,8 @@ def test_curves_of_the_quantity_are_drawn_and_matched_by_time(modelled) -> None:
         record.artifacts["curve"] = "curve.json"
     for name, factor in (("softmax", 1.0), ("local", 2.0)):
         modelled.time(name, [factor * t for t in TIMES], TIMES)
-    frame = frame_of(modelled.records)
-    found = exhibit_of_task(frame, questions(frame)[0], modelled.predictions, lambda name: curve)
+    table = table_of(modelled.records)
+    found = exhibit_of_task(table, board_keys(table)[0], modelled.predictions, lambda name: curve)
     assert [(c.step, round(c.value, 9)) for c in found.curves if (c.variant, c.quantity) == ("local", "quality")] == [
         (10, 1.9), (20, 1.8),
     ]  # fmt: skip
@@ -181,6 +181,6 @@ def test_a_suite_does_not_average_apples_and_pears(bench) -> None:
     b.score("softmax", "bits_per_character", [1.0] * 3)
     b.task = "lra-text"
     b.train("softmax", [0.5] * 3)
-    frame = frame_of(b.records)
+    table = table_of(b.records)
     with pytest.raises(SelectionError, match="judged by accuracy and bits/character, which have no average"):
-        board_for_suite(frame, "mixed", questions(frame))
+        board_for_suite(table, "mixed", board_keys(table))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbench.bench.stats.intervals import Estimate, Noise
+from attnbench.bench.stats.intervals import Estimate, NoiseSource
 from attnbench.bench.stats.ranking import Standing, standings
 from attnbench.bench.stats.scoring import capped, geometric_mean, log_ratio, quality_gap, ratio
 
@@ -93,7 +93,7 @@ def test_fewer_points_never_gain_a_place(variants: list[tuple[float, float]], by
     def find(level: dict[str, float]) -> Standing:
         pairs = {frozenset((o, p)): errors[o] * errors[p] for o in names for p in names}
         gap: Callable[[str, str], Estimate] = lambda o, p: Estimate(  # noqa: E731
-            level[o] - level[p], (Noise(pairs[frozenset((o, p))], 2),)
+            level[o] - level[p], (NoiseSource(pairs[frozenset((o, p))], 2),)
         )
         return next(s for s in standings(names, gap) if s.name == name)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnbench.bench.stats import scaling
-from attnbench.bench.stats.intervals import Estimate, Noise
+from attnbench.bench.stats.intervals import Estimate, NoiseSource
 from attnbench.bench.stats.scaling import exponent, log_cost
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
@@ -34,15 +34,15 @@ def test_the_slope_is_that_of_least_squares() -> None:
 def test_its_interval_covers_the_true_exponent_about_as_often_as_it_says() -> None:
     draw, hits = np.random.default_rng(1), 0
     for _ in range(300):
-        costs = {n: Estimate(2 * math.log(n) + draw.normal(0, 0.05), (Noise(0.05),)) for n in LENGTHS}
+        costs = {n: Estimate(2 * math.log(n) + draw.normal(0, 0.05), (NoiseSource(0.05),)) for n in LENGTHS}
         ends = exponent(costs).interval()
         hits += ends.low <= 2.0 <= ends.high
     assert hits >= 0.93 * 300
 
 
 def test_a_bend_widens_the_interval() -> None:
-    straight = {n: Estimate(2 * math.log(n), (Noise(0.01),)) for n in LENGTHS}
-    bent = straight | {2048: Estimate(2 * math.log(2048) + 0.3, (Noise(0.01),))}
+    straight = {n: Estimate(2 * math.log(n), (NoiseSource(0.01),)) for n in LENGTHS}
+    bent = straight | {2048: Estimate(2 * math.log(2048) + 0.3, (NoiseSource(0.01),))}
     assert exponent(bent).half_width() > 5 * exponent(straight).half_width()
 
 

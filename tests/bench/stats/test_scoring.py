@@ -8,10 +8,10 @@ import pytest
 
 from attnbench.bench.stats import bootstrap as aggregate
 from attnbench.bench.stats import format as wording
-from attnbench.bench.stats import metric as yardstick
+from attnbench.bench.stats import metric as metric
 from attnbench.bench.stats import ranking as ranks
 from attnbench.bench.stats import scoring as score
-from attnbench.bench.stats.intervals import Estimate, Interval, Noise, quantile
+from attnbench.bench.stats.intervals import Estimate, Interval, NoiseSource, quantile
 from attnbench.bench.stats.ranking import standings
 from attnbench.bench.stats.scoring import (
     accuracy,
@@ -25,7 +25,7 @@ from attnbench.bench.stats.scoring import (
 )
 
 
-@pytest.mark.parametrize("module", [score, ranks, wording, aggregate, yardstick])
+@pytest.mark.parametrize("module", [score, ranks, wording, aggregate, metric])
 def test_examples_in_the_docstrings_hold(module: object) -> None:
     found = doctest.testmod(module)
     assert found.failed == 0 and found.attempted > 0
@@ -76,9 +76,9 @@ def test_faster_here_and_slower_there_is_as_fast() -> None:
 
 
 def test_no_cost_exceeds_the_cap_and_failures_are_at_it() -> None:
-    assert ratio(Estimate(math.log(1e6), (Noise(1.0),))) == Interval(64.0, 64.0, 64.0)
-    assert capped(None) == capped(Estimate(math.log(65.0), (Noise(2.0),))) == Estimate(math.log(64.0))
-    slower = Estimate(math.log(63.0), (Noise(0.1),))
+    assert ratio(Estimate(math.log(1e6), (NoiseSource(1.0),))) == Interval(64.0, 64.0, 64.0)
+    assert capped(None) == capped(Estimate(math.log(65.0), (NoiseSource(2.0),))) == Estimate(math.log(64.0))
+    slower = Estimate(math.log(63.0), (NoiseSource(0.1),))
     assert capped(slower) == slower
 
 
@@ -157,38 +157,40 @@ def test_verdict_by_margin(low: float, high: float, words: str) -> None:
 
 
 def test_noise_floor_is_the_worst_that_a_null_control_may_hide() -> None:
-    near, far = Estimate(0.001, (Noise(0.001),)), Estimate(-0.02, (Noise(0.01),))
+    near, far = Estimate(0.001, (NoiseSource(0.001),)), Estimate(-0.02, (NoiseSource(0.01),))
     assert noise_floor([near, far]) == pytest.approx(0.02 + 0.0196, abs=1e-4)
     assert noise_floor([]) == 0.0
 
 
 def test_ties_are_told_by_pairs_and_follow_the_alphabet() -> None:
     points = {"a": 3.0, "c": 9.0, "b": 3.1, "d": 0.0}
-    found = standings(list(points), lambda x, y: Estimate(points[x] - points[y], (Noise(0.2),)))
+    found = standings(list(points), lambda x, y: Estimate(points[x] - points[y], (NoiseSource(0.2),)))
     assert [(s.name, str(s)) for s in found] == [("c", "1"), ("a", "2-3"), ("b", "2-3"), ("d", "4")]
 
 
 def test_ties_need_not_be_transitive() -> None:
     points = {"a": 2.0, "b": 1.0, "c": 0.0}
-    found = standings(list(points), lambda x, y: Estimate(points[x] - points[y], (Noise(0.5),)))
+    found = standings(list(points), lambda x, y: Estimate(points[x] - points[y], (NoiseSource(0.5),)))
     assert [(s.name, str(s)) for s in found] == [("a", "1-2"), ("b", "1-3"), ("c", "2-3")]
 
 
 def test_pairs_are_corrected_for_their_number() -> None:
     # z = 2.2 is p = 0.028: enough for one pair, not for one of three
     gap = {("a", "b"): 2.2, ("a", "c"): 0.0, ("b", "c"): 0.0}
-    assert str(standings(["a", "b"], lambda x, y: Estimate(gap[x, y], (Noise(1.0),)))[0]) == "1"
-    assert [str(s) for s in standings(["a", "b", "c"], lambda x, y: Estimate(gap[x, y], (Noise(1.0),)))] == ["1-3"] * 3
+    assert str(standings(["a", "b"], lambda x, y: Estimate(gap[x, y], (NoiseSource(1.0),)))[0]) == "1"
+    assert [str(s) for s in standings(["a", "b", "c"], lambda x, y: Estimate(gap[x, y], (NoiseSource(1.0),)))] == [
+        "1-3"
+    ] * 3
 
 
 def test_two_proven_steps_prove_the_whole() -> None:
     gap = {("a", "b"): (1.0, 0.1), ("b", "c"): (1.0, 0.1), ("a", "c"): (2.0, 5.0)}
-    found = standings(["a", "b", "c"], lambda x, y: Estimate(gap[x, y][0], (Noise(gap[x, y][1]),)))
+    found = standings(["a", "b", "c"], lambda x, y: Estimate(gap[x, y][0], (NoiseSource(gap[x, y][1]),)))
     assert [str(s) for s in found] == ["1", "2", "3"]
 
 
 def test_nothing_under_the_noise_floor_is_proven() -> None:
-    found = standings(["a", "b"], lambda x, y: Estimate(0.01, (Noise(0.0001),)), floor=0.02)
+    found = standings(["a", "b"], lambda x, y: Estimate(0.01, (NoiseSource(0.0001),)), floor=0.02)
     assert [str(s) for s in found] == ["1-2", "1-2"]
 
 
@@ -198,7 +200,9 @@ def test_step_down_would_let_a_worse_variant_win_a_place() -> None:
     def places_under_holm(v: float) -> str:
         points = {"u": 2.0, "v": v, "w": -0.115}
         error = {("u", "v"): 1.0, ("u", "w"): 0.1, ("v", "w"): 0.05}
-        p = {pair: Estimate(points[pair[0]] - points[pair[1]], (Noise(e),)).p_value() for pair, e in error.items()}
+        p = {
+            pair: Estimate(points[pair[0]] - points[pair[1]], (NoiseSource(e),)).p_value() for pair, e in error.items()
+        }
         proven = set()
         for at, pair in enumerate(sorted(p, key=p.__getitem__)):
             if p[pair] * (3 - at) >= 0.05:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import attnbench
 
-BENCH = Path(attnbench.__file__).parent / "bench"
-PAGE = BENCH / "scoring.md"
+STATS = Path(attnbench.__file__).parent / "bench" / "stats"
+PAGE = STATS / "scoring.md"
 
 
 def test_the_numbers_on_the_page_hold() -> None:
@@ -17,7 +17,7 @@ def test_the_numbers_on_the_page_hold() -> None:
 
 
 def test_every_rule_stands_on_the_page() -> None:
-    tree = ast.parse((BENCH / "score.py").read_text())
+    tree = ast.parse((STATS / "scoring.py").read_text())
     rules = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     rules = {rule for rule in rules if not rule.startswith("_")} - {"log_ratios"}
     assert {rule for rule in rules if not re.search(rf"\b{rule}\(", PAGE.read_text())} == set()

@@ -9,11 +9,11 @@ import pytest
 
 from attnbench.bench.board.build_report import exhibit_of_task
 from attnbench.bench.core.record import Measurement, Outcome
-from attnbench.bench.score.key import questions
+from attnbench.bench.score.key import board_keys
 from attnbench.bench.store import cache
-from attnbench.bench.store.cache import frame_of_store
+from attnbench.bench.store.cache import table_of_store
 from attnbench.bench.store.store import Store
-from attnbench.bench.store.table import Frame, Listed, frame_of
+from attnbench.bench.store.table import InMemoryMeasurements, ResultTable, table_of
 
 pytest.importorskip("pyarrow", reason="the cache needs pyarrow")
 
@@ -43,21 +43,21 @@ def write(root: Path, values: list[dict[str, object]], rest: str = "") -> None:
     os.utime(path, (1e9, 1e9))
 
 
-def read(root: Path) -> tuple[Frame, list[str]]:
+def read(root: Path) -> tuple[ResultTable, list[str]]:
     told: list[str] = []
-    return frame_of_store(Store(root, notice=told.append)), told
+    return table_of_store(Store(root, notice=told.append)), told
 
 
-def plain(root: Path) -> Frame:
-    return frame_of(Store(root, notice=lambda text: None).records())
+def plain(root: Path) -> ResultTable:
+    return table_of(Store(root, notice=lambda text: None).records())
 
 
-def exhibits(frame: Frame) -> list[object]:
-    return [exhibit_of_task(frame, q, lambda name: None, lambda name: None) for q in questions(frame)]
+def exhibits(table: ResultTable) -> list[object]:
+    return [exhibit_of_task(table, q, lambda name: None, lambda name: None) for q in board_keys(table)]
 
 
-def is_from_cache(frame: Frame) -> bool:
-    return not isinstance(frame.numbers, Listed)
+def is_from_cache(table: ResultTable) -> bool:
+    return not isinstance(table.numbers, InMemoryMeasurements)
 
 
 def test_boards_are_the_same_with_and_without(root: Path) -> None:

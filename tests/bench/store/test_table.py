@@ -8,28 +8,28 @@ import pytest
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement, Outcome, Provenance
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.score.key import Filter, one_question, questions
-from attnbench.bench.store.table import frame_of
+from attnbench.bench.score.key import BoardFilter, board_keys, one_question
+from attnbench.bench.store.table import table_of
 
 
-def stale(frame: object) -> list[str]:
-    return frame.cells["stale"].tolist()
+def stale(table: object) -> list[str]:
+    return table.cells["stale"].tolist()
 
 
 def test_of_one_cell_on_one_machine_the_newest_counts(bench) -> None:
     b = bench()
     b.train("rela", [0.5])
     b.train("rela", [0.6])
-    frame = frame_of(reversed(b.records))
-    assert stale(frame) == ["a newer Record of the same cell on this machine", ""]
-    assert frame.values("accuracy", frame.current.index, split="test") == [0.6]
+    table = table_of(reversed(b.records))
+    assert stale(table) == ["a newer Record of the same cell on this machine", ""]
+    assert table.values("accuracy", table.current.index, split="test") == [0.6]
 
 
 def test_newer_code_of_task_or_harness_sets_all_older_records_aside(bench) -> None:
     b = bench()
     b.train("rela", [0.5], digest="p1-t1-v1")
     b.train("softmax", [0.5], digest="p1-t2-v1")
-    assert stale(frame_of(b.records)) == ["the code or the data of the task has changed since", ""]
+    assert stale(table_of(b.records)) == ["the code or the data of the task has changed since", ""]
 
 
 def test_newer_code_of_a_variant_sets_only_its_own_seeds_aside(bench) -> None:
@@ -37,7 +37,7 @@ def test_newer_code_of_a_variant_sets_only_its_own_seeds_aside(bench) -> None:
     b.train("rela", [0.5, 0.5], digest="p1-t1-v1")
     b.train("softmax", [0.5], digest="p1-t1-v1")
     b.train("rela", [0.5], digest="p1-t1-v2")
-    assert stale(frame_of(b.records)) == [
+    assert stale(table_of(b.records)) == [
         "a newer Record of the same cell on this machine",
         "the code of the variant has changed since",
         "",
@@ -49,7 +49,7 @@ def test_the_same_preset_with_another_setting_is_another_preset(bench) -> None:
     b = bench()
     b.train("rela", [0.5], setting={"steps": 100})
     b.train("softmax", [0.5], setting={"steps": 200})
-    assert stale(frame_of(b.records)) == ["the preset meant another setting then", ""]
+    assert stale(table_of(b.records)) == ["the preset meant another setting then", ""]
 
 
 def test_what_was_timed_under_another_setting_stands_beside_no_newer_training(bench) -> None:
@@ -59,19 +59,19 @@ def test_what_was_timed_under_another_setting_stands_beside_no_newer_training(be
     old = b.time("rela", [1.0] * 3, [1.0] * 3, setting={"steps": 100})
     b.records[-1] = replace(old, machine=replace(old.machine, id="box-2"))
     b.train("rela", [0.5], setting={"steps": 200})
-    frame = frame_of(b.records)
-    assert stale(frame) == ["the preset meant another setting then", ""]
-    assert [q.machine for q in questions(frame)] == [""]
+    table = table_of(b.records)
+    assert stale(table) == ["the preset meant another setting then", ""]
+    assert [q.machine for q in board_keys(table)] == [""]
 
 
 def test_a_cell_that_failed_before_its_data_was_there_stays(bench) -> None:
     b = bench(fidelity="surrogate")
     b.train("softmax", [0.5])
     b.add(b.cell("rela"), outcome=Outcome.CRASHED, reason="boom", data=None, digest="p1-other-v1", setting={})
-    frame = frame_of(b.records)
-    assert stale(frame) == ["", ""]
-    assert frame.cells["fidelity"].tolist() == ["surrogate", "surrogate"]
-    assert len(questions(frame)) == 1
+    table = table_of(b.records)
+    assert stale(table) == ["", ""]
+    assert table.cells["fidelity"].tolist() == ["surrogate", "surrogate"]
+    assert len(board_keys(table)) == 1
 
 
 def test_speeds_grow_stale_by_machine(bench) -> None:
@@ -81,17 +81,17 @@ def test_speeds_grow_stale_by_machine(bench) -> None:
     old = b.time("softmax", [1.0] * 3, [1.0] * 3, digest="p1-t1-v1")
     b.records[-1] = replace(old, machine=replace(old.machine, id="box-2"))
     b.time("softmax", [1.0] * 3, [1.0] * 3, digest="p2-t1-v1")
-    frame = frame_of(b.records)
-    assert stale(frame) == ["", ""]
-    assert [q.machine for q in questions(frame)] == ["box-1", "box-2"]
+    table = table_of(b.records)
+    assert stale(table) == ["", ""]
+    assert [q.machine for q in board_keys(table)] == ["box-1", "box-2"]
 
 
 def test_numbers_of_a_layer_are_not_numbers_of_the_model(bench) -> None:
     b = bench()
     layers = [Measurement.of("sparsity", 0.1, layer=0), Measurement.of("sparsity", 0.2, layer=0, head=1)]
     b.train("rela", [0.5], more=[*layers, Measurement.of("sparsity", 0.9)])
-    frame = frame_of(b.records)
-    assert frame.values("sparsity", frame.current.index) == [0.9]
+    table = table_of(b.records)
+    assert table.values("sparsity", table.current.index) == [0.9]
 
 
 def test_every_axis_that_must_not_be_mixed_makes_a_question_of_its_own(bench) -> None:
@@ -101,7 +101,7 @@ def test_every_axis_that_must_not_be_mixed_makes_a_question_of_its_own(bench) ->
     b.train("softmax", [0.5], cell={"selection": "test"})
     b.train("softmax", [0.5], cell={"protocol": 2})
     b.train("rela", [0.5], data=Provenance(source="csv", fidelity="surrogate"), digest="p1-t1-v1")
-    found = questions(frame_of(b.records))
+    found = board_keys(table_of(b.records))
     assert [(q.preset, q.selection, q.protocol, q.fidelity) for q in found] == [
         ("base", "validation", 1, "official"),
         ("quick", "test", 1, "official"),
@@ -110,8 +110,8 @@ def test_every_axis_that_must_not_be_mixed_makes_a_question_of_its_own(bench) ->
         ("quick", "validation", 1, "surrogate"),
     ]
     with pytest.raises(SelectionError, match="answer 5 questions that must not be mixed"):
-        one_question(frame_of(b.records), Filter())
-    assert one_question(frame_of(b.records), Filter(preset="base")).preset == "base"
+        one_question(table_of(b.records), BoardFilter())
+    assert one_question(table_of(b.records), BoardFilter(preset="base")).preset == "base"
 
 
 def test_speeds_stay_when_the_selection_is_filtered_and_boards_without_the_machine_go(bench) -> None:
@@ -121,9 +121,9 @@ def test_speeds_stay_when_the_selection_is_filtered_and_boards_without_the_machi
     b.time("softmax", [1.0] * 3, [1.0] * 3)
     b.task = "other"
     b.train("softmax", [0.5])
-    frame = frame_of(b.records)
-    assert [(q.task, q.machine) for q in questions(frame, Filter(selection="test"))] == [("lra-text", "box-1")]
-    by_machine = questions(frame, Filter(machine="box-1"))
+    table = table_of(b.records)
+    assert [(q.task, q.machine) for q in board_keys(table, BoardFilter(selection="test"))] == [("lra-text", "box-1")]
+    by_machine = board_keys(table, BoardFilter(machine="box-1"))
     assert [(q.task, q.selection) for q in by_machine] == [("lra-text", "test"), ("lra-text", "validation")]
 
 
@@ -131,28 +131,29 @@ def test_a_filter_that_leaves_nothing_says_what_there_is(bench) -> None:
     b = bench()
     b.train("softmax", [0.5])
     with pytest.raises(SelectionError, match="no Records of task 'wmt'; there are Records of: lra-text"):
-        questions(frame_of(b.records), Filter(task="wmt"))
+        board_keys(table_of(b.records), BoardFilter(task="wmt"))
     with pytest.raises(SelectionError, match="no Records of machine 'box-9'; there are Records of: none"):
-        questions(frame_of(b.records), Filter(machine="box-9"))
+        board_keys(table_of(b.records), BoardFilter(machine="box-9"))
 
 
 def test_a_name_filters_all_of_its_parameters(bench) -> None:
     b = bench(task="lra-text[length=64]")
     b.train("softmax", [0.5])
-    assert questions(frame_of(b.records), Filter(task="lra-text"))[0].task == "lra-text[length=64]"
+    assert board_keys(table_of(b.records), BoardFilter(task="lra-text"))[0].task == "lra-text[length=64]"
     with pytest.raises(SelectionError):
-        questions(frame_of(b.records), Filter(task="lra-text[length=32]"))
+        board_keys(table_of(b.records), BoardFilter(task="lra-text[length=32]"))
 
 
 def test_no_records_make_an_empty_frame() -> None:
-    frame = frame_of([])
-    assert frame.cells.empty and questions(frame) == []
+    table = table_of([])
+    assert table.cells.empty and board_keys(table) == []
 
 
 def test_everything_right_of_record_runs_without_torch() -> None:
     code = (
         "import sys\n"
-        "import attnbench.bench.board.task_board, attnbench.bench.score.key, attnbench.bench.store.table, attnbench.bench.store.store\n"
+        "import attnbench.bench.board.task_board, attnbench.bench.score.key\n"
+        "import attnbench.bench.store.table, attnbench.bench.store.store\n"
         "import attnbench.dashboards.terminal, attnbench.dashboards.markdown, attnbench.dashboards.csv_json\n"
         "assert 'torch' not in sys.modules\n"
     )

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import DataError, SelectionError, StoreError
-from attnbench.bench.core.order import spaced
+from attnbench.bench.core.order import evenly_spaced
 from attnbench.bench.core.record import Outcome, Provenance, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.attention.heads import Diversity, head_diversity
@@ -22,7 +22,7 @@ from attnbench.bench.measure.attention.maps import attention_maps
 from attnbench.bench.measure.attention.statistics import measure_attention
 from attnbench.bench.models.decoder import Decoder
 from attnbench.bench.plan.fingerprint import digest_of_cell
-from attnbench.bench.run.context import Desk
+from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.lanes.baseline import baseline_cell
 from attnbench.bench.run.lanes.train import train_cell
 from attnbench.bench.run.load_model import dataset_of, find, load
@@ -31,11 +31,11 @@ from attnbench.bench.train.objectives.language_modeling import (
     COMPARED,
     ROWS,
     STRETCHES,
-    Predicting,
-    Read,
+    LanguageModelingObjective,
+    LanguageModelingResult,
     _comparer,
 )
-from attnbench.bench.train.objectives.registry import kind_of
+from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.bench.train.state import Training
 from attnbench.bench.train.trainer import Trainer
 from attnbench.tasks.contract import DataPlace, Dataset
@@ -69,14 +69,14 @@ def toy_data() -> Dataset:
 
 
 def trainer(variant: str = "softmax", seed: int = 0, **options: object) -> Trainer:
-    kind = kind_of(Language(), RECIPE)
-    model = kind.model(lambda shape: build(variant, shape), seed)
-    return Trainer(kind, model, toy_data(), task="toy", seed=seed, device=CPU, **options)  # type: ignore[arg-type]
+    objective = objective_for(Language(), RECIPE)
+    model = objective.model(lambda shape: build(variant, shape), seed)
+    return Trainer(objective, model, toy_data(), task="toy", seed=seed, device=CPU, **options)  # type: ignore[arg-type]
 
 
-def judged(run: Trainer) -> Read:
-    found = run.kind.evaluate(run.model, run.dataset.test, CPU)
-    assert isinstance(found, Read)
+def judged(run: Trainer) -> LanguageModelingResult:
+    found = run.objective.evaluate(run.model, run.dataset.test, CPU)
+    assert isinstance(found, LanguageModelingResult)
     return found
 
 
@@ -119,14 +119,14 @@ def test_the_heads_of_a_validation_that_is_kept_are_compared_row_by_row() -> Non
     run = trainer()
     windows = run.dataset.validation
     assert isinstance(windows, Windows)
-    read = run.kind.evaluate(run.model, windows, CPU)
+    read = run.objective.evaluate(run.model, windows, CPU)
     [overall, layer] = [m for m in read.measurements("validation") if m.name == "head_diversity"]
     # by hand, over every row of the same windows
     seen: list[torch.Tensor] = []
     [variant] = run.model.variants
     handle = variant.register_forward_hook(lambda v, given, _: seen.append(v.weights(given[0], given[1], given[3])))
-    for at in spaced(len(windows), COMPARED):
-        run.model(run.kind.batch(windows, np.array([at]), CPU)[0][:, 0])
+    for at in evenly_spaced(len(windows), COMPARED):
+        run.model(run.objective.batch(windows, np.array([at]), CPU)[0][:, 0])
     handle.remove()
     of_rows = []
     for weights in seen:
@@ -147,14 +147,16 @@ def test_long_windows_are_compared_in_some_of_their_rows() -> None:
 
 def test_where_there_are_no_weights_no_heads_are_compared() -> None:
     run = trainer("additive-lm")
-    names = {m.name for m in run.kind.evaluate(run.model, run.dataset.validation, CPU).measurements("validation")}
+    names = {m.name for m in run.objective.evaluate(run.model, run.dataset.validation, CPU).measurements("validation")}
     assert names == {"bits_per_character", "perplexity", "loss"}
 
 
 def test_fewer_bits_are_better() -> None:
     one, two = judged(trainer()), judged(trainer())
     assert one.rank == two.rank
-    more = Read(recipe=RECIPE, bits=one.bits * 2, characters=one.characters, words=one.words, tokens=one.tokens)
+    more = LanguageModelingResult(
+        recipe=RECIPE, bits=one.bits * 2, characters=one.characters, words=one.words, tokens=one.tokens
+    )
     assert one.rank > more.rank
 
 
@@ -214,7 +216,7 @@ def test_each_variant_of_the_issue_learns_a_poem(variant: str) -> None:
 def test_attention_is_looked_at_below_the_diagonal_alone() -> None:
     run = trainer()
     subset = run.dataset.validation
-    batch = run.kind.batch(subset, spaced(len(subset), 2), CPU)
+    batch = run.objective.batch(subset, evenly_spaced(len(subset), 2), CPU)
     found = {m.name: m.value for m in measure_attention(run.model, [batch]) if "head" not in m.where}
     assert found["sparsity"] == 0.0 and 0.9 < found["entropy"] <= 1.0
     content = attention_maps(run.model, batch)
@@ -226,7 +228,7 @@ def test_attention_is_looked_at_below_the_diagonal_alone() -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerContext]:
     monkeypatch.delenv("ATTNBENCH_DATA", raising=False)
     monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
     books = tmp_path / "root" / "gutenberg"
@@ -234,68 +236,68 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     (books / "poem.txt").write_text(POEM * 20, encoding="utf-8")
     place = DataPlace(root=books.parent, cache=tmp_path / "cache", offline=True, notice=lambda text: None)
     store = Store(tmp_path / "results", lambda text: None)
-    yield Desk(device=CPU, place=place, store=store, digests={}, block="", send=lambda event: None)
+    yield WorkerContext(device=CPU, place=place, store=store, digests={}, block="", send=lambda event: None)
 
 
-def done(desk: Desk, variant: str, lane: str = "train", task: str = "gutenberg-char") -> Record:
+def done(context: WorkerContext, variant: str, lane: str = "train", task: str = "gutenberg-char") -> Record:
     preset = Spec.parse("smoke[steps=4,evaluate_every=2,layers=1]")
     cell = Cell(variant=Spec.parse(variant), task=Spec.parse(task), preset=preset, lane=lane)  # type: ignore[arg-type]
-    desk.digests[cell.key] = digest_of_cell(cell)
-    record = baseline_cell(desk, cell) if lane == "baseline" else train_cell(desk, cell)
-    desk.store.append(record)
+    context.digests[cell.key] = digest_of_cell(cell)
+    record = baseline_cell(context, cell) if lane == "baseline" else train_cell(context, cell)
+    context.store.append(record)
     return record
 
 
-def test_a_cell_becomes_a_record_and_its_model_writes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = done(desk, "softmax")
+def test_a_cell_becomes_a_record_and_its_model_writes(context: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = done(context, "softmax")
     assert record.outcome is Outcome.OK, record.reason
     tested = record.first("bits_per_character", split="test")
     assert tested is not None and 0 < tested.value < 8.5
     assert record.data is not None and tested.where["examples"] == record.data.counts["test"] > 1
-    with np.load(desk.store.artifact(record.artifacts["predictions"])) as kept:
+    with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
         assert kept["statistics"].shape == (tested.where["examples"], 2)
-    found = load(desk.store, find(desk.store, record.key[:5]), CPU)
-    kind = Predicting(found.task.problem(), found.recipe)
-    test = found.task.load(desk.place, found.recipe, 0, "validation").test
-    assert kind.evaluate(found.model, test, CPU).value == tested.value
-    options = ["--prompt", "Ruh", "--count", "40", "--results", str(desk.store.root), "--device", "cpu"]
-    options += ["--data-dir", str(desk.place.root)]
+    found = load(context.store, find(context.store, record.key[:5]), CPU)
+    objective = LanguageModelingObjective(found.task.problem(), found.recipe)
+    test = found.task.load(context.place, found.recipe, 0, "validation").test
+    assert objective.evaluate(found.model, test, CPU).value == tested.value
+    options = ["--prompt", "Ruh", "--count", "40", "--results", str(context.store.root), "--device", "cpu"]
+    options += ["--data-dir", str(context.place.root)]
     runs = [CliRunner().invoke(app, ["sample", record.key, *options]) for _ in range(2)]
     assert [run.exit_code for run in runs] == [0, 0]
     assert runs[0].stdout == runs[1].stdout and runs[0].stdout.startswith("Ruh")
-    desk.store.checkpoint(record.cell, record.digest).unlink()
+    context.store.checkpoint(record.cell, record.digest).unlink()
     with pytest.raises(StoreError, match="not at hand"):
-        load(desk.store, record, CPU)
+        load(context.store, record, CPU)
 
 
-def test_an_unknown_key_lists_those_that_there_are(desk: Desk) -> None:
+def test_an_unknown_key_lists_those_that_there_are(context: WorkerContext) -> None:
     with pytest.raises(SelectionError, match="there are none"):
-        find(desk.store, "abc")
-    record = done(desk, "additive-lm")
+        find(context.store, "abc")
+    record = done(context, "additive-lm")
     with pytest.raises(SelectionError, match=f"{record.key}  additive-lm on gutenberg-char"):
-        find(desk.store, "nothing")
+        find(context.store, "nothing")
 
 
-def test_baselines_stand_on_the_same_windows(desk: Desk) -> None:
-    tested = [done(desk, name, lane).first("bits_per_character", split="test") for name, lane in
+def test_baselines_stand_on_the_same_windows(context: WorkerContext) -> None:
+    tested = [done(context, name, lane).first("bits_per_character", split="test") for name, lane in
               (("softmax", "train"), ("unigram", "baseline"), ("bigram", "baseline"))]  # fmt: skip
     values = [measurement.value for measurement in tested if measurement is not None]
     assert 8 > values[1] > values[2] > 0
     assert len({measurement.where["examples"] for measurement in tested if measurement is not None}) == 1
 
 
-def test_subwords_are_judged_by_the_characters_and_words_of_the_same_text(desk: Desk) -> None:
+def test_subwords_are_judged_by_the_characters_and_words_of_the_same_text(context: WorkerContext) -> None:
     pytest.importorskip("sentencepiece", reason="needs the extra `translation`")
     task = "gutenberg-char[subwords=512]"
-    record, pairs = done(desk, "softmax", task=task), done(desk, "bigram", "baseline", task)
+    record, pairs = done(context, "softmax", task=task), done(context, "bigram", "baseline", task)
     assert record.outcome is Outcome.OK, record.reason
     bits, perplexity = (record.first(name, split="test") for name in ("bits_per_character", "perplexity"))
     assert bits is not None and perplexity is not None and pairs.first("bits_per_character", split="test") is not None
-    found = load(desk.store, record, CPU)
+    found = load(context.store, record, CPU)
     assert isinstance(found.model, Decoder) and found.model.embedding.weight.shape[0] == 512
-    test = found.task.load(desk.place, found.recipe, 0, "validation").test
+    test = found.task.load(context.place, found.recipe, 0, "validation").test
     assert isinstance(test, Windows)
-    read = Predicting(found.task.problem(), found.recipe).evaluate(found.model, test, CPU)
+    read = LanguageModelingObjective(found.task.problem(), found.recipe).evaluate(found.model, test, CPU)
     text = test.spelling.text(test.split.tokens.tolist()).decode()
     given = test.spelling.text(test.split.tokens[:1].tolist()).decode()
     assert read.characters.sum() == len(text) - len(given) > read.tokens.sum()
@@ -303,40 +305,42 @@ def test_subwords_are_judged_by_the_characters_and_words_of_the_same_text(desk: 
     # a word that the given token began is not begun again
     assert read.words.sum() == begun
     assert perplexity.value == pytest.approx(2 ** (bits.value * read.characters.sum() / read.words.sum()))
-    options = ["--prompt", "Ruh", "--count", "20", "--results", str(desk.store.root), "--device", "cpu"]
-    run = CliRunner().invoke(app, ["sample", record.key, *options, "--data-dir", str(desk.place.root)])
+    options = ["--prompt", "Ruh", "--count", "20", "--results", str(context.store.root), "--device", "cpu"]
+    run = CliRunner().invoke(app, ["sample", record.key, *options, "--data-dir", str(context.place.root)])
     assert run.exit_code == 0 and run.stdout.startswith("Ruh")
 
 
 def test_a_text_without_blanks_has_no_perplexity_and_no_warning() -> None:
     one = judged(trainer())
-    none = Read(recipe=RECIPE, bits=one.bits, characters=one.characters, words=one.words * 0, tokens=one.tokens)
+    none = LanguageModelingResult(
+        recipe=RECIPE, bits=one.bits, characters=one.characters, words=one.words * 0, tokens=one.tokens
+    )
     assert math.isinf(none.perplexity)
     assert [m.name for m in none.measurements("test")] == ["bits_per_character", "loss"]
 
 
-def test_a_model_is_not_asked_about_other_data_than_its_own(desk: Desk) -> None:
-    found = load(desk.store, done(desk, "softmax"), CPU)
-    assert dataset_of(found, desk.place).provenance == found.record.data
-    (desk.place.root / "gutenberg" / "poem.txt").write_text(POEM * 21, encoding="utf-8")
+def test_a_model_is_not_asked_about_other_data_than_its_own(context: WorkerContext) -> None:
+    found = load(context.store, done(context, "softmax"), CPU)
+    assert dataset_of(found, context.place).provenance == found.record.data
+    (context.place.root / "gutenberg" / "poem.txt").write_text(POEM * 21, encoding="utf-8")
     with pytest.raises(DataError, match="trained on, got others for gutenberg/"):
-        dataset_of(found, desk.place)
+        dataset_of(found, context.place)
 
 
 def test_every_query_of_a_short_window_is_compared_once() -> None:
     recipe = replace(RECIPE, length=64, stride=64)
     split = joined(texts([(POEM * 2).encode()]))
     windows = Windows.over(split, 64, 64)
-    kind = Predicting(Language(), recipe)
-    model = kind.model(lambda shape: build("softmax", shape), 0)
-    found = [m for m in kind._diversities(model, windows, CPU) if "layer" in m.where]
+    objective = LanguageModelingObjective(Language(), recipe)
+    model = objective.model(lambda shape: build("softmax", shape), 0)
+    found = [m for m in objective._diversities(model, windows, CPU) if "layer" in m.where]
     rows = []
     for at in np.unique(np.linspace(0, len(windows) - 1, 8).round().astype(int)):
         seen: list[torch.Tensor] = []
         variant = model.variants[0]
         handle = variant.register_forward_hook(lambda v, given, _: seen.append(v.weights(given[0], given[1], given[3])))  # noqa: B023
         with torch.no_grad():
-            model(kind.batch(windows, np.array([at]), CPU)[0][:, 0])
+            model(objective.batch(windows, np.array([at]), CPU)[0][:, 0])
         handle.remove()
         rows += [head_diversity(each.double().numpy()) for each in seen[0]]
     expected = sum(each.total for each in rows) / sum(each.rows for each in rows)

@@ -10,7 +10,7 @@ import torch
 from attnbench.bench.core.order import order
 from attnbench.bench.core.record import Provenance
 from attnbench.bench.train.checkpoint import read_parameters
-from attnbench.bench.train.objectives.classification import Classifying
+from attnbench.bench.train.objectives.classification import ClassificationObjective
 from attnbench.bench.train.state import Training
 from attnbench.bench.train.trainer import Trainer, learning_rate, train_step
 from attnbench.tasks.contract import Classification, Dataset, Recipe, Split
@@ -42,9 +42,9 @@ def toy_data(examples: int = 60) -> Dataset:
 
 
 def trainer(variant: str = "softmax", seed: int = 0, recipe: Recipe = RECIPE, **options: object) -> Trainer:
-    kind = Classifying(Classification(vocabulary=11, classes=2), recipe)
-    model = kind.model(lambda shape: build(variant, shape), seed)
-    return Trainer(kind, model, toy_data(), task="toy", seed=seed, device=CPU, **options)  # type: ignore[arg-type]
+    objective = ClassificationObjective(Classification(vocabulary=11, classes=2), recipe)
+    model = objective.model(lambda shape: build(variant, shape), seed)
+    return Trainer(objective, model, toy_data(), task="toy", seed=seed, device=CPU, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("variant", ["softmax[impl=eager]", "general"])
@@ -105,7 +105,7 @@ def test_it_learns_what_can_be_learnt() -> None:
 def test_evaluation_leaves_out_no_example() -> None:
     run = trainer()
     assert len(run.dataset.test) % RECIPE.evaluate_batch != 0
-    found = run.kind.evaluate(run.model, run.dataset.test, CPU)
+    found = run.objective.evaluate(run.model, run.dataset.test, CPU)
     ids, lengths, labels = run.dataset.test.batch(np.arange(len(run.dataset.test)), RECIPE.length)
     with torch.no_grad():
         logits = run.model.eval()(torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(lengths))

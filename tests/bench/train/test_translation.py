@@ -18,7 +18,7 @@ from attnbench.bench.measure.attention.translation import (
 )
 from attnbench.bench.models.decoding import translated
 from attnbench.bench.stats.bootstrap import corpus_score
-from attnbench.bench.train.objectives.translation import Translating
+from attnbench.bench.train.objectives.translation import TranslationObjective
 from attnbench.bench.train.trainer import Trainer
 from attnbench.tasks.contract import Dataset
 from attnbench.tasks.data.prepared import pack
@@ -89,7 +89,7 @@ def data():
     )
 
 
-KIND = Translating(Translation(vocabulary=2**16), RECIPE)
+KIND = TranslationObjective(Translation(vocabulary=2**16), RECIPE)
 
 
 def model(variant="softmax", seed=0):
@@ -205,7 +205,7 @@ def test_observed_weights_are_those_of_the_variants_by_kind():
     translator, split = model("rela").eval(), data().test.split
     source, target = split.sequence(0, 0), split.sequence(0, 1)
     weights = observed(translator, source, target, CPU)
-    assert {kind: each.shape for kind, each in weights.items()} == {
+    assert {objective: each.shape for objective, each in weights.items()} == {
         "encoder": (1, 2, len(source), len(source)),
         "decoder": (1, 2, len(target), len(target)),
         "cross": (1, 2, len(target), len(source)),
@@ -226,23 +226,23 @@ def test_figures_are_counted_over_real_rows_by_kind_and_layer():
     found = {
         (m.name, m.where["attention"]): m for m in attention_figures(translator, chosen, CPU) if "layer" in m.where
     }
-    zeros = {kind: np.zeros(2) for kind in ("encoder", "decoder", "cross")}
+    zeros = {objective: np.zeros(2) for objective in ("encoder", "decoder", "cross")}
     allowed = dict.fromkeys(zeros, 0)
     nulls, rows = np.zeros(2), 0
     for source, target in chosen:
-        for kind, weights in observed(translator, source, target, CPU).items():
+        for objective, weights in observed(translator, source, target, CPU).items():
             inside = np.ones(weights.shape[2:], dtype=bool)
-            if kind == "decoder":
+            if objective == "decoder":
                 inside = np.tril(inside)
-            zeros[kind] += ((weights[0] == 0) & inside).sum((1, 2))
-            allowed[kind] += inside.sum()
-            if kind == "cross":
+            zeros[objective] += ((weights[0] == 0) & inside).sum((1, 2))
+            allowed[objective] += inside.sum()
+            if objective == "cross":
                 nulls += (weights[0].sum(-1) == 0).sum(-1)
                 rows += weights.shape[2]
-    for kind in zeros:
-        measured = found["sparsity", kind]
-        assert measured.samples == pytest.approx(tuple(zeros[kind] / allowed[kind]))
-        assert measured.value == pytest.approx((zeros[kind] / allowed[kind]).mean())
+    for objective in zeros:
+        measured = found["sparsity", objective]
+        assert measured.samples == pytest.approx(tuple(zeros[objective] / allowed[objective]))
+        assert measured.value == pytest.approx((zeros[objective] / allowed[objective]).mean())
     assert found["null_rate", "cross"].samples == pytest.approx(tuple(nulls / rows))
     assert 0 <= found["head_diversity", "encoder"].value <= np.log(2)
     assert ("attention_distance", "cross") not in found
@@ -273,8 +273,8 @@ def test_the_lowest_alignment_errors_are_those_of_the_best_layer():
 
 def test_figures_of_the_whole_model_are_those_of_the_attentions_under_test():
     layers = [
-        Measurement.of("sparsity", value, attention=kind, layer=layer)
-        for kind, values in (("encoder", (0.1, 0.3)), ("decoder", (0.5, 0.5)), ("cross", (0.6, 0.8)))
+        Measurement.of("sparsity", value, attention=objective, layer=layer)
+        for objective, values in (("encoder", (0.1, 0.3)), ("decoder", (0.5, 0.5)), ("cross", (0.6, 0.8)))
         for layer, value in enumerate(values)
     ]
     found = {m.where.get("attention"): m.value for m in summaries(layers, ("encoder", "cross"))}

@@ -54,7 +54,7 @@ import os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from attnbench.bench.core.record import Provenance
-from attnbench.tasks import prepared as module
+from attnbench.tasks.data import prepared as module
 from attnbench.tasks.contract import DataPlace
 
 cache, mark, die_at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

@@ -108,9 +108,9 @@ def test_gradients_equal_those_of_the_explicit_matrix(name: str, causal: bool) -
     keep = torch.ones(2, 70, dtype=torch.bool)
     keep[1, 50:] = False
     mask = Mask(keep, causal)
-    toward = draw(70, batch=2)[0]
-    ours = torch.autograd.grad(variant(*inputs, mask), inputs, toward)
-    theirs = torch.autograd.grad(brute(name, variant, *inputs, mask)[0], inputs, toward)
+    grad_output = draw(70, batch=2)[0]
+    ours = torch.autograd.grad(variant(*inputs, mask), inputs, grad_output)
+    theirs = torch.autograd.grad(brute(name, variant, *inputs, mask)[0], inputs, grad_output)
     for mine, oracle in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, oracle, rtol=1e-8, atol=1e-9)
 

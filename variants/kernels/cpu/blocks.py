@@ -138,14 +138,14 @@ class _Blocked(torch.autograd.Function):
         query, key, value, alpha, level = ctx.saved_tensors
         form, packing, learns = ctx.form, ctx.packing, ctx.needs_input_grad[3]
         q, k, v = _operands(query, key, value, packing, form)
-        toward, alphas = flat(upstream, q.dtype), _alphas(alpha, q)
+        grad_output, alphas = flat(upstream, q.dtype), _alphas(alpha, q)
         room, other = q.new_empty(2, _room(q, k))
         to_query, to_alpha = torch.zeros_like(q), torch.zeros_like(level[..., :1])
         # a product of transposed rows reads its left factor by columns; its transpose does not
         to_key, to_value = (x.new_zeros(x.shape[0], x.shape[2], x.shape[1]) for x in (k, v))
         with compilations(ctx.compiled):
             for block in _blocks(packing, q, k):
-                scores, coming = block.products(q, k, room, -math.inf), block.products(toward, v, other, 0.0)
+                scores, coming = block.products(q, k, room, -math.inf), block.products(grad_output, v, other, 0.0)
                 block.hide(scores)
                 among = None if alphas is None else block.each(alphas)
                 rows, found = scores.flatten(0, 1), block.each(level)
@@ -155,7 +155,7 @@ class _Blocked(torch.autograd.Function):
                     to_alpha[block.heads, block.rows] = by_row.view(*scores.shape[:2], 1)
                 heads, own, seen = block.heads, (block.heads, block.rows), slice(block.seen)
                 torch.bmm(coming[..., seen], k[heads, seen], out=to_query[own])
-                for total, left, right in ((to_key, q, coming), (to_value, toward, scores)):
+                for total, left, right in ((to_key, q, coming), (to_value, grad_output, scores)):
                     # in this form, unlike baddbmm_, its operations are counted by torch
                     target = total[heads, :, seen]
                     torch.baddbmm(target, left[own].transpose(1, 2), right[..., seen], out=target)

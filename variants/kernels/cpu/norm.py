@@ -24,11 +24,11 @@ def gated_rms_norm(
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 7-8.
     """
     group = sums.shape[1] if norm == "concat" else 1
-    output: Tensor = _GatedRMSNorm.apply(sums, scale, gate, epsilon, group)  # type: ignore[no-untyped-call]
+    output: Tensor = _CppGatedRMSNorm.apply(sums, scale, gate, epsilon, group)  # type: ignore[no-untyped-call]
     return output
 
 
-class _GatedRMSNorm(torch.autograd.Function):
+class _CppGatedRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sums: Tensor, scale: Tensor, gate: Tensor | None, epsilon: float, group: int) -> Tensor:
         x, s = sums.contiguous(), scale.float().contiguous()

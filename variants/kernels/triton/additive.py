@@ -28,7 +28,7 @@ _LARGEST = 43.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _AdditivePlan:
     heads: int
     queries: int
     keys: int
@@ -88,7 +88,7 @@ class _Additive(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, direction: Tensor, value: Tensor, keep: Tensor | None, causal: bool
     ) -> Tensor:
         batch, heads, queries, hidden = query.shape
-        plan = _Plan(
+        plan = _AdditivePlan(
             heads=heads,
             queries=queries,
             keys=key.shape[2],
@@ -114,7 +114,7 @@ class _Additive(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        plan: _Plan = ctx.plan
+        plan: _AdditivePlan = ctx.plan
         e, f, direction, value, kept, output, mass = ctx.saved_tensors
         gradient = gradient.contiguous()
         delta = torch.einsum("bhnd,bhnd->bhn", gradient.float(), output.float()).contiguous()

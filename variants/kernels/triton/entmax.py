@@ -19,7 +19,7 @@ from ....bench.core.errors import SelectionError
 from . import launch as triton_launch
 from .entmax_backward import backward
 from .launch import CompileCase, launch
-from .support import SparseMap, excess_of, find_support, weigh
+from .support import SupportMap, excess_of, find_support, weigh
 from .tiles import Tiles, constants, empty_map, load_rows, own_tile, padded, store_rows, strides, visible
 
 _LOWEST_ALPHA = 1.01
@@ -177,7 +177,7 @@ class _Entmax(torch.autograd.Function):
         if not output.numel():
             ctx.save_for_backward(query, key, value, excess)
             return output
-        sparse_map = SparseMap(alpha=alpha, excess=excess)
+        sparse_map = SupportMap(alpha=alpha, excess=excess)
         support = find_support(query, key, keep, causal, sparse_map, tiles)
         train = any(ctx.needs_input_grad)
         means = torch.empty_like(output) if train else None
@@ -205,7 +205,7 @@ class _Entmax(torch.autograd.Function):
             return *zeros, None, None, None, None
         keep, thresholds, indices, counts, means, used = rest
         gradients = backward(
-            upstream, query, key, value, SparseMap(alpha=ctx.alpha, excess=excess), keep,
+            upstream, query, key, value, SupportMap(alpha=ctx.alpha, excess=excess), keep,
             thresholds, indices, counts, means, used, ctx.causal, ctx.tiles, of_alpha=ctx.needs_input_grad[3],
         )  # fmt: skip
         return *gradients, None, None, None, None

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import launch
-from .support import SparseMap, excess_of, weigh
+from .support import SupportMap, excess_of, weigh
 from .tiles import Tiles, constants, list_tiles, load_rows, narrow, own_tile, store_rows, strides, visible
 
 
@@ -23,7 +23,7 @@ def backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    sparse_map: SparseMap,
+    sparse_map: SupportMap,
     keep: Tensor | None,
     thresholds: Tensor,
     indices: Tensor,

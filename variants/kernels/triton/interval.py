@@ -42,7 +42,7 @@ class Intervals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _IntervalPlan:
     """Sizes of one call, and how distances count: from -back to ahead, clipped, in back + ahead + 1 columns."""
 
     heads: int
@@ -141,7 +141,7 @@ class _IntervalAttention(torch.autograd.Function):
         precision: str,
     ) -> tuple[Tensor, Tensor | None]:
         batch, heads, queries, head_dim = query.shape
-        plan = _Plan(
+        plan = _IntervalPlan(
             heads=heads,
             queries=queries,
             keys=key.shape[2],
@@ -177,7 +177,7 @@ class _IntervalAttention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor, of_collected: Tensor | None) -> tuple[Tensor | None, ...]:
-        plan: _Plan = ctx.plan
+        plan: _IntervalPlan = ctx.plan
         query, key, value, lower, upper, kept, bias, output, mass, collected = ctx.saved_tensors
         gradient = gradient.contiguous()
         delta = torch.einsum("bhnd,bhnd->bhn", gradient.float(), output.float())

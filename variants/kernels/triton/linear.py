@@ -41,7 +41,7 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor | N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _LinearPlan:
     """How the sequences fall into chunks of positions; causal sequences end together, others begin together."""
 
     rows: int
@@ -90,7 +90,7 @@ class LinearAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
-        plan = _Plan(
+        plan = _LinearPlan(
             rows=query.shape[0] * query.shape[1],
             heads=query.shape[1],
             queries=query.shape[2],
@@ -119,7 +119,7 @@ class LinearAttention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        plan: _Plan = ctx.plan
+        plan: _LinearPlan = ctx.plan
         query, key, value, kept, output, total = ctx.saved_tensors
         gradient = gradient.contiguous()
         inner = torch.einsum("bhnd,bhnd->bhn", gradient.float(), output.float()).contiguous()
@@ -147,18 +147,18 @@ class LinearAttention(torch.autograd.Function):
         return of_query, of_key, of_value, None, None
 
 
-def _span(plan: _Plan, *, of_query: bool) -> tuple[int, int, int]:
+def _span(plan: _LinearPlan, *, of_query: bool) -> tuple[int, int, int]:
     """Chunks that have a row of their own, the first of them, and how many states there are."""
     skipped = plan.shift(of_query) // _CHUNK
     return plan.chunks(of_query) - skipped, skipped, plan.chunks(not of_query) if plan.causal else 1
 
 
-def _grid(plan: _Plan, *, of_query: bool) -> tuple[int, int]:
+def _grid(plan: _LinearPlan, *, of_query: bool) -> tuple[int, int]:
     return plan.rows * _span(plan, of_query=of_query)[0], triton.cdiv(plan.fits, min(64, plan.fits))
 
 
 def _states(
-    plan: _Plan, source: Tensor, value: Tensor, kept: Tensor, total: Tensor, inner: Tensor, *, of_query: bool
+    plan: _LinearPlan, source: Tensor, value: Tensor, kept: Tensor, total: Tensor, inner: Tensor, *, of_query: bool
 ) -> tuple[Tensor, Tensor]:
     """States (rows, chunks | 1, width, width) and their masses (rows, chunks | 1, width), float32.
 

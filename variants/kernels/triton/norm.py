@@ -32,7 +32,7 @@ def gated_rms_norm(
     `sums`. Differentiable once in sums, scale and gate; the same bits at every run.
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 7-8.
     """
-    output: Tensor = _GatedRMSNorm.apply(sums, scale, gate, epsilon, norm == "concat", dtype or sums.dtype)
+    output: Tensor = _TritonGatedRMSNorm.apply(sums, scale, gate, epsilon, norm == "concat", dtype or sums.dtype)
     return output
 
 
@@ -129,7 +129,7 @@ def _norm_backward(
         tl.store(dgate_ptr + own * width + columns, dgate, mask=inside)
 
 
-class _GatedRMSNorm(torch.autograd.Function):
+class _TritonGatedRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, sums: Tensor, scale: Tensor, gate: Tensor | None, epsilon: float, concat: bool, dtype: torch.dtype

@@ -28,7 +28,7 @@ _SHORT_TOLERANCE = 2e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparseMap:
+class SupportMap:
     """Which map: `alpha` 1.5 or 2.0, or None where `excess`, (heads,) float32, holds alpha - 1 of each head."""
 
     alpha: float | None
@@ -48,7 +48,7 @@ class Support:
 
 
 def find_support(
-    query: Tensor, key: Tensor, keep: Tensor | None, causal: bool, sparse_map: SparseMap, tiles: Tiles
+    query: Tensor, key: Tensor, keep: Tensor | None, causal: bool, sparse_map: SupportMap, tiles: Tiles
 ) -> Support:
     """Thresholds of all rows and the list of tiles that may hold a weight; arguments as in `entmax_attention`."""
     batch, heads, queries, head_dim = query.shape

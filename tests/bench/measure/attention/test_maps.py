@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench.bench.core.order import spaced
+from attnbench.bench.core.order import evenly_spaced
 from attnbench.bench.measure.attention.maps import attention_maps, shrunk
-from attnbench.bench.train.objectives.classification import Classifying
+from attnbench.bench.train.objectives.classification import ClassificationObjective
 from attnbench.tasks.contract import Classification, Recipe, Split
 from attnbench.variants import build
 
@@ -21,9 +21,9 @@ def kept(variant: str, length: int, towers: int = 1) -> dict[str, np.ndarray] | 
     starts = np.array([0, length, 2 * length, 3 * length, 4 * length - 5])
     split = Split(tokens=tokens, starts=starts, labels=np.zeros(4 // towers, dtype=np.int64), towers=towers)
     torch.manual_seed(0)
-    kind = Classifying(Classification(vocabulary=9, classes=2, towers=towers), recipe)
+    kind = ClassificationObjective(Classification(vocabulary=9, classes=2, towers=towers), recipe)
     subset = split.all()
-    batch = kind.batch(subset, spaced(len(subset), 2), CPU)
+    batch = kind.batch(subset, evenly_spaced(len(subset), 2), CPU)
     content = attention_maps(kind.model(lambda shape: build(variant, shape), 0), batch)
     return None if content is None else dict(np.load(io.BytesIO(content), allow_pickle=False))
 

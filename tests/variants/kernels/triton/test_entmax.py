@@ -9,7 +9,7 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.variants.contract import Mask
 from attnbench.variants.kernels.triton import launch as triton_launch
 from attnbench.variants.kernels.triton.entmax import entmax_attention, reason
-from attnbench.variants.kernels.triton.support import SparseMap, find_support
+from attnbench.variants.kernels.triton.support import SupportMap, find_support
 from attnbench.variants.kernels.triton.tiles import Tiles
 from attnbench.variants.ops.entmax import entmax
 
@@ -130,7 +130,7 @@ def clustered(clusters: int = 3, length: int = 32) -> list[Tensor]:
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_lists_end_with_exactly_the_tiles_that_hold_weights(alpha: float) -> None:
     query, key, _ = (x.detach() for x in clustered())
-    support = find_support(query, key, None, False, SparseMap(alpha=alpha, excess=None), SMALL)
+    support = find_support(query, key, None, False, SupportMap(alpha=alpha, excess=None), SMALL)
     weights = entmax(scores_of(query.double(), key.double()), alpha)
     used = (weights > 0).unflatten(2, (3, 32)).unflatten(4, (3, 32)).any(5).any(3).flatten(0, 1)
     assert used.sum() == 3
@@ -143,7 +143,7 @@ def test_lists_end_with_exactly_the_tiles_that_hold_weights(alpha: float) -> Non
 def test_no_tile_with_a_weight_is_ever_dropped() -> None:
     tiles = Tiles(rows=16, columns=16)
     query, key, _ = (x.detach() * 3 for x in inputs(30, 90, 16, heads=1))
-    support = find_support(query, key, None, True, SparseMap(alpha=2.0, excess=None), tiles)
+    support = find_support(query, key, None, True, SupportMap(alpha=2.0, excess=None), tiles)
     allowed = Mask(causal=True).allowed(30, 90, query.device)
     weights = entmax(scores_of(query.double(), key.double()), 2.0, allowed=allowed)[0, 0]
     for row, some in enumerate(weights.split(16)):

@@ -26,7 +26,7 @@ def test_masses_means_and_their_gradients_equal_those_of_the_eager_scan(length, 
     absent = torch.zeros(2, length, dtype=torch.bool)
     absent[1, : length // 2] = True
     logits, values = logits.masked_fill(absent, LOWEST), values.masked_fill(absent[..., None], 0.0)
-    toward = torch.randn(2, length, generator=generator), torch.randn(2, length, 5, generator=generator)
+    grad_output = torch.randn(2, length, generator=generator), torch.randn(2, length, 5, generator=generator)
     found, expected = [], []
     for results, scan, dtype in (
         (found, triton_prefix.prefix_softmax, torch.float32),
@@ -34,7 +34,7 @@ def test_masses_means_and_their_gradients_equal_those_of_the_eager_scan(length, 
     ):
         leaves = logits.to(dtype).requires_grad_(), values.to(dtype).requires_grad_()
         mass, mean = scan(*leaves)
-        gradients = torch.autograd.grad([mass, mean], leaves, [x.to(dtype) for x in toward])
+        gradients = torch.autograd.grad([mass, mean], leaves, [x.to(dtype) for x in grad_output])
         # an absent entry has neither mass nor gradient that anybody takes
         results += [x.detach().double().masked_fill(absent, 0.0) for x in (mass, gradients[0])]
         results += [x.detach().double().masked_fill(absent[..., None], 0.0) for x in (mean, gradients[1])]

@@ -81,7 +81,7 @@ def compare(selection: str, causal: bool, queries: int, keys: int, head_dim: int
     inputs = [
         torch.randn(2, 2, n, head_dim, generator=generator).to(getattr(torch, dtype)) for n in (queries, keys, keys)
     ]
-    toward = torch.randn(2, 2, queries, head_dim, generator=generator).to(inputs[0].dtype)
+    grad_output = torch.randn(2, 2, queries, head_dim, generator=generator).to(inputs[0].dtype)
     mask = Mask(padding(keys) if padded else None, causal)
     results = []
     for variant, like in ((fused, inputs[0].dtype), (double, torch.float64)):
@@ -90,7 +90,7 @@ def compare(selection: str, causal: bool, queries: int, keys: int, head_dim: int
         named = dict(zip(("query", "key", "value"), leaves, strict=True)) | dict(variant.named_parameters())
         if "share_qk" in selection:
             del named["key"]
-        gradients = torch.autograd.grad(output, list(named.values()), toward.to(like))
+        gradients = torch.autograd.grad(output, list(named.values()), grad_output.to(like))
         results.append({"output": output.detach()} | dict(zip(named, gradients, strict=True)))
     assert "triton" in fused.implementation and "eager" not in fused.implementation
     assert double.implementation == "eager"
