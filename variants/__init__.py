@@ -1,6 +1,7 @@
 """Attention variants: one mechanism per file, all behind the contract of `contract.py`.
 
-`build("rela", shape)` makes one for use anywhere; nothing is imported before it is asked for.
+`build("rela", shape)` makes one for use anywhere. Importing this package imports no torch; a name is imported when it
+is first asked for.
 """
 
 from __future__ import annotations
@@ -9,8 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .contract import AttentionShape, Mask, ScoredVariant, Variant, score_map
+    from .ops.entmax import entmax, entmax15, sparsemax
 
-__all__ = ["AttentionShape", "Mask", "ScoredVariant", "Variant", "build", "score_map"]
+__all__ = [
+    "AttentionShape",
+    "Mask",
+    "ScoredVariant",
+    "Variant",
+    "build",
+    "entmax",
+    "entmax15",
+    "score_map",
+    "sparsemax",
+]
 
 
 def build(selection: str, shape: AttentionShape) -> Variant:
@@ -31,8 +43,9 @@ def build(selection: str, shape: AttentionShape) -> Variant:
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from . import contract
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import contract
+    from .ops import entmax as maps
 
-        return getattr(contract, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(maps if name in ("entmax", "entmax15", "sparsemax") else contract, name)

@@ -1,4 +1,4 @@
-"""The contract of a variant: all that the author of an attention mechanism imports.
+"""The contract of a variant: the author of an attention mechanism imports this module and nothing else of attnbench.
 
 Shapes: query (batch, heads, queries, head_dim); key and value (batch, heads, keys, head_dim); already projected, so
 that every variant sits in the same model with the same projections. A variant's own parameters are counted and shown.
@@ -6,8 +6,6 @@ that every variant sits in the same model with the same projections. A variant's
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -15,6 +13,25 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from ..bench.core.errors import SelectionError, Unsupported
+
+__all__ = [
+    "AttentionShape",
+    "Causality",
+    "KeyValueCache",
+    "Kind",
+    "Mask",
+    "ScoreMap",
+    "ScoredVariant",
+    "SelectionError",
+    "Unsupported",
+    "Variant",
+    "accumulator",
+    "allowed_keys",
+    "masked_softmax",
+    "score_map",
+]
 
 Kind = Literal["exact", "approximate", "different"]
 Causality = Literal["strict", "selection"]
@@ -118,7 +135,8 @@ class Variant(nn.Module):
     own). `brings_positions`: whether it has vectors for the distance of a key, so that a language model adds no table
     of positions (an instance may set its own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are
     shown. `implementation`: the code that the last forward went through, such as "eager" or "triton"; recorded with
-    every number (an instance sets its own).
+    every number (an instance sets its own). `parameters_from`: the function whose keyword-only arguments are the
+    parameters that `name[key=value]` sets; None = the constructor.
     """
 
     kind: ClassVar[Kind] = "different"
@@ -131,6 +149,7 @@ class Variant(nn.Module):
     paper: ClassVar[str] = ""
     time: ClassVar[str] = "O(N^2 d)"
     memory: ClassVar[str] = "O(N^2)"
+    parameters_from: ClassVar[Callable[..., Any] | None] = None
     ignores: frozenset[str] = frozenset()
     brings_positions: bool = False
     implementation: str = "eager"
@@ -138,6 +157,11 @@ class Variant(nn.Module):
     def __init__(self, shape: AttentionShape):
         super().__init__()
         self.shape = shape
+
+    @property
+    def weight_dropout(self) -> float:
+        """Dropout of the attention weights as it applies now: that of the shape in training, otherwise 0."""
+        return self.shape.dropout if self.training else 0.0
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """Output (batch, heads, queries, head_dim), in the dtype of `value`."""
@@ -221,39 +245,34 @@ class ScoredVariant(Variant):
         return self.weigh(self.score(query if rows is None else query[:, :, rows], key, first), allowed)
 
 
+class ScoreMap(ScoredVariant):
+    """Scaled dot-product attention with the weights that `map` makes of its scores; `score_map` makes subclasses."""
+
+    map: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, shape: AttentionShape, **options: Any):
+        super().__init__(shape)
+        self.options = options
+
+    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return self.map(scores, allowed, **self.options)
+
+
 def score_map(
     *, paper: str = "", equation: str = "", kind: Kind = "different", **attributes: Any
-) -> Callable[[Callable[..., Tensor]], type[ScoredVariant]]:
-    """Makes a Variant of a function `weights = f(scores, allowed)`; its keyword-only arguments become parameters.
+) -> Callable[[Callable[..., Tensor]], type[ScoreMap]]:
+    """Makes a variant of a function `weights = f(scores, allowed)`; its keyword-only arguments become parameters.
 
     scores: (batch, heads, queries, keys), float32 or more; allowed: Boolean, broadcastable to them, or None. The
-    function returns weights that are zero where nothing is allowed. It stays importable as the class's `map`.
+    function returns weights that are zero where nothing is allowed. It stays importable as the class's `map`. The
+    arguments of the decorator, and any other class attribute of `Variant`, describe the variant.
     """
 
-    def decorate(function: Callable[..., Tensor]) -> type[ScoredVariant]:
-        own = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-
-        class MapVariant(ScoredVariant):
-            map = staticmethod(function)
-
-            def __init__(self, shape: AttentionShape, **parameters: Any):
-                super().__init__(shape)
-                self.parameters_of_map = parameters
-
-            def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-                return function(scores, allowed, **self.parameters_of_map)
-
-        first = inspect.Parameter("shape", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        MapVariant.__init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), first, *own]
-        )
-        MapVariant.__init__.__annotations__ = dict(function.__annotations__)
-        # where the annotations are text, their names are those of the author's module
-        MapVariant.__init__.__wrapped__ = function  # type: ignore[attr-defined]
-        functools.update_wrapper(MapVariant, function, updated=())
-        for name, value in {"paper": paper, "equation": equation, "kind": kind, **attributes}.items():
-            setattr(MapVariant, name, value)
-        return MapVariant
+    def decorate(function: Callable[..., Tensor]) -> type[ScoreMap]:
+        described = {"__module__": function.__module__, "__doc__": function.__doc__, "paper": paper, "kind": kind}
+        as_method = staticmethod(function)
+        members = {**described, "equation": equation, **attributes, "map": as_method, "parameters_from": as_method}
+        return type(function.__name__, (ScoreMap,), members)
 
     return decorate
 

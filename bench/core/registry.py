@@ -145,11 +145,12 @@ class Parameter:
 
 
 def parameters(plugin: type[Any]) -> dict[str, Parameter]:
-    """The keyword-only parameters of a plugin's constructor, by name."""
-    hints = typing.get_type_hints(plugin.__init__)
+    """The keyword-only parameters of a plugin's constructor, or of the function `parameters_from` that it names."""
+    function = getattr(plugin, "parameters_from", None) or plugin.__init__
+    hints = typing.get_type_hints(function)
     return {
         p.name: Parameter(name=p.name, kind=hints.get(p.name, str), default=p.default)
-        for p in inspect.signature(plugin).parameters.values()
+        for p in inspect.signature(function).parameters.values()
         if p.kind is inspect.Parameter.KEYWORD_ONLY
     }
 

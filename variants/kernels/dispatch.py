@@ -1,41 +1,53 @@
-"""Which code a forward goes through: the `impl` asked for, the device, and what the kernels can do."""
+"""Dispatch: the code that a forward goes through, by the `impl` asked for, the device, the dtype and the size.
+
+A variant with fused kernels calls `refusal` in `supports`, and `choose_implementation` at the start of `forward`.
+"""
 
 from __future__ import annotations
+
+import sys
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from ...bench.core.errors import Unsupported
-from ..contract import AttentionShape
+from ..contract import AttentionShape, Unsupported
+from .cpu import build as cpu_build
 from .triton import launch as triton_launch
 
+# what the kernels for CPU, which compute in float32, take without loss
+_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
+# scores of a forward; below, ReLA's eager operators cost no more, and no build is worth its wait: see NOTES.md
+SMALL = 2**15
+# queries; with fewer, as in decoding, a product is bound by reading the keys, and heads together read them faster
+FEW = 16
 
-def refusal(impl: str, shape: AttentionShape, dtype: torch.dtype | None = None, *, drops: bool = True) -> str | None:
-    """None, or why `impl` cannot do `shape`, in `dtype` where the kernels are not in that of the shape.
 
-    `drops`: whether the variant drops weights, which no kernel does.
+def choose_implementation(
+    impl: str,
+    query: Tensor,
+    *others: Tensor,
+    dtype: torch.dtype | None = None,
+    dropout: float = 0.0,
+    cpu_kernels: bool = False,
+) -> str:
+    """The implementation for these inputs, such as "eager" or "triton": `impl`, where that is not "auto".
+
+    query: (batch, heads, queries, head_dim); `others`: the key, then what else must have its dtype. `dtype`: that of
+    the kernels, where it is not that of the inputs. `dropout`: that of the attention weights which this forward
+    applies. `cpu_kernels`: the variant has the forms "cpp" and "blocked", which auto takes on a CPU. Raises Unsupported
+    where Triton is asked for and cannot run.
     """
-    if impl not in ("triton", "flex"):
-        return None
-    device = torch.device(shape.device).type
-    reason: str | None
-    if impl == "flex":
-        reason = None if device == "cuda" else "FlexAttention needs a CUDA device: it has no backward pass on a CPU"
-    else:
-        reason = triton_launch.reason(device, dtype or getattr(torch, shape.dtype), shape.head_dim)
-    if reason is None and drops and shape.dropout > 0.0:
-        reason = f"kernels drop no weights, and the dropout is {shape.dropout}"
-    return None if reason is None else f"impl={impl}: {reason}"
-
-
-def path(impl: str, query: Tensor, *others: Tensor, dtype: torch.dtype | None = None, dropout: float = 0.0) -> str:
-    """What a forward of these tensors runs: "eager", "triton" or "flex"; auto is Triton where a GPU can run it.
-
-    `dropout` is the one that this forward applies. Raises Unsupported where Triton is asked for and cannot run.
-    """
-    if impl in ("eager", "flex") or (impl == "auto" and query.device.type != "cuda"):
-        return "eager" if impl == "auto" else impl
-    reason = triton_launch.reason(query.device.type, dtype or query.dtype, query.shape[-1])
+    device = query.device.type
+    if impl == "auto":
+        # a model that is compiled as a whole is fused by the compiler, and cannot look into our launches
+        if torch.compiler.is_compiling() or device not in ("cpu", "cuda"):
+            return "eager"
+        if device == "cpu":
+            return _on_cpu(query, others[0]) if cpu_kernels and not dropout else "eager"
+    elif impl != "triton":
+        return impl
+    reason = triton_launch.reason(device, dtype or query.dtype, query.shape[-1])
     if reason is None and any(other.dtype != query.dtype for other in others):
         reason = "kernels take query, key and value of one dtype"
     if reason is None and dropout > 0.0:
@@ -45,3 +57,54 @@ def path(impl: str, query: Tensor, *others: Tensor, dtype: torch.dtype | None = 
     if impl == "auto":
         return "eager"
     raise Unsupported(f"impl=triton: {reason}; use impl=eager, or impl=auto")
+
+
+def refusal(
+    impl: str,
+    shape: AttentionShape,
+    dtype: torch.dtype | None = None,
+    *,
+    drops: bool = True,
+    largest_alpha: float = 2.0,
+) -> str | None:
+    """None, or why a forced `impl` cannot do `shape`. Asked about cpp, it builds the kernels.
+
+    `dtype`: that of the kernels, where it is not that of the shape. `drops`: whether the variant drops weights, which
+    no kernel does. `largest_alpha`: of a variant of the entmax family.
+    """
+    if impl in ("auto", "eager"):
+        return None
+    device, dtype = torch.device(shape.device).type, dtype or getattr(torch, shape.dtype)
+    reason: str | None = None
+    if drops and shape.dropout > 0.0:
+        reason = f"kernels drop no weights, and the dropout is {shape.dropout}; impl=auto trains through eager code"
+    elif largest_alpha > 2.0:
+        reason = f"it does alpha from 1 to 2, not {largest_alpha:g}"
+    elif impl == "triton":
+        reason = triton_launch.reason(device, dtype, shape.head_dim)
+    elif impl == "flex":
+        reason = None if device == "cuda" else "FlexAttention needs a CUDA device: it has no backward pass on a CPU"
+    elif device != "cpu":
+        reason = f"it runs on the CPU, not on {device}"
+    elif dtype not in _SINGLE and impl != "blocked":
+        reason = f"it computes in float32, not in {shape.dtype}"
+    elif impl == "cpp":
+        reason = cpu_build.failure()
+    elif impl == "compiled" and cpu_build.compiler() is None:
+        reason = "torch.compile found no C++ compiler; install g++, or name one in CXX"
+    return f"impl={impl}: {reason}" if reason else None
+
+
+def _on_cpu(query: Tensor, key: Tensor) -> str:
+    small = query.shape[2] < FEW or query.shape[:3].numel() * key.shape[2] < SMALL
+    if small or query.dtype not in _SINGLE:
+        return "eager"
+    return "cpp" if _has_kernels() else "blocked"
+
+
+@cache
+def _has_kernels() -> bool:
+    reason = cpu_build.failure()
+    if reason:
+        print(f"attnbench: no C++ attention kernels, plain PyTorch instead: {reason}", file=sys.stderr, flush=True)
+    return reason is None

@@ -8,8 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...bench.core.errors import Unsupported
-from ..contract import accumulator
+from ..contract import Unsupported, accumulator
 from ..ops.features import FeatureVariant, KeyFeatures
 
 

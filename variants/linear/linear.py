@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, accumulator
-from ..kernels.dispatch import path, refusal
+from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.features import FeatureVariant, KeyFeatures
 
 
@@ -33,7 +33,7 @@ class Linear(FeatureVariant):
         return super().supports(shape) or refusal(self.impl, shape, drops=False)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        self.implementation = path(self.impl, query, key, value)
+        self.implementation = choose_implementation(self.impl, query, key, value)
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)
         from ..kernels.triton.linear import linear_attention

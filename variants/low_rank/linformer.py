@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...bench.core.errors import Unsupported
-from ..contract import AttentionShape, Mask, Variant, accumulator
+from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator
 
 
 class Linformer(Variant):

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...bench.core.errors import SelectionError, Unsupported
-from ..contract import AttentionShape, Mask, Variant, accumulator, masked_softmax
+from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, accumulator, masked_softmax
 from ..ops.landmarks import iterated_inverse, nystrom_density, segments
 
 

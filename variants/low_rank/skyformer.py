@@ -7,8 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...bench.core.errors import SelectionError, Unsupported
-from ..contract import AttentionShape, Mask, Variant, accumulator
+from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, accumulator
 from ..ops.landmarks import iterated_inverse, nystrom_density, picks
 
 

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ...bench.core.errors import Unsupported
-from ..contract import AttentionShape, Mask, ScoredVariant, accumulator
+from ..contract import AttentionShape, Mask, ScoredVariant, Unsupported, accumulator
 from ..ops.per_head_mlp import HeadwiseMap
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...bench.core.errors import SelectionError
-from ..contract import AttentionShape, Mask, ScoredVariant, accumulator
+from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, accumulator
 from ..ops.entmax import entmax
 from ..ops.log_length import log_length
 

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ...bench.core.errors import SelectionError
-from ..contract import AttentionShape, accumulator
+from ..contract import AttentionShape, SelectionError, accumulator
 from ..ops.entmax import _weights, entmax
 from .sparse_map import SparseMap
 

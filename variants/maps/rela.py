@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, ScoredVariant
+from ..kernels.dispatch import choose_implementation, refusal
 
 
 class ReLA(ScoredVariant):
@@ -57,8 +58,6 @@ class ReLA(ScoredVariant):
         return weights if allowed is None else weights * allowed.to(weights.dtype)
 
     def supports(self, shape: AttentionShape) -> str | None:
-        from ..kernels.cpu.choice import refusal
-
         return super().supports(shape) or refusal(self.impl, shape)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -83,10 +82,8 @@ class ReLA(ScoredVariant):
 
     def sums(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least."""
-        from ..kernels.cpu.choice import chosen
-
-        dropout = self.shape.dropout if self.training else 0.0
-        self.implementation = chosen(self.impl, query, key, dropout=dropout > 0)
+        dropout = self.weight_dropout
+        self.implementation = choose_implementation(self.impl, query, key, value, dropout=dropout, cpu_kernels=True)
         if self.implementation == "eager":
             weights = F.dropout(self.weights(query, key, mask), dropout)
             return weights @ value.to(weights.dtype)

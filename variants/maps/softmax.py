@@ -30,7 +30,6 @@ class Softmax(ScoredVariant):
         if self.impl == "eager":
             return super().forward(query, key, value, mask)
         queries, keys = query.shape[2], key.shape[2]
-        dropout = self.shape.dropout if self.training else 0.0
         # the kernel's own causal flag aligns at the first key, so it serves only where both lengths agree
         fused_causal = mask.causal and mask.keep is None and queries == keys
         allowed = None if fused_causal else mask.allowed(queries, keys, query.device)
@@ -40,6 +39,6 @@ class Softmax(ScoredVariant):
             dead = ~allowed.any(-1, keepdim=True)
             allowed = allowed | dead
         output = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=fused_causal
+            query, key, value, attn_mask=allowed, dropout_p=self.weight_dropout, is_causal=fused_causal
         )
         return output if dead is None else output.masked_fill(dead, 0.0)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..contract import AttentionShape, Mask, ScoredVariant
+from ..kernels.dispatch import choose_implementation, refusal
 
 
 class SparseMap(ScoredVariant):
@@ -33,17 +34,14 @@ class SparseMap(ScoredVariant):
         return torch.full((self.shape.heads,), self.fixed_alpha)
 
     def supports(self, shape: AttentionShape) -> str | None:
-        from ..kernels.cpu.choice import refusal
-
-        return super().supports(shape) or refusal(self.impl, shape, self.fixed_alpha or 2.0)
+        return super().supports(shape) or refusal(self.impl, shape, largest_alpha=self.fixed_alpha or 2.0)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """`impl` forces one way to compute it, `eager` is the definition; while dropout is active `auto` is eager."""
-        from ..kernels.cpu.choice import chosen
-
-        solved_exactly = self.fixed_alpha is not None and self.fixed_alpha > 2.0
-        dropout = self.training and self.shape.dropout > 0
-        self.implementation = "eager" if solved_exactly else chosen(self.impl, query, key, dropout=dropout)
+        # above 2 the norm that the kernels' Newton method descends is not convex: the eager path bisects
+        impl = self.impl if (self.fixed_alpha or 2.0) <= 2.0 else "eager"
+        dropout = self.weight_dropout
+        self.implementation = choose_implementation(impl, query, key, value, dropout=dropout, cpu_kernels=True)
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)
         alpha = self.alpha() if self.fixed_alpha is None else self.fixed_alpha

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...bench.core.errors import SelectionError
-from ..contract import masked_softmax, score_map
+from ..contract import SelectionError, masked_softmax, score_map
 
 
 @score_map(

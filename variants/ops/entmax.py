@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...bench.core.errors import SelectionError
-from ..contract import accumulator
+from ..contract import SelectionError, accumulator
 from .sparse_autograd import Simplex
 
 

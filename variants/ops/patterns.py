@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...bench.core.errors import SelectionError, Unsupported
-from ..contract import AttentionShape, Mask, Variant
+from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant
 from .bands import group_weights, scaled
 from .relative_positions import RankPositions
 
@@ -59,10 +58,6 @@ class PatternVariant(Variant):
 
     def density(self, shape: AttentionShape) -> float:
         return self.entries(shape.max_length, shape.causal) / pairs(shape.max_length, shape.causal)
-
-    @property
-    def dropout(self) -> float:
-        return self.shape.dropout if self.training else 0.0
 
 
 def absent(query: Tensor, key: Tensor) -> int:

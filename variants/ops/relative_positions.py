@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...bench.core.errors import SelectionError
+from ..contract import SelectionError
 
 
 class RankPositions(nn.Module):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...bench.core.errors import Unsupported
+from ..contract import Unsupported
 from . import thresholds
 
 Piece = tuple[Any, ...]

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...bench.core.errors import SelectionError, Unsupported
-from ..contract import AttentionShape, Mask, Variant, accumulator, masked_softmax
-from ..kernels.dispatch import path, refusal
+from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, accumulator, masked_softmax
+from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.prefix_scan import PrefixSoftmax, Remembered, extend, prefix_softmax, window_softmax, without
 
 
@@ -68,7 +67,7 @@ class AdditiveLM(Variant):
             )
         # both rounds are sums in float32, whatever the inputs
         impl = self.impl if mask.causal else "eager"
-        self.implementation = path(impl, query, dtype=accumulator(query.dtype))
+        self.implementation = choose_implementation(impl, query, dtype=accumulator(query.dtype))
         pooled = self._drop(self._pool(query, self.query_vector, mask))
         pooled = self._drop(self._pool(pooled * key, self.key_vector, mask))
         return (pooled * value).to(value.dtype)

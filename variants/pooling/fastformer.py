@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from ...bench.core.errors import Unsupported
-from ..contract import AttentionShape, Causality, Mask, Variant, accumulator, masked_softmax
+from ..contract import AttentionShape, Causality, Mask, Unsupported, Variant, accumulator, masked_softmax
 
 
 class Fastformer(Variant):

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
-from ...bench.core.errors import SelectionError
-from ..contract import AttentionShape, KeyValueCache, Mask, ScoredVariant, accumulator
-from ..kernels.dispatch import path, refusal
+from ..contract import AttentionShape, KeyValueCache, Mask, ScoredVariant, SelectionError, accumulator
+from ..kernels.dispatch import choose_implementation, refusal
 
 # values of tanh held at once: a cache's worth on a CPU, enough to fill the device elsewhere
 _TILE_ON_CPU = 1 << 18
@@ -64,7 +63,7 @@ class Additive(ScoredVariant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         impl = self.impl if self.hidden <= _FUSED_HIDDEN else "eager"
-        self.implementation = path(impl, value, query, key, dropout=self.shape.dropout if self.training else 0.0)
+        self.implementation = choose_implementation(impl, value, query, key, dropout=self.weight_dropout)
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)
         from ..kernels.triton.additive import additive_attention

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...bench.core.errors import SelectionError
-from ..contract import AttentionShape, Mask, ScoredVariant, accumulator, masked_softmax
+from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, accumulator, masked_softmax
 from ..ops.prefix_scan import Remembered, extend, prefix_softmax, without
 
 

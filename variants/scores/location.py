@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ...bench.core.errors import Unsupported
-from ..contract import AttentionShape, ScoredVariant, accumulator
+from ..contract import AttentionShape, ScoredVariant, Unsupported, accumulator
 
 
 class Location(ScoredVariant):

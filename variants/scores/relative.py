@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...bench.core.errors import SelectionError
-from ..contract import AttentionShape, Mask, ScoredVariant, accumulator
-from ..kernels.dispatch import path, refusal
+from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, accumulator
+from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import scaled
 
 
@@ -62,8 +61,7 @@ class Relative(ScoredVariant):
         return query @ key.to(dtype).transpose(-2, -1) + spread(by_distance, first, key.shape[2])
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        dropout = self.shape.dropout if self.training else 0.0
-        self.implementation = path(self.impl, query, key, value, dropout=dropout)
+        self.implementation = choose_implementation(self.impl, query, key, value, dropout=self.weight_dropout)
         if self.implementation != "eager":
             return self._fused(query, key, value, mask)
         weights = F.dropout(self.weights(query, key, mask), self.shape.dropout, self.training)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...bench.core.errors import SelectionError, Unsupported
-from ..contract import AttentionShape, Mask
+from ..contract import AttentionShape, Mask, SelectionError, Unsupported
 from ..ops.bands import attend
 from ..ops.patterns import PatternVariant, whole
 
@@ -105,13 +104,13 @@ class BigBird(PatternVariant):
 
         # (batch, heads, blocks, 1, seen · block)
         allowed = (keep.view(-1, blocks, block)[:, plan] & counts[None, ..., None]).flatten(3)[:, :, :, None]
-        output = attend(parts(query), pick(key), pick(value), allowed, scale=scale, dropout=self.dropout)
+        output = attend(parts(query), pick(key), pick(value), allowed, scale=scale, dropout=self.weight_dropout)
         output = output.flatten(2, 3)[:, :, :length]
         first = min(self.global_blocks * block, length)
         if not first:
             return output
         everything = mask.allowed(first, length, device)
-        dense = attend(query[:, :, :first], key, value, everything, scale=scale, dropout=self.dropout)
+        dense = attend(query[:, :, :first], key, value, everything, scale=scale, dropout=self.weight_dropout)
         return torch.cat([dense, output[:, :, first:]], 2)
 
     def entries(self, length: int, causal: bool) -> float:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..contract import AttentionShape, Mask
-from ..kernels.dispatch import path, refusal
+from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import Band, RecentCache, attend, cached_bytes
 from ..ops.patterns import PatternVariant, absent, whole
 from ..ops.relative_positions import RankPositions
@@ -56,7 +56,7 @@ class Local(PatternVariant):
         return super().supports(shape) or refusal(self.impl, shape)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        self.implementation = path(self.impl, query, key, value, dropout=self.dropout)
+        self.implementation = choose_implementation(self.impl, query, key, value, dropout=self.weight_dropout)
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)
         missing, keys, scale = absent(query, key), key.shape[2], query.shape[-1] ** -0.5
@@ -102,7 +102,7 @@ class Local(PatternVariant):
             band.spans(value),
             band.allowed(mask.keep, mask.causal, query.device),
             scale=query.shape[-1] ** -0.5,
-            dropout=self.dropout,
+            dropout=self.weight_dropout,
             positions=self.positions,
             before=band.before,
         )
@@ -132,7 +132,7 @@ class Local(PatternVariant):
             cache.value,
             None,
             scale=query.shape[-1] ** -0.5,
-            dropout=self.dropout,
+            dropout=self.weight_dropout,
             positions=self.positions,
             before=cache.key.shape[2] - 1,
         )

@@ -58,11 +58,11 @@ class Longformer(PatternVariant):
                 seen = seen & mask.keep[:, None, None, None, :first]
             seen = seen.expand(*allowed.shape[:-1], first)
             allowed = torch.cat([seen, allowed], -1)
-        output = band.merge(attend(band.split(query), keys, values, allowed, scale=scale, dropout=self.dropout))
+        output = band.merge(attend(band.split(query), keys, values, allowed, scale=scale, dropout=self.weight_dropout))
         if mask.causal or not first:
             return output
         everything = mask.allowed(first, length, query.device)
-        dense = attend(query[:, :, :first], key, value, everything, scale=scale, dropout=self.dropout)
+        dense = attend(query[:, :, :first], key, value, everything, scale=scale, dropout=self.weight_dropout)
         return torch.cat([dense, output[:, :, first:]], 2)
 
     def entries(self, length: int, causal: bool) -> int:
@@ -83,7 +83,7 @@ class Longformer(PatternVariant):
         cache = state or RecentCache.empty(key, value)
         cache.trim(self.global_tokens, self.window)
         cache.append(key, value)
-        output = attend(query, cache.key, cache.value, None, scale=query.shape[-1] ** -0.5, dropout=self.dropout)
+        output = attend(query, cache.key, cache.value, None, scale=query.shape[-1] ** -0.5, dropout=self.weight_dropout)
         return output, cache
 
 

@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ...bench.core.errors import SelectionError, Unsupported
-from ..contract import AttentionShape, KeyValueCache, Mask, Variant
-from ..kernels.dispatch import path, refusal
+from ..contract import AttentionShape, KeyValueCache, Mask, SelectionError, Unsupported, Variant
+from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import Band, attend, group_weights, scaled
 from ..ops.centroids import Centroids, ClusterOrder, Groups, normalised
 from ..ops.patterns import pairs, whole
@@ -95,7 +94,7 @@ class Routing(Variant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         impl = self.impl if self.form == "strict" else "eager"
-        self.implementation = path(impl, value, dropout=self.dropout)
+        self.implementation = choose_implementation(impl, value, dropout=self.weight_dropout)
         query, key = self._routed(query, key)
         self._loss = None
         form = self._paper if self.form == "paper" else self._strict
@@ -135,7 +134,7 @@ class Routing(Variant):
             of_key.gather(value),
             allowed,
             scale=self.scale,
-            dropout=self.dropout,
+            dropout=self.weight_dropout,
             positions=self.positions,
         )
         share = self._share(of_query, allowed, query.shape[2], query.dtype)
@@ -178,7 +177,7 @@ class Routing(Variant):
             band.spans(order.sort(value)),
             self._without_self(allowed, key_at == query_at),
             scale=self.scale,
-            dropout=self.dropout,
+            dropout=self.weight_dropout,
             positions=self.positions,
             before=band.before,
         )
@@ -261,7 +260,7 @@ class Routing(Variant):
             values.take_along_dim(picked, 2),
             self._without_self((seen >= 0)[:, :, None], torch.arange(count, device=key.device) == count - 1),
             scale=self.scale,
-            dropout=self.dropout,
+            dropout=self.weight_dropout,
             positions=self.positions,
             before=count - 1,
         )
@@ -288,10 +287,6 @@ class Routing(Variant):
     def after_step(self) -> None:
         self._loss = None
         self.centroids.update()
-
-    @property
-    def dropout(self) -> float:
-        return self.shape.dropout if self.training else 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         # a loss with its graph can be neither copied nor pickled

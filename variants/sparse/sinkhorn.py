@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...bench.core.errors import Unsupported
-from ..contract import AttentionShape, Mask, Variant, accumulator, masked_softmax
+from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator, masked_softmax
 from ..ops.chunks import cut, paired_density
 from ..ops.per_head_mlp import HeadwiseMap
 

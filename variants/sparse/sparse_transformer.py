@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...bench.core.errors import SelectionError
-from ..contract import AttentionShape, KeyValueCache, Mask, masked_softmax
+from ..contract import AttentionShape, KeyValueCache, Mask, SelectionError, masked_softmax
 from ..ops.bands import Band, attend, scaled
 from ..ops.patterns import PatternVariant, whole
 
@@ -77,7 +76,7 @@ class Sparse(PatternVariant):
         # both parts share one softmax, so they are masked before they are joined
         lowest = torch.finfo(near.dtype).min
         joined = torch.cat([near.masked_fill(~allowed, lowest), far.masked_fill(~far_allowed, lowest)], -1)
-        weights = F.dropout(masked_softmax(joined, None), self.dropout)
+        weights = F.dropout(masked_softmax(joined, None), self.weight_dropout)
         near, far = weights[..., : near.shape[-1]], weights[..., near.shape[-1] :]
         output = near.masked_fill(~allowed, 0.0).to(value.dtype) @ band.spans(value)
         return band.merge(output + mix(far.masked_fill(~far_allowed, 0.0).to(value.dtype)))
@@ -137,7 +136,12 @@ class Sparse(PatternVariant):
         keys, values = cache.append(key, value)
         seen = self._seen(cache.length - 1, query.device)
         output = attend(
-            query, keys[:, :, seen], values[:, :, seen], None, scale=query.shape[-1] ** -0.5, dropout=self.dropout
+            query,
+            keys[:, :, seen],
+            values[:, :, seen],
+            None,
+            scale=query.shape[-1] ** -0.5,
+            dropout=self.weight_dropout,
         )
         return output, cache
 

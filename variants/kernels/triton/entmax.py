@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ....bench.core.errors import SelectionError
+from ...contract import SelectionError
 from . import launch as triton_launch
 from .entmax_backward import backward
 from .launch import CompileCase, launch
