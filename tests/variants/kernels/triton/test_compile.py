@@ -1,6 +1,6 @@
 """Every Triton kernel compiles for an H100 or H200 in bfloat16, which needs no GPU.
 
-Cases come from `COMPILE_CASES` of each module `variants/kernels/triton_*.py`, so a new one joins by being there. They
+Cases come from `COMPILE_CASES` of each module `variants/kernels/triton/*.py`, so a new one joins by being there. They
 are compiled in a process of their own, since kernels that were imported to be interpreted cannot be compiled.
 """
 
@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
-import attnbench.variants.kernels
+import attnbench.variants.kernels.triton
 
 # what a block of threads may take on compute capability 9.0
 LARGEST_SHARED_BYTES = 227 * 1024
 
 CHILD = """
 import dataclasses, importlib, json, sys
-from attnbench.variants.kernels import triton_launch
-for case in importlib.import_module("attnbench.variants.kernels." + sys.argv[1]).COMPILE_CASES:
+from attnbench.variants.kernels.triton import launch as triton_launch
+for case in importlib.import_module("attnbench.variants.kernels.triton." + sys.argv[1]).COMPILE_CASES:
     try:
         with triton_launch.compiling(capability=90) as compiled:
             case.run()
@@ -35,15 +35,15 @@ for case in importlib.import_module("attnbench.variants.kernels." + sys.argv[1])
 
 
 def modules() -> list[str]:
-    folder = Path(attnbench.variants.kernels.__file__).parent
-    return sorted(path.stem for path in folder.glob("triton_*.py"))
+    folder = Path(attnbench.variants.kernels.triton.__file__).parent
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
 
 
 def cases() -> list[tuple[str, str]]:
     """(module, case) of all kernels."""
     found = []
     for module in modules():
-        loaded = importlib.import_module(f"attnbench.variants.kernels.{module}")
+        loaded = importlib.import_module(f"attnbench.variants.kernels.triton.{module}")
         found += [(module, case.name) for case in getattr(loaded, "COMPILE_CASES", ())]
     return found
 
