@@ -16,41 +16,36 @@ from typing import Any, ClassVar, Literal
 import numpy.typing as npt
 
 from ..bench.core.cell import Lane
-from ..bench.core.errors import SelectionError
+from ..bench.core.errors import DataError, SelectionError
+from ..bench.core.metrics import METRICS, Metric
 from ..bench.core.record import Provenance
 from ..bench.core.spec import Spec
 from .preset import PRESETS, Recipe
 from .splits import Ids, Split, Subset, Whole
 
 __all__ = [
+    "METRICS",
     "PRESETS",
     "Availability",
     "Baseline",
     "Classification",
+    "DataError",
     "DataPlace",
     "Dataset",
     "Ids",
+    "Lane",
     "Metric",
     "Problem",
+    "Provenance",
     "Recipe",
+    "SelectionError",
+    "Spec",
     "Split",
     "Subset",
     "Task",
     "Whole",
     "no_progress",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """What a task is judged by: a name of `bench.record.QUANTITIES`. `margin`: non-inferiority margin in `points`.
-
-    A point is one hundredth of the unit for fractions, the unit itself otherwise. `chance`: value of blind guessing.
-    """
-
-    name: str = "accuracy"
-    margin: float = 1.0
-    chance: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +132,15 @@ class Task(ABC):
     lanes: ClassVar[tuple[Lane, ...]] = ("baseline", "train", "time")
     """What can be done with the task; one without training leaves the first two out."""
 
-    metric: ClassVar[Metric] = Metric()
+    metric: ClassVar[Metric] = METRICS["accuracy"]
+    """The one source of what a board ranks by; every Record carries it."""
+
+    objective: ClassVar[str] = "classification"
+    """Loss, batches and evaluation: `classification`, `language_modeling`, `translation`; empty where none is trained."""
+
+    version: ClassVar[int] = 1
+    """Raise it when a change of the task moves its numbers: data, preparation, presets or baselines."""
+
     paper: ClassVar[str] = ""
     suites: ClassVar[tuple[str, ...]] = ()
 

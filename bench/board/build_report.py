@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ..core.cell import REFERENCE
-from ..core.metrics import QUANTITIES
+from ..core.metrics import METRICS, Metric
 from ..score.cost import Mode, controls, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.matched_budget import Curves
 from ..score.quality import Predictions, metric_of
-from ..stats.metric import Yardstick
 from ..stats.scoring import ratio
 from ..store.rows import HeadMeasurement, ResultRow, newest
 from ..store.table import ResultTable
@@ -23,10 +22,10 @@ from .report import Alpha, CurveSpot, HeadValue, LengthSpot, NullControl, Pareto
 from .report_maps import Maps, panels_of
 from .task_board import board_for_task
 
-HEAD_QUANTITIES = ("sparsity", "null_rate", "entropy", "attention_distance")
+HEAD_METRICS = ("sparsity", "null_rate", "entropy", "attention_distance")
 SHOWN_NUMBERS = 30
 
-_PLACES = {name: at for at, name in enumerate(QUANTITIES)}
+_PLACES = {name: at for at, name in enumerate(METRICS)}
 
 
 def exhibit_of_task(
@@ -53,8 +52,8 @@ def exhibit_of_task(
     return Report(
         name=board_key.name,
         board=board,
-        quality=metric.title if metric.title == metric.unit else f"{metric.title}, {metric.unit}",
-        better=metric.better,
+        quality=metric.title if metric.title == metric.display_unit else f"{metric.title}, {metric.display_unit}",
+        better="lower" if metric.sign < 0 else "higher",
         spots=tuple(_spots(board, metric)),
         heads=tuple(_heads(table, trained)),
         alphas=tuple(_alphas(table, trained)),
@@ -84,7 +83,7 @@ def exhibit_of_sweep(table: ResultTable, sweep: LengthTable, mode: Mode = "step"
     )
 
 
-def _spots(board: Board, metric: Yardstick) -> Iterator[ParetoPoint]:
+def _spots(board: Board, metric: Metric) -> Iterator[ParetoPoint]:
     at = {column.name: i for i, column in enumerate(board.columns)}
     for row in board.ranked:
         quality, cost, share = (row.entries[at[name]] for name in (metric.name, "step_time", "frontier"))
@@ -104,7 +103,7 @@ def _spots(board: Board, metric: Yardstick) -> Iterator[ParetoPoint]:
 
 def _heads(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[HeadValue]:
     by_head: dict[tuple[str, str, str, int], list[float]] = {}
-    for found in table.heads_of(HEAD_QUANTITIES, runs):
+    for found in table.heads_of(HEAD_METRICS, runs):
         place = (found.run.variant, found.name, _layer_words(found), int(found.head))
         by_head.setdefault(place, []).append(found.value)
     # layers and heads stay in the order of the model
@@ -123,7 +122,7 @@ def _layer_words(found: HeadMeasurement) -> str:
     return f"{found.attention} {int(found.layer)}".strip()
 
 
-def _curves(runs: Sequence[ResultRow], read: Curves, metric: Yardstick) -> Iterator[CurveSpot]:
+def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator[CurveSpot]:
     wanted: list[tuple[Literal["quality", "loss"], str, float]] = [
         ("quality", f"validation_{metric.name}", metric.points), ("loss", "validation_loss", 1.0),
     ]  # fmt: skip
@@ -173,7 +172,7 @@ def _sources(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[RecordSu
         yield RecordSummary(
             key=run.key, variant=run.variant, lane=run.lane, seed=run.seed, outcome=run.outcome,
             reason=run.reason, machine=run.machine, started=run.started, seconds=run.seconds,
-            digest=f"{run.code}-{run.variant_code}", numbers=tuple(_numbers(table, run.at)),
+            digest=f"{run.version}-{run.data_code}-{run.variant_code}", numbers=tuple(_numbers(table, run.at)),
             implementation=run.implementation,
         )  # fmt: skip
 
@@ -181,7 +180,7 @@ def _sources(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[RecordSu
 def _numbers(table: ResultTable, at: int) -> list[str]:
     """Those of a whole model; those of one kind of attention stand in a table of their own."""
     measured = table.numbers.of(at)
-    names = sorted(measured.keys() & QUANTITIES.keys(), key=_PLACES.__getitem__)
+    names = sorted(measured.keys() & METRICS.keys(), key=_PLACES.__getitem__)
     whole = [m for name in names for m in measured[name] if "attention" not in m.where]
     return [f"{' '.join([m.name, *_told_apart(m.where)])} {m.value:.6g}" for m in whole[:SHOWN_NUMBERS]]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
+from ..core.metrics import ACCURACY, Metric
 from ..core.record import Outcome
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import Predictions, SeedScores, metric_of, outcome_words, scores_by_variant
 from ..stats import format as wording
-from ..stats.metric import ACCURACY, Yardstick
 from ..stats.ranking import standings
 from ..stats.scoring import ratio, verdict
 from ..store.table import ResultTable
@@ -32,7 +32,7 @@ class Requirements:
     memory_bytes: float | None = None
     margin: float | None = None
 
-    def margin_of(self, metric: Yardstick) -> float:
+    def margin_of(self, metric: Metric) -> float:
         return metric.margin if self.margin is None else self.margin
 
 
@@ -52,7 +52,7 @@ def board_for_choice(
     timings = {board_key: costs_by_variant(table, board_key, requirements.mode) for board_key in timed}
     judged = sorted({replace(q, machine="") for q in asked if len(q.cells(table, "train"))})
     scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in judged}
-    yardsticks = {board_key: metric_of(table, board_key) for board_key in judged}
+    metrics = {board_key: metric_of(table, board_key) for board_key in judged}
     names = sorted(
         {name for found in timings.values() for name in found} | {n for found in scores.values() for n in found}
     )
@@ -74,7 +74,7 @@ def board_for_choice(
                description="bytes that decoding keeps per sequence at that length"),
         *(Column(name=f"gap_{q.task}_{q.preset}", title=f"{q.task}, {q.preset}", unit=y.of_difference, better=y.better,
                  importance=2, description=f"{y.title} against {REFERENCE}, with its 95 % interval")
-          for q, y in yardsticks.items()),
+          for q, y in metrics.items()),
     )  # fmt: skip
     rows = {
         name: Row(
@@ -93,7 +93,7 @@ def board_for_choice(
     return Board(
         name=f"choice/{requirements.mode}/{requirements.length}",
         title=f"{MODES[requirements.mode]} at length {requirements.length:,}" + _limits(requirements),
-        question=f"Which attention costs least and is at most {_margins(yardsticks, requirements)} worse than "
+        question=f"Which attention costs least and is at most {_margins(metrics, requirements)} worse than "
         f"{REFERENCE}?",
         columns=columns,
         ranked=in_order(order, rows),
@@ -216,8 +216,8 @@ def _keys(table: ResultTable, questions: list[BoardKey], name: str) -> tuple[str
     return tuple(dict.fromkeys(found))
 
 
-def _margins(yardsticks: Mapping[BoardKey, Yardstick], requirements: Requirements) -> str:
-    found = [metric.margin_words(requirements.margin_of(metric)) for metric in yardsticks.values()]
+def _margins(metrics: Mapping[BoardKey, Metric], requirements: Requirements) -> str:
+    found = [metric.margin_words(requirements.margin_of(metric)) for metric in metrics.values()]
     return " or ".join(dict.fromkeys(found)) or ACCURACY.margin_words(requirements.margin_of(ACCURACY))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.errors import SelectionError
+from ..core.interval import Interval
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..core.spec import Spec
@@ -12,7 +13,6 @@ from ..score.cost import RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import Predictions, SeedScores, outcome_words, scores_by_variant
 from ..stats import format as wording
-from ..stats.intervals import Interval
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import ratio, verdict
 from ..store.table import ResultTable

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..core.cell import REFERENCE
+from ..core.interval import Interval
+from ..core.metrics import Metric
 from ..score.cost import controls
 from ..score.quality import SeedScores
 from ..stats import format as wording
 from ..stats.bootstrap import DRAWS
-from ..stats.intervals import LEVEL, Interval
-from ..stats.metric import Yardstick
+from ..stats.intervals import LEVEL
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import BATCHES, CAP, ratio
 from ..store.rows import ResultRow
@@ -190,7 +191,7 @@ def _past(context: BoardContext) -> Iterator[Footnote]:
 
 
 def footnotes_of_trivial(
-    levels: Iterable[tuple[ResultRow, Interval | None]], scores: Mapping[str, SeedScores], metric: Yardstick
+    levels: Iterable[tuple[ResultRow, Interval | None]], scores: Mapping[str, SeedScores], metric: Metric
 ) -> tuple[Footnote, ...]:
     """A warning where a variant that was trained is no better than the best predictor that was not."""
     known = {run.variant: metric.sign * level.value for run, level in levels if level is not None}

@@ -9,9 +9,8 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ..core.errors import StoreError
-from ..core.metrics import QUANTITIES
+from ..core.metrics import METRICS
 from ..core.paths import PACKAGE
-from ..stats.metric import Yardstick
 from .board import Board, Column, Footnote, Row, TableCell
 from .report import Report
 
@@ -28,7 +27,7 @@ class Table:
     """One table of a paper: `rows` holds model → a cell for each of `columns`, text where it is no number.
 
     `ours`: the paper's name of a model → our variant of the same mechanism. `read`: where the numbers were read.
-    `quantity`: of `record.QUANTITIES` where boards of ours may have it too, else in words. `tasks`: those beside whose
+    `quantity`: of `record.METRICS` where boards of ours may have it too, else in words. `tasks`: those beside whose
     boards it stands in full, where no `suite` names them.
     """
 
@@ -245,7 +244,7 @@ def _board(table: Table) -> Board:
     if averages:
         counted = f", {FAILED} on Path-X counting as {CHANCE:.0f}" if len(averages) > 1 else ""
         notes.append(Footnote(topic="average", text=f"computed from the cells beside it{counted}, not the printed one"))
-    measured = Yardstick.of(table.quantity).title if table.quantity in QUANTITIES else table.quantity
+    measured = METRICS[table.quantity].title if table.quantity in METRICS else table.quantity
     unit = f", {table.unit}" if table.unit not in ("", measured) else ""
     return Board(
         name=f"published/{table.title}",

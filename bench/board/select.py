@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from ..store.artifacts import StoredCurves, StoredPredictions, StoredSets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..score.cost import Mode
     from ..score.key import BoardKey
     from ..score.quality import Predictions
@@ -19,36 +17,16 @@ if TYPE_CHECKING:
 
 
 def scored(
-    store: Store,
+    table: ResultTable,
+    predictions: StoredPredictions,
     filters: dict[str, str | None],
     margin: float | None,
     *,
     suite: tuple[str, tuple[str, ...]] | None = None,
     lengths: bool = False,
     mode: Mode | None = None,
-    reader: Callable[[Store], tuple[ResultTable, StoredPredictions]] | None = None,
 ) -> list[Board]:
-    """The boards that are asked for, scored before or now.
-
-    `suite`: its name and tasks, to average over. `reader`: `read_store`, or what keeps what it gives.
-    """
-    from .cache import boards_of
-
-    asked = [filters, suite, lengths, mode, margin]
-    return boards_of(
-        store, asked, lambda: _boards(*(reader or read_store)(store), filters, suite, lengths, mode, margin)
-    )
-
-
-def _boards(
-    table: ResultTable,
-    predictions: StoredPredictions,
-    filters: dict[str, str | None],
-    suite: tuple[str, tuple[str, ...]] | None,
-    lengths: bool,
-    mode: Mode | None,
-    margin: float | None,
-) -> list[Board]:
+    """The boards that are asked for. `suite`: its name and tasks, to average over; `filters`: as in `BoardFilter`."""
     from ..score.key import BoardFilter, board_keys
     from .task_board import board_for_task
 
@@ -95,9 +73,9 @@ def _boards_for_lengths(table: ResultTable, found: list[BoardKey], mode: Mode | 
 def read_store(store: Store) -> tuple[ResultTable, StoredPredictions]:
     """The Records of a results folder; raises StoreError, saying what to run, where there are none."""
     from ..core.errors import StoreError
-    from ..store.cache import table_of_store
+    from ..store.table import table_of
 
-    table = table_of_store(store)
+    table = table_of(store.records())
     if table.cells.empty:
         raise StoreError(
             f"no Records in {store.root}{_elsewhere()}; make some with "

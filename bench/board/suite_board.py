@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
+from ..core.interval import Interval
+from ..core.metrics import Metric
 from ..score.baselines import trivial_levels
 from ..score.key import BoardKey
 from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
 from ..stats import format as wording
-from ..stats.intervals import Estimate, Interval
-from ..stats.metric import Yardstick
+from ..stats.intervals import Estimate
 from ..stats.ranking import standings
 from ..store.table import ResultTable
 from .board import Board, Column, Footnote, Row, TableCell, in_order
@@ -43,11 +44,11 @@ def board_for_suite(
     if len(by_task) < len(questions) or apart:
         axes = ", ".join(apart) or "fidelity or machine"
         raise SelectionError(f"the suite {name} needs one question a task, but these differ in {axes}; choose one")
-    yardsticks = {metric_of(table, board_key) for board_key in questions}
-    if len(yardsticks) > 1:
-        titles = wording.listed(sorted(one.title for one in yardsticks))
+    metrics = {metric_of(table, board_key) for board_key in questions}
+    if len(metrics) > 1:
+        titles = wording.listed(sorted(one.title for one in metrics))
         raise SelectionError(f"the tasks of {name} are judged by {titles}, which have no average; show each alone")
-    (metric,) = yardsticks
+    (metric,) = metrics
     found = {task: scores_by_variant(table, board_key, predictions) for task, board_key in by_task.items()}
     tasks = sorted({*by_task, *wanted})
     variants = sorted({variant for scores in found.values() for variant in scores})
@@ -59,11 +60,11 @@ def board_for_suite(
 
     columns = (
         *(
-            Column(name=task, title=task, unit=metric.unit, better=metric.better, importance=1,
+            Column(name=task, title=task, unit=metric.display_unit, better=metric.better, importance=1,
                    description=f"test {metric.title}")
             for task in tasks
         ),
-        Column(name="average", title="average", unit=metric.unit, better=metric.better, importance=0,
+        Column(name="average", title="average", unit=metric.display_unit, better=metric.better, importance=0,
                description=f"mean {metric.title} of the tasks before it"),
         Column(name="gap", title=f"vs {REFERENCE}", unit=metric.of_difference, better=metric.better, importance=0,
                description="mean over tasks of the differences to the reference, with its 95 % interval"),
@@ -93,7 +94,7 @@ def board_for_suite(
 
 
 def _best_trivial(
-    table: ResultTable, board_key: BoardKey, metric: Yardstick, predictions: Predictions
+    table: ResultTable, board_key: BoardKey, metric: Metric, predictions: Predictions
 ) -> tuple[str, Interval] | None:
     """The best baseline of a task and its level."""
     levels = trivial_levels(table, board_key, metric, predictions)
@@ -101,7 +102,7 @@ def _best_trivial(
     return max(known, key=lambda pair: metric.sign * pair[1].value, default=None)
 
 
-def _baselines(tasks: list[str], best: Mapping[str, tuple[str, Interval]], metric: Yardstick) -> tuple[Row, ...]:
+def _baselines(tasks: list[str], best: Mapping[str, tuple[str, Interval]], metric: Metric) -> tuple[Row, ...]:
     """One row: what the best of the trivial predictors reaches on each task."""
     cells = []
     for task in tasks:
@@ -135,7 +136,7 @@ def _lack(variant: str, tasks: list[str], found: Mapping[str, Mapping[str, SeedS
 
 
 def _entries(
-    variant: str, tasks: list[str], found: Mapping[str, Mapping[str, SeedScores]], able: bool, metric: Yardstick
+    variant: str, tasks: list[str], found: Mapping[str, Mapping[str, SeedScores]], able: bool, metric: Metric
 ) -> tuple[TableCell, ...]:  # fmt: skip
     entries, values = [], []
     for task in tasks:
@@ -159,12 +160,12 @@ def _entries(
     return (*entries, average, gap, TableCell(text=f"{covered} of {len(tasks)}", value=covered))
 
 
-def _cell(level: Interval, metric: Yardstick) -> TableCell:
+def _cell(level: Interval, metric: Metric) -> TableCell:
     value, low, high = (metric.points * end for end in (level.value, level.low, level.high))
     return TableCell(text=metric.level(level), brief=metric.value(level.value), value=value, low=low, high=high)
 
 
-def _average(values: list[float], metric: Yardstick) -> TableCell:
+def _average(values: list[float], metric: Metric) -> TableCell:
     mean = sum(values) / len(values)
     return TableCell(text=metric.value(mean), value=metric.points * mean)
 

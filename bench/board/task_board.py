@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from ..core.cell import REFERENCE
+from ..core.interval import Interval
+from ..core.metrics import Metric
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..score.baselines import trivial_levels
@@ -15,8 +17,6 @@ from ..score.matched_budget import Curves
 from ..score.pairwise import pairwise_differences
 from ..score.quality import Predictions, SeedScores, metric_of, outcome_words, scores_by_variant
 from ..stats import format as wording
-from ..stats.intervals import Interval
-from ..stats.metric import Yardstick
 from ..stats.ranking import standings
 from ..stats.scoring import CAP, ratio, verdict
 from ..store.rows import ResultRow
@@ -167,7 +167,7 @@ def _scaled(found: Interval, scale: float, text: str, *, note: str = "", brief: 
     return TableCell(text=text, brief=brief, value=value, low=low, high=high, note=note)
 
 
-def _advantage(ends: Interval, metric: Yardstick, suffix: str = "") -> TableCell:
+def _advantage(ends: Interval, metric: Metric, suffix: str = "") -> TableCell:
     shown = metric.difference(ends)
     return TableCell(
         text=metric.gap(ends) + suffix, brief=metric.gap_in_brief(ends) + suffix, value=shown.value,
@@ -292,7 +292,7 @@ def _rate(table: ResultTable, rows: Rows, name: str) -> TableCell:
     return TableCell(text=wording.count(found[-1]), value=found[-1]) if found else TableCell()
 
 
-def _baselines(levels: list[tuple[ResultRow, Interval | None]], metric: Yardstick) -> list[Row]:
+def _baselines(levels: list[tuple[ResultRow, Interval | None]], metric: Metric) -> list[Row]:
     found = []
     for run, level in levels:
         if level is None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ..core.cell import REFERENCE
-from ..stats.metric import Yardstick
+from ..core.metrics import Metric
 from .board import Column
 
 
 @lru_cache
-def columns(metric: Yardstick) -> tuple[Column, ...]:
+def columns(metric: Metric) -> tuple[Column, ...]:
     """The columns of a board whose task is judged so."""
-    title, unit, better = metric.title, metric.unit, metric.better
+    title, unit, better = metric.title, metric.display_unit, metric.better
     of_difference = metric.of_difference
     return (
         Column(name=metric.name, title=title, unit=unit, better=better, importance=0,

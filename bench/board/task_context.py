@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.cell import REFERENCE
+from ..core.metrics import Metric
 from ..core.record import Machine
 from ..score.cost import RelativeCost, floor_of
 from ..score.key import BoardKey
@@ -15,7 +16,6 @@ from ..score.matched_budget import Curves, Rival, gap_at_equal_state, gap_at_equ
 from ..score.pareto import frontier, frontier_shares
 from ..score.quality import SeedScores
 from ..stats.intervals import Estimate
-from ..stats.metric import Yardstick
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
 
@@ -29,7 +29,7 @@ class BoardContext:
     """
 
     board_key: BoardKey
-    metric: Yardstick
+    metric: Metric
     scores: Mapping[str, SeedScores]
     timings: dict[str, RelativeCost]
     floor: float
@@ -61,7 +61,7 @@ class BoardContext:
         cls,
         table: ResultTable,
         board_key: BoardKey,
-        metric: Yardstick,
+        metric: Metric,
         scores: Mapping[str, SeedScores],
         timings: dict[str, RelativeCost],
         curves: Curves,
@@ -129,7 +129,7 @@ def _implementations(runs: Sequence[ResultRow]) -> dict[str, str]:
     return found
 
 
-def _signatures(table: ResultTable, scores: Mapping[str, SeedScores], metric: Yardstick) -> tuple[str, ...]:
+def _signatures(table: ResultTable, scores: Mapping[str, SeedScores], metric: Metric) -> tuple[str, ...]:
     tested = (table.number(metric.name, at, split="test") for one in scores.values() for at in one.rows)
     return tuple(sorted({str(m.where["signature"]) for m in tested if m is not None and m.where.get("signature")}))
 

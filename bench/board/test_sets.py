@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.cell import REFERENCE
+from ..core.interval import Interval
+from ..core.metrics import Metric
 from ..core.record import Outcome
 from ..score.key import BoardKey
 from ..score.quality import SeedScores
 from ..stats import format as wording
 from ..stats.bootstrap import DRAWS, Statistics, corpus_score, resampled_scores, sound_statistics
-from ..stats.intervals import LEVEL, Estimate, Interval
-from ..stats.metric import Yardstick
+from ..stats.intervals import LEVEL, Estimate
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board, Column, Footnote, Row, TableCell
@@ -39,13 +40,13 @@ class OnSet:
     is_baseline: bool = False
 
 
-def boards_of_sets(board_key: BoardKey, metric: Yardstick, by_set: Mapping[str, Mapping[str, OnSet]]) -> list[Board]:
+def boards_of_sets(board_key: BoardKey, metric: Metric, by_set: Mapping[str, Mapping[str, OnSet]]) -> list[Board]:
     """One small board for each set, the ranked one first."""
     return [_board(board_key, name, rows, metric) for name, rows in by_set.items()]
 
 
 def judged_by_set(
-    table: ResultTable, board_key: BoardKey, metric: Yardstick, read: SetStatistics
+    table: ResultTable, board_key: BoardKey, metric: Metric, read: SetStatistics
 ) -> dict[str, dict[str, OnSet]]:
     """By set, the ranked one first, and by name, variants before baselines; empty where Records name no sets."""
     if metric.is_share:
@@ -70,7 +71,7 @@ def _by_name(run: ResultRow) -> tuple[str, int]:
     return run.variant, run.seed
 
 
-def _sets(table: ResultTable, run: ResultRow, metric: Yardstick) -> list[str]:
+def _sets(table: ResultTable, run: ResultRow, metric: Metric) -> list[str]:
     measured = table.numbers.of(run.at).get(metric.name, ())
     tested = [m for m in measured if m.where.get("split") == "test" and math.isfinite(m.value)]
     return [str(m.where["set"]) for m in tested if "set" in m.where]
@@ -80,7 +81,7 @@ def _on_set(
     table: ResultTable,
     name: str,
     runs: list[ResultRow],
-    metric: Yardstick,
+    metric: Metric,
     kept: Mapping[int, Mapping[str, Statistics]],
 ) -> OnSet:
     places = [run.at for run in runs]
@@ -141,12 +142,12 @@ def in_words(gaps: Mapping[str, Interval]) -> str:
     return "; ".join(f"{how} {wording.listed(names)}" for how, names in said.items() if names)
 
 
-def _board(board_key: BoardKey, name: str, rows: Mapping[str, OnSet], metric: Yardstick) -> Board:
+def _board(board_key: BoardKey, name: str, rows: Mapping[str, OnSet], metric: Metric) -> Board:
     against = [each for each in rows if rows[each].is_baseline]
     if REFERENCE in rows:
         against.append(REFERENCE)
     columns = (
-        Column(name=metric.name, title=metric.title, unit=metric.unit, better=metric.better, importance=0,
+        Column(name=metric.name, title=metric.title, unit=metric.display_unit, better=metric.better, importance=0,
                description=f"{metric.title} on this set alone, with its {PERCENT} interval"),
         Column(name="chrf", title="chrF", unit="chrF", better="higher", importance=3, description="chrF on this set"),
         *(

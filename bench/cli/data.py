@@ -15,7 +15,7 @@ from ..core.spec import Spec, parse_selection
 
 if TYPE_CHECKING:
     from ...tasks.contract import DataPlace, Task
-    from ...tasks.data.prepared import Stored
+    from ...tasks.data.prepared import CachedData
 
 app = typer.Typer(no_args_is_help=True, help="See, get and verify the data of tasks.")
 
@@ -206,7 +206,7 @@ def _suites(name: str) -> tuple[str, ...]:
     return task.suites
 
 
-def _found(spec: Spec, here: DataPlace, prepared: list[Stored]) -> dict[str, Any]:
+def _found(spec: Spec, here: DataPlace, prepared: list[CachedData]) -> dict[str, Any]:
     try:
         task: Task = TASKS.build(spec)
         ways = task.availability(here)

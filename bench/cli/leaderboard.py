@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from ..board.board import Board
     from ..store.store import Store
-from ..board.select import scored
+from ..board.select import read_store, scored
 from .options import Fidelity, Format, Machine, Margin, Mode, Preset, Results, Selection, Task
 
 
@@ -39,8 +39,9 @@ def leaderboard(
     """Show who is right most often and what it costs, with intervals, from the Records of past runs."""
     filters = {"task": task, "preset": preset, "selection": selection, "fidelity": fidelity, "machine": machine}
     boards = scored(
-        store_of(results), filters, margin, suite=tasks_of(suite), lengths=lengths, mode=mode.value if mode else None
-    )
+        *read_store(store_of(results)), filters, margin,
+        suite=tasks_of(suite), lengths=lengths, mode=mode.value if mode else None,
+    )  # fmt: skip
     if published:
         from ..board.published import beside
 

@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..core.metrics import QUANTITIES
+from ..core.metrics import METRICS
 from ..core.record import Machine, Record
 from ..plan.planner import Plan
 
@@ -105,7 +105,7 @@ class Live:
         if record.outcome != "ok":
             self.failures.append(record)
         tested = next(
-            (m for m in record.measurements if QUANTITIES[m.name].points and m.where.get("split") == "test"), None
+            (m for m in record.measurements if METRICS[m.name].points and m.where.get("split") == "test"), None
         )
         found = f", test {reached(tested.name, tested.value)}" if tested else ""
         reason = f": {record.reason}" if record.reason else ""
@@ -125,7 +125,7 @@ def reached(quantity: str, value: float) -> str:
     >>> reached("accuracy", 0.6174), reached("bits_per_character", 2.0514)
     ('accuracy 61.7%', 'bits per character 2.051')
     """
-    shown = f"{value:.1%}" if QUANTITIES[quantity].unit == "fraction" else f"{value:.3f}"
+    shown = f"{value:.1%}" if METRICS[quantity].unit == "fraction" else f"{value:.3f}"
     return f"{quantity.replace('_', ' ')} {shown}"
 
 

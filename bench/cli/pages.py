@@ -73,16 +73,13 @@ def needs_extra() -> None:
 
 
 def _exhibits(results: Path, filters: dict[str, str | None], margin: float | None) -> list[Report]:
-    from functools import cache
-
     from ..board.build_report import exhibit_of_sweep, exhibit_of_task
     from ..board.length_board import modes_of, sweeps
     from ..score.key import BoardFilter, board_keys
 
-    store, reader = store_of(results), cache(read_store)
-    # the boards first: what is kept of them must not be of a Frame that is older than its name
-    by_name = {board.name: board for board in scored(store, filters, margin, reader=reader)}
-    table, predictions = reader(store)
+    store = store_of(results)
+    table, predictions = read_store(store)
+    by_name = {board.name: board for board in scored(table, predictions, filters, margin)}
     found = board_keys(table, BoardFilter(**filters))
     curves, maps = StoredCurves(store), StoredMaps(store)
     trained = [board_key for board_key in found if board_key.runs(table, "train", "baseline")]

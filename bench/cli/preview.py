@@ -78,7 +78,7 @@ def _image(ids: Ids) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
 
 def _text(problem: Problem, subset: Subset, ids: Ids) -> str:
     if isinstance(subset, Windows):
-        return _quoted(subset.spelling.text(ids.tolist()))
+        return _quoted(subset.vocabulary.decode(ids.tolist()))
     if problem.vocabulary != BYTES:
         return " ".join(map(str, ids.tolist()))
     return _quoted((np.asarray(ids) - 1).astype(np.uint8).tobytes())

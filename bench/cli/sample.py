@@ -51,9 +51,9 @@ def sample(
     sys.stdout.write(prompt)
     # a character may be made of several tokens
     text = bytearray()
-    ids = windows.spelling.encode(begun).tolist()
+    ids = windows.vocabulary.encode(begun).tolist()
     for token in drawn(model, ids, count, temperature=temperature, seed=seed, cached=cached):
-        text += windows.spelling.pieces[token]
+        text += windows.vocabulary.pieces[token]
         shown = _whole(text)
         if shown is not None:
             sys.stdout.write(_plain(shown))

@@ -9,7 +9,8 @@ from typing import Any
 
 from .cell import Cell
 from .errors import SelectionError, StoreError
-from .metrics import QUANTITIES
+from .metrics import METRICS, Metric
+from .protocol import VERSION_ZERO
 
 SCHEMA = 1
 
@@ -35,8 +36,8 @@ class Measurement:
 
     @classmethod
     def of(cls, name: str, value: float, samples: tuple[float, ...] = (), **where: Any) -> Measurement:
-        """A measurement with the unit that `QUANTITIES` fixes for its name."""
-        return cls(name=name, value=value, unit=QUANTITIES[name].unit, samples=samples, where=where)
+        """A measurement with the unit that `METRICS` fixes for its name."""
+        return cls(name=name, value=value, unit=METRICS[name].unit, samples=samples, where=where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,8 @@ class Provenance:
 class Record:
     """What one Cell yielded. Appended the moment the Cell ends and never edited.
 
-    `digest`: `PROTOCOL-TASK-VARIANT`, hashes of the code that made it. `block`: the process and rounds it shared with
+    `digest`: `VERSIONS-DATA-VARIANT`: versions of lane, objective and task; hashes of the data and of the variant's own
+    source. `metric`: what the task is ranked by. `block`: the process and rounds it shared with
     others in the time lane. `artifacts`: name → file under the results folder's `artifacts`, named by its content.
     `setting`: the preset in full, as it was used. `implementation`: which code of the variant ran, such as eager or
     triton; several are joined by a plus sign. `started`: UTC, ISO 8601. `seconds`: wall time of the Cell.
@@ -85,6 +87,7 @@ class Record:
     machine: Machine
     data: Provenance | None = None
     digest: str = ""
+    metric: Metric | None = None
     block: str = ""
     setting: dict[str, Any] = field(default_factory=dict)
     implementation: str = ""
@@ -96,6 +99,11 @@ class Record:
     @property
     def key(self) -> str:
         return self.cell.key
+
+    @property
+    def version(self) -> str:
+        """Versions of lane, objective and task, such as `lane1.objective1.task1`."""
+        return version_of(self.digest)
 
     def first(self, name: str, **where: Any) -> Measurement | None:
         """The first measurement of that name whose `where` has at least these entries."""
@@ -133,6 +141,8 @@ class Record:
             machine = values["machine"]
             rest["machine"] = Machine(**machine | {"accelerators": tuple(machine.get("accelerators", ()))})
             data = values.get("data")
+            metric = values.get("metric")
+            rest["metric"] = Metric(**metric) if metric else None
             rest["data"] = Provenance(**data | {"notes": tuple(data.get("notes", ()))}) if data else None
             record = cls(**rest)
             _expect_types(record)
@@ -141,6 +151,16 @@ class Record:
         if values.get("key") != record.key:
             raise StoreError(f"a record's key {values.get('key')!r} does not match its cell ({record.key})")
         return record
+
+
+def version_of(digest: str) -> str:
+    """The versions that a digest names; of a Record made before there were any, `version 0`.
+
+    >>> version_of("lane1.objective1.task2-0123456789-abcdef0123"), version_of("308ac99b4a-3d165bf09e-440924ec7e")
+    ('lane1.objective1.task2', 'version 0')
+    """
+    version = digest.partition("-")[0]
+    return version if version.startswith("lane") else VERSION_ZERO
 
 
 def _expect_types(record: Record) -> None:

@@ -1,9 +1,10 @@
-"""Digest: which code made a Record, as `PROTOCOL-TASK-VARIANT`, so that a changed mechanism is measured again.
+"""Fingerprint: which versions, which data and which source of the variant made a Record.
 
-Each part hashes source files with the files that they import from their own package, and the C++ source of the same
-name beside one with the headers that it includes from there. Of Python, comments, docstrings, blank lines and trailing
-blanks do not count, so that a better sentence invalidates nothing. Text is hashed and no syntax tree, whose form
-changes with the version of Python.
+A digest is `VERSIONS-DATA-VARIANT`. Versions are declared: of the lane and the objective in `bench/core/protocol.py`,
+of the task in its class. Only the variant's own source is hashed, its file with the operations and kernels that it
+imports, so that a changed mechanism is measured again and a tidier harness is not. Comments, docstrings, imports, blank
+lines and the places of files do not count. Text is hashed and no syntax tree, whose form changes with the version of
+Python.
 """
 
 from __future__ import annotations
@@ -17,96 +18,64 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from ..core.cell import REFERENCE, Cell, Lane
+from ..core.cell import REFERENCE, Cell
 from ..core.hashing import content_hash
 from ..core.paths import PACKAGE
+from ..core.protocol import LANE_VERSIONS, OBJECTIVE_VERSIONS
 from ..core.record import Provenance
 from ..core.registry import TASKS, VARIANTS
 
-_EVERY = ("bench/core/cell.py", "bench/run/worker.py", "bench/run/context.py")
-_MODELS = (
-    "bench/models/blocks.py", "bench/train/objectives/objective.py", "bench/train/objectives/registry.py", "bench/train/objectives/classification.py",
-    "bench/train/batching.py",
-)  # fmt: skip
-
-KIND_FILES: dict[str, tuple[str, ...]] = {
-    "tasks/problems/language_modeling.py": ("bench/train/objectives/language_modeling.py", "bench/models/decoder.py", "bench/measure/attention/heads.py"),
-    "tasks/problems/translation.py": (
-        "bench/train/objectives/translation.py", "bench/models/encoder_decoder.py", "bench/models/decoding.py", "bench/models/beam_search.py", "bench/train/objectives/bleu.py",
-        "bench/measure/attention/translation.py", "bench/measure/attention/alignment.py", "bench/measure/attention/heads.py",
-    ),
-}  # fmt: skip
-"""The files of the harness that one kind of problem alone needs, by the module that a task of that kind imports."""
-
-PROTOCOL_FILES: dict[Lane, tuple[str, ...]] = {
-    "train": (
-        *_EVERY, *_MODELS, "bench/train/trainer.py", "bench/train/checkpoint.py", "bench/measure/attention/statistics.py", "bench/measure/attention/maps.py",
-        "bench/run/lanes/train.py",
-    ),
-    "time": (
-        *_EVERY, *_MODELS, "bench/train/trainer.py", "bench/measure/timer.py", "bench/measure/memory.py", "bench/measure/flops.py",
-        "bench/measure/attention/synthetic.py", "bench/measure/attention/statistics.py", "bench/measure/max_length.py", "bench/run/max_length_worker.py", "bench/run/lanes/time.py",
-        "bench/run/workloads/workload.py", "bench/gate/cache.py", "bench/run/workloads/training_step.py", "bench/run/workloads/sweep_point.py",
-        "bench/run/lanes/timing_record.py", "bench/run/lanes/max_length.py",
-    ),
-    "baseline": (*_EVERY, *_MODELS, "bench/run/lanes/baseline.py"),
-}  # fmt: skip
-"""What any lane's numbers depend on, beside `KIND_FILES`; what only starts, stores or shows is not among them."""
-
-VARIANT_CONTRACT = PACKAGE / "variants" / "contract.py"
-TASK_CONTRACT = PACKAGE / "tasks" / "contract.py"
-
-_BASELINE_WITH_A_MODEL = "untrained"
+BASELINE_WITH_A_MODEL = "untrained"
 """The one baseline that runs attention, that of the reference."""
 
 DIGITS = 10
 
 _NATIVE = (".cpp", ".h")
 
-
-def digest_of_cell(cell: Cell) -> str:
-    """The digest of the code that `cell` would run now; raises SelectionError for a name that is not installed."""
-    if cell.lane != "baseline":
-        variant = VARIANTS.source(cell.variant.name)
-    else:
-        variant = VARIANTS.source(REFERENCE) if cell.variant.name == _BASELINE_WITH_A_MODEL else None
-    digest = digest_of(variant, TASKS.source(cell.task.name), cell.lane)
-    if cell.lane != "time":
-        return digest
-    # a timing is a ratio to the reference in the same rounds, so the reference's code made it too
-    reference = _closure_hash(VARIANTS.source(REFERENCE), VARIANT_CONTRACT)
-    protocol, task, own = digest.split("-")
-    return f"{protocol}-{task}-{content_hash([own, reference], DIGITS)}"
+# shared by all variants: what they mean is guarded by the versions of objectives, not by the variants' hashes
+_CONTRACTS = frozenset({PACKAGE / "variants" / "contract.py", PACKAGE / "variants" / "__init__.py"})
 
 
-def with_data(digest: str, data: Provenance | None) -> str:
-    """`digest` with the data folded into its TASK part: other originals are another measurement."""
-    protocol, task, variant = digest.split("-")
-    identity = [data.source, data.fidelity, data.files] if data else None
-    return f"{protocol}-{content_hash([task, identity], DIGITS)}-{variant}"
+def digest_of_cell(cell: Cell, data: Provenance | None) -> str:
+    """The digest of a Record that `cell` would yield now; raises SelectionError for a name that is not installed."""
+    identity = content_hash([data.source, data.fidelity, data.files] if data else None, DIGITS)
+    return f"{versions_of(cell)}-{identity}-{variant_hash(cell)}"
 
 
-def digest_of(variant: Path | None, task: Path | None, lane: Lane) -> str:
-    """`PROTOCOL-TASK-VARIANT` from the source files of a variant and a task; None for a part without source."""
-    names = (*PROTOCOL_FILES[lane], *_kind_files(task))
-    protocol = _hash_of([PACKAGE / name for name in names], PACKAGE)
-    return "-".join([protocol, _closure_hash(task, TASK_CONTRACT), _closure_hash(variant, VARIANT_CONTRACT)])
+def versions_of(cell: Cell) -> str:
+    """Declared versions of the cell's lane, its objective where its task has one, and its task."""
+    task = TASKS.load(cell.task.name)
+    objective = f".objective{OBJECTIVE_VERSIONS[task.objective]}" if task.objective else ""
+    return f"lane{LANE_VERSIONS[cell.lane]}{objective}.task{task.version}"
 
 
-@cache
-def _kind_files(task: Path | None) -> tuple[str, ...]:
-    needed = closure(task.resolve(), _root(task.resolve())) if task else set()
-    return tuple(name for module, names in KIND_FILES.items() if PACKAGE / module in needed for name in names)
+def variant_hash(cell: Cell) -> str:
+    """Hash of the variant's own source.
+
+    A timing is a ratio to the reference in the same rounds, so the source of the reference counts there too.
+    """
+    names = [cell.variant.name] if cell.lane != "baseline" else []
+    if cell.lane == "time" or cell.variant.name == BASELINE_WITH_A_MODEL:
+        names.append(REFERENCE)
+    return content_hash([_hash_of(VARIANTS.source(name)) for name in names], DIGITS)
+
+
+def token_hash(files: Iterable[Path]) -> str:
+    """Hash of the contents of `files`, whatever their names and order."""
+    return content_hash(sorted(_hash_of_file(file, *_state(file)) for file in files), DIGITS)
 
 
 @cache
-def _closure_hash(source: Path | None, contract: Path) -> str:
-    # the contract counts however it is imported: a plugin may take it from `attnbench.variants`, which is lazy
+def _hash_of(source: Path | None) -> str:
     if source is None:
-        return _hash_of([], PACKAGE)
+        return token_hash([])
     source = source.resolve()
-    root = _root(source)
-    return _hash_of(closure(source, root) | closure(contract, _root(contract)), root)
+    return token_hash(closure(source, _root(source)) - _CONTRACTS)
+
+
+def _state(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size
 
 
 def closure(source: Path, root: Path) -> set[Path]:
@@ -123,9 +92,9 @@ def closure(source: Path, root: Path) -> set[Path]:
 
 
 def normalised(text: str) -> str:
-    """`text` of a module without what cannot change its results.
+    """`text` of a module without comments, docstrings, imports, blank lines and trailing blanks.
 
-    >>> normalised('x = 1  # one\\n\\n\\ndef f():\\n    "Says."\\n    return x   \\n')
+    >>> normalised('import os\\nx = 1  # one\\n\\n\\ndef f():\\n    "Says."\\n    return x   \\n')
     'x = 1\\ndef f():\\n    return x'
     """
     text = text.replace("\r\n", "\n")
@@ -139,7 +108,7 @@ def normalised(text: str) -> str:
     for row, column in comments:
         lines[row - 1] = lines[row - 1][:column].rstrip()
         inside.discard(row)
-    for first, start, last, end in _idle_strings(tree):
+    for first, start, last, end in _idle_statements(tree):
         before, after = _cut(lines[first - 1], start)[0], _cut(lines[last - 1], end)[1]
         lines[first - 1 : last] = [before + after] + [""] * (last - first)
         inside.difference_update(range(first, last + 1))
@@ -147,10 +116,22 @@ def normalised(text: str) -> str:
     return "\n".join(line for row, line in enumerate(kept, start=1) if line or row in inside)
 
 
-def _idle_strings(tree: ast.Module) -> Iterator[tuple[int, int, int, int]]:
-    """Docstrings and other strings that stand alone as a statement: first line, column, last line, column."""
+def native_without_comments(text: str) -> str:
+    """C++ without comments, inclusions of our own headers, and blank lines.
+
+    >>> native_without_comments('#include "rows.h"  // rows\\n/* two\\n lines */\\nint x = 1;  // one\\n')
+    'int x = 1;'
+    """
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    lines = (re.sub(r"//.*", "", line).rstrip() for line in text.split("\n"))
+    return "\n".join(line for line in lines if line and not line.startswith('#include "'))
+
+
+def _idle_statements(tree: ast.Module) -> Iterator[tuple[int, int, int, int]]:
+    """Imports, and docstrings and other strings that stand alone: first line, column, last line, column."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        idle = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if isinstance(node, ast.stmt) and (idle or isinstance(node, ast.Import | ast.ImportFrom)):
             yield node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
@@ -219,16 +200,9 @@ def _root(source: Path) -> Path:
     return folder
 
 
-def _hash_of(files: Iterable[Path], root: Path) -> str:
-    parts = {}
-    for file in files:
-        home = root if file.is_relative_to(root) else PACKAGE
-        state = file.stat()
-        parts[file.relative_to(home).as_posix()] = _hash_of_file(file, state.st_mtime_ns, state.st_size)
-    return content_hash(parts, DIGITS)
-
-
 @cache
 def _hash_of_file(file: Path, changed: int, size: int) -> str:
     # a run asks for the same files once for each cell
-    return hashlib.sha256(normalised(file.read_text(encoding="utf-8-sig")).encode()).hexdigest()
+    text = file.read_text(encoding="utf-8-sig")
+    plain = native_without_comments(text) if file.suffix in _NATIVE else normalised(text)
+    return hashlib.sha256(plain.encode()).hexdigest()

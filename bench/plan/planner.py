@@ -15,8 +15,8 @@ from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..store.store import Store
 
-Digests = Callable[[Cell], Sequence[str]]
-"""The digests under which a Record of a Cell counts as made by the present code and data."""
+DigestOf = Callable[[Cell], str]
+"""The digest of a Record that a Cell would yield with the present code and data."""
 
 State = Literal["todo", "again", "done"]
 
@@ -74,7 +74,7 @@ def plan(
     seeds: int,
     selection: Selection,
     store: Store,
-    digests: Digests,
+    digest_of: DigestOf,
     machine_id: str,
     retry: bool = False,
 ) -> Plan:
@@ -91,8 +91,7 @@ def plan(
     known = _Known(list(store.records()), machine_id)
 
     def step(cell: Cell) -> Step:
-        found = [store.finished(cell, digest, machine_id, retry=retry) for digest in digests(cell)]
-        record = next((record for record in found if record), None)
+        record = store.finished(cell, digest_of(cell), machine_id, retry=retry)
         return Step(cell=cell, state="done" if record else "todo", record=record, seconds=known.seconds(cell))
 
     steps: list[Step] = []
@@ -100,13 +99,13 @@ def plan(
     for cell in _single_cells(questions, specs, seeds, selection):
         steps.append(step(cell))
         if steps[-1].state == "todo":
-            blocks.append(_block(cell.lane, (cell,), machine_id, digests))
+            blocks.append(_block(cell.lane, (cell,), machine_id, digest_of))
     for question in (question for question in questions if "time" in question.lanes):
         timed = _timed([step(question.cell(spec, 0, "time", selection)) for spec in specs])
         steps += timed
         again = tuple(s.cell for s in timed if s.state != "done")
         if again:
-            blocks.append(_block("time", again, machine_id, digests))
+            blocks.append(_block("time", again, machine_id, digest_of))
     return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices))
 
 
@@ -163,8 +162,8 @@ def _timed(steps: list[Step]) -> list[Step]:
     ]
 
 
-def _block(lane: Lane, cells: tuple[Cell, ...], machine_id: str, digests: Digests) -> Block:
-    content = [machine_id, [[cell.key, *digests(cell)] for cell in cells]]
+def _block(lane: Lane, cells: tuple[Cell, ...], machine_id: str, digest_of: DigestOf) -> Block:
+    content = [machine_id, [[cell.key, digest_of(cell)] for cell in cells]]
     return Block(id=content_hash(content), lane=lane, cells=cells)
 
 

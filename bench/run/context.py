@@ -15,6 +15,7 @@ from ...tasks.contract import DataPlace, Dataset, Recipe, Task
 from ...variants.contract import Variant
 from ..core.cell import Cell
 from ..core.errors import AttnbenchError, Unsupported
+from ..core.metrics import Metric
 from ..core.record import Machine, Measurement, Outcome, Provenance, Record
 from ..core.registry import TASKS
 from ..gate.build import Incorrect
@@ -52,6 +53,7 @@ class RecordBuilder:
     started: datetime
     clock: float
     recipe: Recipe | None = None
+    metric: Metric | None = None
     data: Provenance | None = None
     implementation: str = ""
     measurements: list[Measurement] = field(default_factory=list)
@@ -60,7 +62,7 @@ class RecordBuilder:
     def load(self) -> tuple[Task, Recipe, Dataset]:
         """The Cell's task, its recipe and its data; raises AttnbenchError where they cannot be had."""
         task: Task = TASKS.build(self.cell.task)
-        self.recipe = task.recipe(self.cell.preset)
+        self.recipe, self.metric = task.recipe(self.cell.preset), task.metric
         dataset = task.load(self.context.place, self.recipe, self.cell.seed, self.cell.selection)
         self.data = dataset.provenance
         return task, self.recipe, dataset
@@ -75,6 +77,7 @@ class RecordBuilder:
             data=self.data,
             digest=self.context.digests[self.cell.key],
             block=self.context.block,
+            metric=self.metric if self.cell.lane != "time" else None,
             setting=asdict(self.recipe) if self.recipe else {},
             implementation=self.implementation,
             artifacts=self.artifacts,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...tasks.contract import Dataset
 from ...tasks.problems.language_modeling import Windows
-from ...tasks.problems.translation import JudgedPairs
+from ...tasks.problems.translation import EvaluationPairs
 from ...variants.contract import Mask, Variant
 from ..core.errors import SelectionError
 from ..measure.attention.translation import observed
@@ -58,7 +58,7 @@ def inspected_example(trained: Trained, dataset: Dataset, example: int, device: 
     if not 0 <= example < len(test):
         raise SelectionError(f"expected an example from 0 to {len(test) - 1}, got {example}")
     name = f"test example {example}"
-    if isinstance(test, JudgedPairs) and isinstance(trained.model, Transformer):
+    if isinstance(test, EvaluationPairs) and isinstance(trained.model, Transformer):
         index = int(test.indices[example])
         # as far as the model reads, as in its training
         source, target = (test.split.sequence(index, side)[: trained.recipe.length].tolist() for side in (0, 1))
@@ -68,7 +68,7 @@ def inspected_example(trained: Trained, dataset: Dataset, example: int, device: 
     batch = objective.batch(test, np.array([example]), device)
     ids = batch[0][0, 0][: int(batch[1][0, 0])].tolist()
     if isinstance(test, Windows):
-        pieces = [test.spelling.pieces[each] for each in ids]
+        pieces = [test.vocabulary.pieces[each] for each in ids]
         return Inspected(name=name, text=(_spelt(pieces),), views=_sequence(trained.model, batch[0], _letters(pieces)))
     return Inspected(name=name, text=(), views=_sequence(trained.model, batch, _labels(ids)))
 
@@ -84,7 +84,7 @@ def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device
     text = utf8(sentence, "text")
     if isinstance(model, Decoder) and isinstance(test, Windows):
         return _continued(model, test, text, device)
-    if not isinstance(test, JudgedPairs) or not isinstance(model, Transformer):
+    if not isinstance(test, EvaluationPairs) or not isinstance(model, Transformer):
         raise SelectionError(
             "only translation and language modelling take a text of your own; choose test examples by --example"
         )
@@ -98,7 +98,7 @@ def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device
 
 
 def _translation(
-    model: Transformer, test: JudgedPairs, source: Sequence[int], target: Sequence[int], device: torch.device
+    model: Transformer, test: EvaluationPairs, source: Sequence[int], target: Sequence[int], device: torch.device
 ) -> tuple[AttentionView, ...]:
     inside, outside = (numbered(test.pieces(ids)) for ids in (source, target))
     inputs = numbered(test.pieces([model.problem.begin, *target[:-1]]))
@@ -112,10 +112,10 @@ def _translation(
 
 def _continued(model: Decoder, windows: Windows, text: bytes, device: torch.device) -> Inspected:
     """A text, as far as a context goes, and what the model of language finds likeliest after it."""
-    spelling = windows.spelling
-    ids = spelling.encode(text)[: model.recipe.length].tolist()
+    vocabulary = windows.vocabulary
+    ids = vocabulary.encode(text)[: model.recipe.length].tolist()
     after = list(sample(model, ids, GOES_ON, temperature=0.0, cached=caches(model)))
-    pieces, added = ([spelling.pieces[each] for each in part] for part in (ids, after))
+    pieces, added = ([vocabulary.pieces[each] for each in part] for part in (ids, after))
     views = _sequence(model, torch.tensor([[ids]], device=device), _letters(pieces))
     return Inspected(name=text.decode(), text=(_spelt(pieces), _spelt(added)), views=views)
 

@@ -12,7 +12,7 @@ from ..core.cell import Cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`digests`: what the Records carry, `codes`: the code alone, both by cell key.
+    """`digests`: what the Records carry, `sources`: hashes of the variants' source, both by cell key.
 
     `threads`: processor threads to pin, 0 = as the machine has cores.
     """
@@ -20,7 +20,7 @@ class Job:
     block: str
     cells: tuple[Cell, ...]
     digests: dict[str, str]
-    codes: dict[str, str]
+    sources: dict[str, str]
     device: str
     results: Path
     data_dir: Path | None

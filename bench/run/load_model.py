@@ -17,7 +17,7 @@ from ..core.errors import DataError, SelectionError, StoreError
 from ..core.record import Outcome, Record
 from ..core.registry import TASKS, VARIANTS
 from ..models.blocks import Model
-from ..plan.fingerprint import digest_of_cell, with_data
+from ..plan.fingerprint import digest_of_cell
 from ..store.store import Store
 from ..train.checkpoint import read_parameters
 from ..train.objectives.registry import objective_for
@@ -77,7 +77,7 @@ def load(store: Store, record: Record, device: torch.device) -> Trained:
             f"the parameters in {path} do not fit the model of today ({' '.join(str(error).split())[:200]}); "
             "train the cell again"
         ) from None
-    current = with_data(digest_of_cell(cell), record.data) == record.digest
+    current = digest_of_cell(cell, record.data) == record.digest
     return Trained(record=record, task=task, recipe=recipe, model=model, is_current=current)
 
 

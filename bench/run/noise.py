@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from ..core.cell import REFERENCE
+from ..core.interval import Interval
 from ..core.spec import Spec
 from ..measure.timer import drift_probe, interleave
-from ..stats.intervals import Interval
 from ..stats.scoring import log_ratio, ratio
 from .workloads.sweep_point import point_of
 

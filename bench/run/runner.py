@@ -20,7 +20,7 @@ from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..measure.machine import choose_device, describe
 from ..models.blocks import attention_shape
-from ..plan.fingerprint import digest_of_cell, with_data
+from ..plan.fingerprint import digest_of_cell, variant_hash
 from ..plan.planner import Block, Plan, plan
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
@@ -91,7 +91,7 @@ class Runner:
             seeds=self.seeds,
             selection=self.request.suite.selection,
             store=self.store,
-            digests=self._digests,
+            digest_of=self._digest,
             machine_id=self.machine.id,
             retry=self.request.retry,
         )
@@ -133,8 +133,8 @@ class Runner:
         job = Job(
             block=block.id,
             cells=cells,
-            digests={cell.key: self._digests(cell)[0] for cell in cells},
-            codes={cell.key: digest_of_cell(cell) for cell in cells},
+            digests={cell.key: self._digest(cell) for cell in cells},
+            sources={cell.key: variant_hash(cell) for cell in cells},
             device=str(self.device),
             results=request.results,
             data_dir=request.data_dir,
@@ -163,7 +163,7 @@ class Runner:
 
         left = []
         for cell in block.cells:
-            digest = self._digests(cell)[0]
+            digest = self._digest(cell)
             failure = failed_shorter(cell, digest, self.machine.id, records, length_of)
             if failure is None:
                 left.append(cell)
@@ -186,7 +186,7 @@ class Runner:
         return () if set(left) == again else tuple(left)
 
     def _is_done(self, cell: Cell) -> bool:
-        found = self.store.finished(cell, self._digests(cell)[0], self.machine.id, retry=self.request.retry)
+        found = self.store.finished(cell, self._digest(cell), self.machine.id, retry=self.request.retry)
         return found is not None
 
     def _try(self, task: Task) -> None:
@@ -199,8 +199,8 @@ class Runner:
     def _load(self, task: Task) -> Dataset:
         return task.load(self._place(), task.recipe(self.preset), 0, self.request.suite.selection)
 
-    def _digests(self, cell: Cell) -> Sequence[str]:
-        return [with_data(digest_of_cell(cell), self.data[cell.task])]
+    def _digest(self, cell: Cell) -> str:
+        return digest_of_cell(cell, self.data[cell.task])
 
     def _place(self) -> Any:
         return place(self.request.data_dir, self.request.offline, self.notice, self.progress)

@@ -18,7 +18,7 @@ import torch
 from ...tasks.data.data import place
 from ..core.errors import AttnbenchError, SelectionError
 from ..core.record import Record
-from ..plan.fingerprint import digest_of_cell
+from ..plan.fingerprint import variant_hash
 from ..store.store import Store
 from .context import WorkerContext
 from .job import Job
@@ -54,9 +54,9 @@ def main() -> int:
 
 
 def _same_code(job: Job) -> None:
-    """Raises SelectionError where a file was edited after the run began: its digest would name other code."""
+    """Raises SelectionError where a file was edited after the run began: its digest would name another source."""
     for cell in job.cells:
-        if digest_of_cell(cell) != job.codes[cell.key]:
+        if variant_hash(cell) != job.sources[cell.key]:
             raise SelectionError(
                 f"the code behind `{cell}` was edited while the run went on; what is finished is kept, start it again"
             )

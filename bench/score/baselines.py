@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..core.interval import Interval
+from ..core.metrics import Metric
 from ..core.record import Measurement, Outcome
 from ..stats import format as wording
 from ..stats.bootstrap import resampled_scores, sound_statistics
-from ..stats.intervals import Interval
-from ..stats.metric import Yardstick
 from ..stats.scoring import accuracy, corpus_level
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
@@ -17,7 +17,7 @@ from .quality import Predictions
 
 
 def trivial_levels(
-    table: ResultTable, board_key: BoardKey, metric: Yardstick, predictions: Predictions
+    table: ResultTable, board_key: BoardKey, metric: Metric, predictions: Predictions
 ) -> Iterator[tuple[ResultRow, Interval | None]]:
     """The newest run of each baseline, by name, with its level on the test split; None where it has none."""
     for run in sorted(newest(board_key.runs(table, "baseline"), "variant"), key=lambda run: run.variant):
@@ -25,7 +25,7 @@ def trivial_levels(
         yield run, _level(tested, metric, run, predictions) if tested is not None else None
 
 
-def _level(tested: Measurement, metric: Yardstick, run: ResultRow, predictions: Predictions) -> Interval | None:
+def _level(tested: Measurement, metric: Metric, run: ResultRow, predictions: Predictions) -> Interval | None:
     if metric.is_share:
         examples = tested.where.get("examples")
         return accuracy([tested.value], int(examples)) if examples else None

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ..core.metrics import ACCURACY, Metric
 from ..core.protocol import LEAST_SEEDS
 from ..stats.intervals import Estimate, mean_estimate
-from ..stats.metric import ACCURACY, Yardstick
 from ..store.artifacts import Curve
 from .cost import RelativeCost
 from .quality import SeedScores
@@ -70,7 +70,7 @@ def gap_at_equal_state(name: str, trials: Mapping[str, SeedScores], state_bytes:
     return Rival(best, trials[name].gap(trials[best]))
 
 
-def best_within(curve: Curve, steps: float, metric: Yardstick = ACCURACY) -> float | None:
+def best_within(curve: Curve, steps: float, metric: Metric = ACCURACY) -> float | None:
     """The best validation score up to that step; None where none was measured by then.
 
     >>> best_within([{"step": 10, "validation_accuracy": 0.6}, {"step": 20, "validation_accuracy": 0.7}], steps=15)

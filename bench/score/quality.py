@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.cell import REFERENCE
+from ..core.interval import Interval
+from ..core.metrics import ACCURACY, RANKING_METRICS, Metric
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..stats.bootstrap import corpus_score, resampled_scores, resampled_shares, sound_statistics
-from ..stats.intervals import Estimate, Interval
-from ..stats.metric import ACCURACY, YARDSTICKS, Yardstick
+from ..stats.intervals import Estimate
 from ..stats.scoring import Correct, Draws, accuracy, corpus_gap, corpus_level, quality_gap
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
@@ -37,7 +38,7 @@ class SeedScores:
     """
 
     variant: str
-    metric: Yardstick = ACCURACY
+    metric: Metric = ACCURACY
     seeds: tuple[int, ...] = ()
     scores: tuple[float, ...] = ()
     examples: int = 0
@@ -120,7 +121,7 @@ class _Done(NamedTuple):
     examples: int
 
 
-def _done(table: ResultTable, rows: list[ResultRow], metric: Yardstick) -> list[_Done]:
+def _done(table: ResultTable, rows: list[ResultRow], metric: Metric) -> list[_Done]:
     """The rows with a usable test score."""
     found = []
     for row in rows:
@@ -139,7 +140,7 @@ def _trials(
     done: list[_Done],
     wanted: set[int],
     predictions: Predictions,
-    metric: Yardstick,
+    metric: Metric,
 ) -> SeedScores:
     used = [one for one in done if not wanted or one.row.seed in wanted]
     seeds = tuple(int(one.row.seed) for one in used)
@@ -159,7 +160,7 @@ def _trials(
     )
 
 
-def _kept(used: list[_Done], predictions: Predictions, metric: Yardstick) -> tuple[npt.NDArray[Any], ...] | None:
+def _kept(used: list[_Done], predictions: Predictions, metric: Metric) -> tuple[npt.NDArray[Any], ...] | None:
     """What is known of each example, by seed; None unless it is at hand for every seed, of the same examples."""
     found = []
     for one in used:
@@ -171,7 +172,7 @@ def _kept(used: list[_Done], predictions: Predictions, metric: Yardstick) -> tup
     return tuple(found) if found and len({len(kept) for kept in found}) == 1 else None
 
 
-def _bears_out(kept: npt.NDArray[Any], one: _Done, metric: Yardstick) -> bool:
+def _bears_out(kept: npt.NDArray[Any], one: _Done, metric: Metric) -> bool:
     # predictions that do not bear out their Record's score are not its own
     if metric.is_share:
         return kept.ndim == 1 and len(kept) == one.examples and abs(float(np.mean(kept)) - one.score) <= 1e-6
@@ -180,7 +181,7 @@ def _bears_out(kept: npt.NDArray[Any], one: _Done, metric: Yardstick) -> bool:
     return abs(corpus_score(metric.name, kept) - one.score) <= 1e-6 * max(1.0, one.score)
 
 
-def _draws(kept: tuple[npt.NDArray[Any], ...], metric: Yardstick) -> Draws:
+def _draws(kept: tuple[npt.NDArray[Any], ...], metric: Metric) -> Draws:
     return np.stack([resampled_scores(metric.name, statistics) for statistics in kept], axis=1)
 
 
@@ -209,10 +210,17 @@ def outcome_words(outcome: str) -> str:
     return outcome.replace("_", " ")
 
 
-def metric_of(table: ResultTable, board_key: BoardKey) -> Yardstick:
-    """The first yardstick of which a Record of the question holds a test measurement; accuracy where none does."""
-    rows = [run.at for run in board_key.runs(table, "train", "baseline")]
-    for metric in YARDSTICKS:
+def metric_of(table: ResultTable, board_key: BoardKey) -> Metric:
+    """The metric that the newest Record of the task names.
+
+    Records of version 0 name none: then the first ranking metric with a test measurement, accuracy where none has one.
+    """
+    runs = board_key.runs(table, "train", "baseline")
+    for run in reversed(runs):
+        if run.metric is not None:
+            return run.metric
+    rows = [run.at for run in runs]
+    for metric in RANKING_METRICS:
         if any(table.number(metric.name, at, split="test") is not None for at in rows):
             return metric
     return ACCURACY

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from .intervals import Interval
-
-MINUS = "−"
+from ..core.interval import Interval
 
 
 def speed(ratio: Interval) -> str:

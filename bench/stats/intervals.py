@@ -14,16 +14,9 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
+from ..core.interval import Interval
+
 LEVEL = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A value and the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)

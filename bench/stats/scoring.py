@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from .intervals import LEVEL, Estimate, Interval, NoiseSource, mean_estimate, wilson
+from ..core.interval import Interval
+from .intervals import LEVEL, Estimate, NoiseSource, mean_estimate, wilson
 
 CAP = 64.0
 """No cost counts as more than this many times the reference's; a failure counts as exactly this."""

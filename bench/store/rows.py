@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from ..core.metrics import Metric
+
 
 class ResultRow(NamedTuple):
     """A row of `Frame.current`; `at` is its place there, all else the columns of that name."""
@@ -27,8 +29,10 @@ class ResultRow(NamedTuple):
     source: str
     notes: tuple[str, ...]
     counts: Mapping[str, int]
-    code: str
+    version: str
+    data_code: str
     variant_code: str
+    metric: Metric | None
     block: str
     setting: Mapping[str, Any]
     implementation: str

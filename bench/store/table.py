@@ -12,13 +12,14 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from ..core.protocol import VERSION_ZERO
 from ..core.record import Machine, Measurement, Record
 from .rows import HeadMeasurement, ResultRow
 
 _CELL = (
     "key", "variant", "task", "preset", "seed", "lane", "selection", "protocol", "outcome", "reason", "machine",
-    "fidelity", "source", "notes", "counts", "code", "variant_code", "block", "setting", "implementation",
-    "artifacts", "started", "seconds",
+    "fidelity", "source", "notes", "counts", "version", "data_code", "variant_code", "metric", "block", "setting",
+    "implementation", "artifacts", "started", "seconds",
 )  # fmt: skip
 
 HEAD = ("at", "name", "attention", "layer", "head", "value")
@@ -168,15 +169,17 @@ def by_head(where: Mapping[str, Any], value: float, samples: Sequence[float]) ->
 
 def _row(record: Record) -> dict[str, Any]:
     cell, data = record.cell, record.data
-    protocol_code, _, rest = record.digest.partition("-")
-    task_code, _, variant_code = rest.partition("-")
+    code, _, variant_code = record.digest.rpartition("-")
+    # of version 0, the hash of the harness tells Records apart as the hash of the data does
+    data_code = code.rpartition("-")[2] if record.version != VERSION_ZERO else code
     return {
         "key": record.key, "variant": str(cell.variant), "task": str(cell.task), "preset": str(cell.preset),
         "seed": cell.seed, "lane": cell.lane, "selection": cell.selection, "protocol": cell.protocol,
         "outcome": str(record.outcome), "reason": record.reason, "machine": record.machine.id,
         "fidelity": data.fidelity if data else "", "source": data.source if data else "",
         "notes": data.notes if data else (), "counts": data.counts if data else {},
-        "code": f"{protocol_code}-{task_code}", "variant_code": variant_code, "block": record.block,
+        "version": record.version, "data_code": data_code, "variant_code": variant_code,
+        "metric": record.metric, "block": record.block,
         "setting": record.setting, "implementation": record.implementation, "artifacts": record.artifacts,
         "started": record.started, "seconds": record.seconds,
     }  # fmt: skip
@@ -190,15 +193,16 @@ def _staleness(cells: pd.DataFrame) -> pd.Series[str]:
     table = cells.assign(
         place=cells["machine"].where(cells["lane"] == "time", ""),
         setting_text=[json.dumps(s, sort_keys=True, default=str) if s else None for s in cells["setting"]],
-        # the data's source is part of the code's digest: a Record without data says nothing of it
-        code=cells["code"].where(~cells["unplaced"], None),
+        # a Record without data says nothing of the data's source
+        data_code=cells["data_code"].where(~cells["unplaced"], None),
     )
     comparable = [*_COMPARABLE, "fidelity"]
     # a preset means one thing: what was timed under another is not put beside what is trained now
     meaning = [key for key in comparable if key not in ("lane", "place")]
     for column, keys, reason in (
         ("setting_text", meaning, "the preset meant another setting then"),
-        ("code", comparable, "the code or the data of the task has changed since"),
+        ("version", comparable, "made by another version of the lane, the objective or the task"),
+        ("data_code", comparable, "the code or the data of the task has changed since"),
         ("variant_code", [*comparable, "variant"], "the code of the variant has changed since"),
     ):
         fresh = table[stale == ""]

@@ -18,15 +18,14 @@ import numpy.typing as npt
 
 from ..core.cell import REFERENCE
 from ..core.errors import StoreError
-from ..core.metrics import QUANTITIES
+from ..core.metrics import METRICS, RANKING_METRICS
 from ..core.record import Measurement, Outcome, Record
 from ..stats.bootstrap import corpus_score, sound_statistics
-from ..stats.metric import YARDSTICKS
 from .store import UNREADABLE
 
 FIDELITIES = ("official", "regenerated", "surrogate", "synthetic")
 
-_DIGEST = re.compile(r"[0-9a-f]+-[0-9a-f]+-[0-9a-f]+")
+_DIGEST = re.compile(r"([0-9a-f]+|lane\d+[a-z0-9.]*)-[0-9a-f]+-[0-9a-f]+")
 _ARTIFACT = re.compile(r"[0-9a-f]{24}(\.[a-z0-9]{1,12}){1,2}")
 _SHARES = ("fraction",)
 # weights as they are: rows of ReLA do not sum to one
@@ -92,7 +91,7 @@ def _errors(record: Record, path: Path, artifacts: Path) -> Iterator[str]:
     if path.stem != record.machine.id:
         yield f"machine {record.machine.id} does not belong in {path.name}"
     if not _DIGEST.fullmatch(record.digest):
-        yield f"expected a digest PROTOCOL-TASK-VARIANT, got {record.digest!r}"
+        yield f"expected a digest VERSIONS-DATA-VARIANT, got {record.digest!r}"
     if record.data is not None and record.data.fidelity not in FIDELITIES:
         yield f"expected a fidelity of {', '.join(FIDELITIES)}, got {record.data.fidelity!r}"
     if record.outcome is not Outcome.OK and not record.reason:
@@ -121,7 +120,7 @@ def _time_errors(record: Record) -> Iterator[str]:
 
 
 def _number_errors(measurement: Measurement) -> Iterator[str]:
-    name, quantity = measurement.name, QUANTITIES.get(measurement.name)
+    name, quantity = measurement.name, METRICS.get(measurement.name)
     if quantity is None:
         yield f"no quantity is named {name!r}"
         return
@@ -153,14 +152,15 @@ def _content_errors(record: Record) -> Iterator[str]:
         return
     tested = _tested(record)
     if tested is None:
-        yield f"ok, but without a test result: expected {' or '.join(metric.name for metric in YARDSTICKS)}"
+        yield f"ok, but without a test result: expected {' or '.join(metric.name for metric in RANKING_METRICS)}"
     elif tested.name == "accuracy" and not tested.where.get("examples"):
         yield "its test accuracy does not say over how many examples"
 
 
 def _tested(record: Record) -> Measurement | None:
     """What a board would judge the Record by."""
-    found = (record.first(metric.name, split="test") for metric in YARDSTICKS)
+    metrics = (record.metric,) if record.metric else RANKING_METRICS
+    found = (record.first(metric.name, split="test") for metric in metrics)
     return next((measurement for measurement in found if measurement is not None), None)
 
 

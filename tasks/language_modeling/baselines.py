@@ -42,7 +42,7 @@ def bigram(dataset: Dataset, recipe: Recipe) -> Real:
 def frequencies(train: Subset) -> Real:
     """Probability of each token but padding, (vocabulary - 1,), from its count and one."""
     assert isinstance(train, Windows)
-    tokens, size = train.split.tokens, len(train.spelling.pieces) - 1
+    tokens, size = train.split.tokens, len(train.vocabulary.pieces) - 1
     counts = np.ones(size)
     for first in range(0, len(tokens), CHUNK):
         counts += np.bincount(np.asarray(tokens[first : first + CHUNK], dtype=np.int64) - 1, minlength=size)
@@ -80,5 +80,5 @@ def _spent(dataset: Dataset, recipe: Recipe, cost: Callable[[Whole, Whole], Real
         # what does not count has id 0, which is no token
         before, after = np.maximum(ids[:, 0].astype(np.int64) - 1, 0), np.maximum(targets - 1, 0)
         found[at, 0] = (cost(before, after) * counted).sum(1)
-        found[at, 1] = test.spelling.characters[targets].sum(1)
+        found[at, 1] = test.vocabulary.characters[targets].sum(1)
     return found

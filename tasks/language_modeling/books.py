@@ -12,11 +12,11 @@ from ..contract import Availability, DataPlace, Recipe
 from ..data.byte_ids import byte_ids
 from ..data.checksums import tree_checksum
 from ..data.data import DataSource, Unavailable
-from ..data.prepared import Prepared, prepare
-from ..data.sources import Tree
+from ..data.prepared import PreparedData, prepare
+from ..data.sources import FolderSource
 from ..problems.language_modeling import LANGUAGE_PRESETS, LanguageRecipe
 from .packing import streamed
-from .task import Modelling, arranged
+from .task import LanguageModelingTask, prepared_texts
 
 LONG = 8_192
 PARTS = ("train", "validation", "test")
@@ -32,7 +32,7 @@ def _long() -> dict[str, Recipe]:
     }
 
 
-class PG19(Modelling):
+class PG19(LanguageModelingTask):
     """The next byte of books (PG-19): a context of 8,192 bytes in the preset `base`.
 
     A folder for each split, a file for each book: pg19/{train,validation,test}/*.txt.
@@ -46,7 +46,7 @@ class PG19(Modelling):
         return [Folders(task=self.name)]
 
 
-class GutenbergCharacters(Modelling):
+class GutenbergCharacters(LanguageModelingTask):
     """The next byte of a few books of Project Gutenberg; a surrogate for PG-19 with any books that are there.
 
     Every file gutenberg/*.txt is a book. Of each the last tenth is held out, its first half for validation and its
@@ -58,7 +58,7 @@ class GutenbergCharacters(Modelling):
     recipes: ClassVar[Mapping[str, Recipe]] = _long()
 
     def sources(self) -> Sequence[DataSource]:
-        return [Books(task=self.name)]
+        return [BooksSource(task=self.name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +70,11 @@ class Folders:
     def availability(self, place: DataPlace) -> Availability:
         return self._tree(place).availability(place)
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         return self._tree(place).prepared(place)
 
-    def _tree(self, place: DataPlace) -> Tree:
-        return Tree(
+    def _tree(self, place: DataPlace) -> FolderSource:
+        return FolderSource(
             task=self.task,
             name="pg19",
             parts=PARTS,
@@ -86,7 +86,7 @@ class Folders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
+class BooksSource:
     """A folder of books, whichever they are."""
 
     task: str
@@ -106,7 +106,7 @@ class Books:
             estimate="a second and twice their size",
         )
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         books = self.books(place)
         root = place.root / self.folder
         if not books:
@@ -116,7 +116,7 @@ class Books:
         return prepare(place, self.task, identity, lambda: divided(books, f"{self.folder} books", files))
 
 
-def divided(books: Sequence[Path], source: str, files: dict[str, str]) -> Prepared:
+def divided(books: Sequence[Path], source: str, files: dict[str, str]) -> PreparedData:
     """Nine tenths, a twentieth and a twentieth of each book."""
     splits: dict[str, list[bytes]] = {"train": [], "validation": [], "test": []}
     for book in books:
@@ -125,14 +125,14 @@ def divided(books: Sequence[Path], source: str, files: dict[str, str]) -> Prepar
         for split, part in zip(splits, (text[:first], text[first:second], text[second:]), strict=True):
             splits[split].append(part)
     note = f"{len(books)} books of Project Gutenberg, the end of each held out; not PG-19"
-    return arranged(splits, source=source, fidelity="surrogate", files=files, notes=[note])
+    return prepared_texts(splits, source=source, fidelity="surrogate", files=files, notes=[note])
 
 
-def read_folders(root: Path, source: str, files: dict[str, str], scratch: Path) -> Prepared:
+def read_folders(root: Path, source: str, files: dict[str, str], scratch: Path) -> PreparedData:
     """A folder for each split, a file for each book; `scratch`: where their tokens lie until they are prepared."""
     splits = {
         split: streamed((byte_ids(path.read_bytes()) for path in sorted((root / split).glob("*.txt"))), scratch)
         for split in PARTS
     }
     # 28,752 books: their checksums were never published, so the layout is all that can be checked
-    return arranged(splits, source=source, fidelity="official", files=files)
+    return prepared_texts(splits, source=source, fidelity="official", files=files)

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from ...bench.core.errors import DataError
-from ..contract import Availability, DataPlace, Metric
+from ..contract import METRICS, Availability, DataError, DataPlace, Metric
 from ..data.checksums import file_checksum
 from ..data.data import DataSource, Unavailable
-from ..data.prepared import Prepared, prepare
+from ..data.prepared import PreparedData, prepare
 from ..problems.vocabulary import Character
-from .task import Modelling, arranged
+from .task import LanguageModelingTask, prepared_texts
 
 NAME = "enwik8"
 BYTES = 100_000_000
@@ -20,7 +19,7 @@ VALIDATION = TEST = 5_000_000
 BUILDER = 1
 
 
-class Enwik8(Modelling):
+class Enwik8(LanguageModelingTask):
     """The next byte of the Hutter Prize's text (enwik8): 90, 5 and 5 million bytes.
 
     A character is a byte here, as in all that was published on it.
@@ -28,7 +27,7 @@ class Enwik8(Modelling):
 
     name: ClassVar[str] = NAME
     character: ClassVar[Character] = "byte"
-    metric: ClassVar[Metric] = Metric(name="bits_per_character", margin=0.02, chance=8.0)
+    metric: ClassVar[Metric] = METRICS["bits_per_character"].with_chance(8.0)
     paper: ClassVar[str] = "Mahoney 2006, Large Text Compression Benchmark; split: Graves 2013"
 
     def sources(self) -> Sequence[DataSource]:
@@ -52,7 +51,7 @@ class File:
             estimate="2 s and 200 MB",
         )
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         path = self.path(place)
         if not path.is_file():
             return Unavailable(
@@ -66,9 +65,9 @@ class File:
         return prepare(place, NAME, identity, lambda: read(path, files))
 
 
-def read(path: Path, files: dict[str, str]) -> Prepared:
+def read(path: Path, files: dict[str, str]) -> PreparedData:
     """The one file, divided from its end."""
     text = path.read_bytes()
     first, second = len(text) - VALIDATION - TEST, len(text) - TEST
     splits = {"train": [text[:first]], "validation": [text[first:second]], "test": [text[second:]]}
-    return arranged(splits, source=NAME, fidelity="official", files=files)
+    return prepared_texts(splits, source=NAME, fidelity="official", files=files)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..contract import Ids, Split
 from ..data.byte_ids import byte_ids
-from ..data.prepared import pack, writing
+from ..data.prepared import pack, write_errors
 
 
 def texts(split: Iterable[bytes]) -> Split:
@@ -26,7 +26,7 @@ def streamed(sequences: Iterable[Ids], scratch: Path) -> Split:
     The space is free again when the split is no longer used. Raises DataError where `scratch` cannot be written.
     """
     ends = [0]
-    with writing(scratch), TemporaryFile(dir=scratch) as file:
+    with write_errors(scratch), TemporaryFile(dir=scratch) as file:
         for ids in sequences:
             file.write(ids.tobytes())
             ends.append(ends[-1] + len(ids))

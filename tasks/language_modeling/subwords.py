@@ -14,20 +14,20 @@ import numpy as np
 from ...bench.core.hashing import content_hash
 from ..contract import DataPlace, Ids, Split
 from ..data.byte_ids import bytes_of
-from ..data.byte_pairs import kept_model, learn_pairs, sentencepiece
-from ..data.prepared import Prepared, prepare
-from ..problems.vocabulary import Character, Spelling
+from ..data.byte_pairs import cached_model, learn_byte_pairs, sentencepiece
+from ..data.prepared import PreparedData, prepare
+from ..problems.vocabulary import Character, Vocabulary
 from .packing import streamed
 
 BUILDER = 1
 LEAST, MOST = 512, 65_535
 """How many there may be: 256 bytes with some room for pairs, and what a token id of two bytes can tell apart."""
 
-LEARNED_ON = 16_000_000
+LEARNING_BYTES = 16_000_000
 """Bytes of the training text, spread over it, that the vocabulary is learned on where there are more."""
 
-STRETCH = 250_000
-AT_ONCE = 20_000
+SAMPLE_BYTES = 250_000
+ENCODED_LINES = 20_000
 """Lines that are encoded together: ids come as Python's numbers, 40 bytes each."""
 
 _MARK = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -36,9 +36,9 @@ _MARK = "\N{LOWER ONE EIGHTH BLOCK}"
 _APART = re.compile(f"([\\n{_MARK}\\udc80-\\udcff])")
 
 
-def in_subwords(
-    prepared: Prepared, size: int, place: DataPlace, task: str, character: Character
-) -> tuple[Prepared, Spelling]:
+def to_subwords(
+    prepared: PreparedData, size: int, place: DataPlace, task: str, character: Character
+) -> tuple[PreparedData, Vocabulary]:
     """Texts of bytes in at most `size` subwords of their training text, kept in the cache, and how these are spelled.
 
     Raises DataError without the extra `translation`, and for a text with more characters than the size has room for.
@@ -47,26 +47,26 @@ def in_subwords(
     library = sentencepiece(", or read bytes by subwords=0")
     identity = {
         "texts": prepared.folder.name if prepared.folder else None, "source": of.source, "files": of.files,
-        "size": size, "learned_on": LEARNED_ON, "builder": BUILDER, "sentencepiece": library.__version__,
+        "size": size, "learned_on": LEARNING_BYTES, "builder": BUILDER, "sentencepiece": library.__version__,
     }  # fmt: skip
     name = f"{task}-{content_hash(identity)}"
-    model = kept_model(place, name, lambda: learn(list(_sentences(prepared.splits["train"])), size))
-    spelling = spelling_of(model, size, character)
+    model = cached_model(place, name, lambda: learn(list(_sentences(prepared.splits["train"])), size))
+    vocabulary = vocabulary_of(model, size, character)
 
-    def build() -> Prepared:
-        splits = {name: _encoded(split, spelling, place) for name, split in prepared.splits.items()}
+    def build() -> PreparedData:
+        splits = {name: _encoded(split, vocabulary, place) for name, split in prepared.splits.items()}
         counts = {name: len(split.tokens) for name, split in splits.items()}
         share = len(prepared.splits["test"].tokens) / max(counts["test"], 1)
-        count = sum(map(bool, spelling.pieces))
+        count = sum(map(bool, vocabulary.pieces))
         note = f"{count:,} subwords (byte pairs) of the training text; {share:.2f} bytes each in the test text"
-        return Prepared(splits=splits, provenance=replace(of, notes=(*of.notes, note)))
+        return PreparedData(splits=splits, provenance=replace(of, notes=(*of.notes, note)))
 
-    return prepare(place, task, identity, build), spelling
+    return prepare(place, task, identity, build), vocabulary
 
 
 def learn(sentences: list[str], size: int) -> bytes:
     """The bytes of a sentencepiece model with all 256 bytes among its pieces."""
-    return learn_pairs(
+    return learn_byte_pairs(
         sentences,
         size,
         instead="; ask for more of them, or for bytes by subwords=0",
@@ -74,7 +74,7 @@ def learn(sentences: list[str], size: int) -> bytes:
         character_coverage=0.9995,
         remove_extra_whitespaces=False,
         add_dummy_prefix=False,
-        max_sentence_length=LEARNED_ON,
+        max_sentence_length=LEARNING_BYTES,
         pad_id=0,
         unk_id=1,
         bos_id=-1,
@@ -82,7 +82,7 @@ def learn(sentences: list[str], size: int) -> bytes:
     )
 
 
-def spelling_of(model: bytes, size: int, character: Character) -> Spelling:
+def vocabulary_of(model: bytes, size: int, character: Character) -> Vocabulary:
     """What the pieces of a model stand for; ids that it has not used stand for nothing."""
     processor = sentencepiece().SentencePieceProcessor(model_proto=model)
     pieces = []
@@ -95,7 +95,7 @@ def spelling_of(model: bytes, size: int, character: Character) -> Spelling:
             pieces.append(processor.id_to_piece(each).replace(_MARK, " ").encode())
     of_byte = {piece: each for each, piece in enumerate(pieces) if processor.is_byte(each)}
     pieces += [b""] * (size - len(pieces))
-    return Spelling.of(pieces, partial(_encode, processor, of_byte), character)
+    return Vocabulary.of(pieces, partial(_encode, processor, of_byte), character)
 
 
 def _encode(processor: Any, of_byte: dict[bytes, int], text: bytes) -> Ids:
@@ -104,17 +104,17 @@ def _encode(processor: Any, of_byte: dict[bytes, int], text: bytes) -> Ids:
     plain, alone = parts[::2], [*parts[1::2], ""]
     spelled = {sign: [of_byte[bytes([byte])] for byte in sign.encode(errors="surrogateescape")] for sign in set(alone)}
     found = []
-    for first in range(0, len(plain), AT_ONCE):
-        ids = processor.encode(plain[first : first + AT_ONCE])
-        signs = (spelled[sign] for sign in alone[first : first + AT_ONCE])
+    for first in range(0, len(plain), ENCODED_LINES):
+        ids = processor.encode(plain[first : first + ENCODED_LINES])
+        signs = (spelled[sign] for sign in alone[first : first + ENCODED_LINES])
         both = chain.from_iterable(zip(ids, signs, strict=True))
         found.append(np.fromiter(chain.from_iterable(both), dtype=np.uint16))
     return np.concatenate(found)
 
 
-def _encoded(split: Split, spelling: Spelling, place: DataPlace) -> Split:
+def _encoded(split: Split, vocabulary: Vocabulary, place: DataPlace) -> Split:
     """Each text in subwords, one at a time."""
-    texts = (spelling.encode(bytes_of(split.sequence(at))) for at in range(len(split)))
+    texts = (vocabulary.encode(bytes_of(split.sequence(at))) for at in range(len(split)))
     place.cache.mkdir(parents=True, exist_ok=True)
     return streamed(texts, place.cache)
 
@@ -122,11 +122,11 @@ def _encoded(split: Split, spelling: Spelling, place: DataPlace) -> Split:
 def _sentences(split: Split) -> Iterator[str]:
     """Lines of stretches that are spread over the texts; of a short one all lines."""
     total = len(split.tokens)
-    if total <= LEARNED_ON:
+    if total <= LEARNING_BYTES:
         text = b"\n".join(bytes_of(split.sequence(at)) for at in range(len(split)))
         yield from filter(None, text.decode(errors="ignore").split("\n"))
         return
-    for first in np.linspace(0, total - STRETCH, LEARNED_ON // STRETCH).astype(np.int64):
-        stretch = bytes_of(split.tokens[first : first + STRETCH]).decode(errors="ignore").split("\n")
+    for first in np.linspace(0, total - SAMPLE_BYTES, LEARNING_BYTES // SAMPLE_BYTES).astype(np.int64):
+        stretch = bytes_of(split.tokens[first : first + SAMPLE_BYTES]).decode(errors="ignore").split("\n")
         # the first and the last line of a stretch are cut off somewhere; one alone is cut off at both ends
         yield from filter(None, stretch[1:-1] or stretch)

@@ -9,19 +9,30 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...bench.core.errors import DataError, SelectionError
-from ...bench.core.record import Provenance
-from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Recipe, Split, Task
-from ..data.data import DataSource, first_of
-from ..data.prepared import Prepared
+from ..contract import (
+    METRICS,
+    Availability,
+    Baseline,
+    DataError,
+    DataPlace,
+    Dataset,
+    Metric,
+    Provenance,
+    Recipe,
+    SelectionError,
+    Split,
+    Task,
+)
+from ..data.data import DataSource, load_first
+from ..data.prepared import PreparedData
 from ..problems.language_modeling import LANGUAGE_PRESETS, Language, LanguageRecipe, Windows
-from ..problems.vocabulary import BYTES, RAW_BYTES, Character, Spelling
+from ..problems.vocabulary import BYTES, RAW_BYTES, Character, Vocabulary
 from .baselines import bigram, unigram
 from .packing import joined, texts
-from .subwords import LEAST, MOST, in_subwords
+from .subwords import LEAST, MOST, to_subwords
 
 
-class Modelling(Task):
+class LanguageModelingTask(Task):
     """Predict each token of a text from those before it: bytes, or with `subwords=N` up to N byte pairs.
 
     Training reads the texts end to end; validation and test read each text by itself, in windows that slide. The first
@@ -30,7 +41,8 @@ class Modelling(Task):
 
     name: ClassVar[str]
     character: ClassVar[Character] = "unicode"
-    metric: ClassVar[Metric] = Metric(name="bits_per_character", margin=0.02)
+    metric: ClassVar[Metric] = METRICS["bits_per_character"]
+    objective: ClassVar[str] = "language_modeling"
     shared: ClassVar[Mapping[str, Recipe]] = LANGUAGE_PRESETS
     baselines: ClassVar[Mapping[str, Baseline]] = {"unigram": unigram, "bigram": bigram}
 
@@ -42,7 +54,7 @@ class Modelling(Task):
         self.subwords = subwords
         if subwords:
             # what blind guessing costs is known of bytes
-            self.metric = replace(self.metric, chance=None)  # type: ignore[misc]
+            self.metric = self.metric.with_chance(None)  # type: ignore[misc]
 
     @abstractmethod
     def sources(self) -> Sequence[DataSource]:
@@ -55,15 +67,15 @@ class Modelling(Task):
         return [source.availability(place) for source in self.sources()]
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        prepared = first_of(self.sources(), place, self.name)
+        prepared = load_first(self.sources(), place, self.name)
         assert isinstance(recipe, LanguageRecipe)
-        spelling = RAW_BYTES if self.character == "byte" else BYTES
+        vocabulary = RAW_BYTES if self.character == "byte" else BYTES
         if self.subwords:
-            prepared, spelling = in_subwords(prepared, self.subwords, place, self.name, self.character)
-        return windowed(prepared, recipe, selection, spelling)
+            prepared, vocabulary = to_subwords(prepared, self.subwords, place, self.name, self.character)
+        return make_windows(prepared, recipe, selection, vocabulary)
 
 
-def windowed(prepared: Prepared, recipe: LanguageRecipe, selection: str, spelling: Spelling) -> Dataset:
+def make_windows(prepared: PreparedData, recipe: LanguageRecipe, selection: str, vocabulary: Vocabulary) -> Dataset:
     """Windows of prepared texts. With `selection='test'` validation is the test windows.
 
     Slices are spread evenly over the text and are the same for every seed. Raises DataError for a split without text.
@@ -74,10 +86,10 @@ def windowed(prepared: Prepared, recipe: LanguageRecipe, selection: str, spellin
                 f"expected a text of at least two tokens in {name}, got none from {prepared.provenance.source}"
             )
     notes = list(prepared.provenance.notes)
-    train = Windows.over(joined(prepared.splits["train"]), recipe.length, recipe.length, spelling)
+    train = Windows.over(joined(prepared.splits["train"]), recipe.length, recipe.length, vocabulary)
     chosen = {}
     for split, count in (("validation", recipe.validation_examples), ("test", recipe.test_examples)):
-        whole = Windows.over(prepared.splits[split], recipe.length, recipe.stride, spelling)
+        whole = Windows.over(prepared.splits[split], recipe.length, recipe.stride, vocabulary)
         chosen[split] = whole.spread(count)
         if len(chosen[split]) < len(whole):
             notes.append(f"{split}: {len(chosen[split]):,} windows spread over {len(whole):,}")
@@ -89,16 +101,16 @@ def windowed(prepared: Prepared, recipe: LanguageRecipe, selection: str, spellin
     return Dataset(train=train, validation=chosen["validation"], test=chosen["test"], provenance=provenance)
 
 
-def arranged(
+def prepared_texts(
     splits: Mapping[str, Iterable[bytes] | Split],
     *,
     source: str,
     fidelity: str,
     files: dict[str, str],
     notes: Sequence[str] = (),
-) -> Prepared:
+) -> PreparedData:
     """Texts by split as prepared data."""
-    return Prepared(
+    return PreparedData(
         splits={name: split if isinstance(split, Split) else texts(split) for name, split in splits.items()},
         provenance=Provenance(source=source, fidelity=fidelity, files=files, notes=tuple(notes)),
     )

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from ..contract import Metric, Recipe
+from ..contract import METRICS, Metric, Recipe
 from ..data.data import DataSource
-from ..data.download import Remote
-from ..data.prepared import Prepared
-from ..data.sources import Archive, Download
+from ..data.download import RemoteFile
+from ..data.prepared import PreparedData
+from ..data.sources import ArchiveSource, DownloadSource
 from ..problems.language_modeling import LanguageRecipe
-from .task import Modelling, arranged
+from .task import LanguageModelingTask, prepared_texts
 
 NAME = "tinyshakespeare"
 
-REMOTE = Remote(
+REMOTE = RemoteFile(
     name="tinyshakespeare.txt",
     urls=("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
     sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
@@ -24,7 +24,7 @@ REMOTE = Remote(
 )
 
 
-class TinyShakespeare(Modelling):
+class TinyShakespeare(LanguageModelingTask):
     """The next byte of a million bytes of Shakespeare's plays (char-rnn's tinyshakespeare).
 
     The first 90 % are for training, the next 5 % for validation and the last 5 % for testing, as TensorFlow Datasets
@@ -33,19 +33,19 @@ class TinyShakespeare(Modelling):
 
     name: ClassVar[str] = NAME
     paper: ClassVar[str] = "Karpathy 2015, The Unreasonable Effectiveness of Recurrent Neural Networks (char-rnn)"
-    metric: ClassVar[Metric] = Metric(name="bits_per_character", margin=0.02, chance=8.0)
+    metric: ClassVar[Metric] = METRICS["bits_per_character"].with_chance(8.0)
 
     recipes: ClassVar[Mapping[str, Recipe]] = {"quick": LanguageRecipe(validation_examples=None, test_examples=None)}
 
     def sources(self) -> Sequence[DataSource]:
-        file = Archive(task=NAME, remote=REMOTE, read=read, estimate="a second and 2 MB")
-        return [file, Download(archive=file)]
+        file = ArchiveSource(task=NAME, remote=REMOTE, read=read, estimate="a second and 2 MB")
+        return [file, DownloadSource(archive=file)]
 
 
-def read(path: Path, source: str, files: dict[str, str]) -> Prepared:
+def read(path: Path, source: str, files: dict[str, str]) -> PreparedData:
     """The one file, divided."""
     text = path.read_bytes()
     first = int(len(text) * 0.9)
     second = first + (len(text) - first) // 2
     splits = {"train": [text[:first]], "validation": [text[first:second]], "test": [text[second:]]}
-    return arranged(splits, source=source, fidelity="official", files=files)
+    return prepared_texts(splits, source=source, fidelity="official", files=files)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..data.data import DataSource
-from ..data.prepared import Prepared
-from ..data.sources import Tree
-from .task import Modelling, arranged
+from ..data.prepared import PreparedData
+from ..data.sources import FolderSource
+from .task import LanguageModelingTask, prepared_texts
 
 PARTS = {"train": "wiki.train.raw", "validation": "wiki.valid.raw", "test": "wiki.test.raw"}
 
 
-class WikiText2(Modelling):
+class WikiText2(LanguageModelingTask):
     """The next subword of Wikipedia articles, two million words (WikiText-2, raw), with the perplexity of a word.
 
     The perplexity is 2 to the bits spent on the test text, over its words and line ends as the data's authors count
@@ -31,7 +31,7 @@ class WikiText2(Modelling):
         super().__init__(subwords=subwords)
 
     def sources(self) -> Sequence[DataSource]:
-        tree = Tree(
+        tree = FolderSource(
             task=self.name,
             name=self.folder,
             parts=tuple(PARTS.values()),
@@ -70,8 +70,8 @@ class WikiText103(WikiText2):
         super().__init__(subwords=subwords)
 
 
-def read(root: Path, source: str, files: dict[str, str]) -> Prepared:
+def read(root: Path, source: str, files: dict[str, str]) -> PreparedData:
     """The three files, each one text."""
     splits = {split: [(root / name).read_bytes()] for split, name in PARTS.items()}
     # the archive's checksums were never published, so the layout is all that can be checked
-    return arranged(splits, source=source, fidelity="official", files=files)
+    return prepared_texts(splits, source=source, fidelity="official", files=files)

@@ -6,10 +6,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Subset, Task, Whole
+from ..contract import (
+    METRICS,
+    Availability,
+    Baseline,
+    Classification,
+    DataPlace,
+    Dataset,
+    Metric,
+    Recipe,
+    Subset,
+    Task,
+    Whole,
+)
 from ..data.baselines import majority, ridge
-from ..data.data import first_of
-from ..data.subsets import divide
+from ..data.data import load_first
+from ..data.subsets import make_dataset
 from ._image.cifar import NAME, PIXELS, at_length
 from ._image.cifar_sources import sources
 
@@ -37,7 +49,7 @@ class Image(Task):
     preset of 256 or 64 tokens gets images whose blocks of pixels are averaged; any other length below 1,024 cuts them.
     """
 
-    metric: ClassVar[Metric] = Metric(chance=0.1)
+    metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.1)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.4; data: Krizhevsky 2009"
     suites: ClassVar[tuple[str, ...]] = ("lra",)
 
@@ -119,5 +131,5 @@ class Image(Task):
         return [source.availability(place) for source in sources()]
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        prepared = at_length(first_of(sources(), place, NAME), recipe.length, place)
-        return divide(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)
+        prepared = at_length(load_first(sources(), place, NAME), recipe.length, place)
+        return make_dataset(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)

@@ -10,14 +10,26 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...bench.core.errors import DataError, SelectionError
-from ...bench.core.record import Provenance
-from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Split, Task
+from ..contract import (
+    METRICS,
+    Availability,
+    Baseline,
+    Classification,
+    DataError,
+    DataPlace,
+    Dataset,
+    Metric,
+    Provenance,
+    Recipe,
+    SelectionError,
+    Split,
+    Task,
+)
 from ..data.baselines import majority
 from ..data.checksums import file_checksum
-from ..data.prepared import Prepared, pack, prepare
-from ..data.subsets import divide
-from ..data.tfds import RecordSet
+from ..data.prepared import PreparedData, pack, prepare
+from ..data.subsets import make_dataset
+from ..data.tfds import ExportSource
 from ._listops.baselines import root_and_literals, root_operator
 from ._listops.grammar import IDS, OPEN, OPERATORS, SEED, VERSION, VOCABULARY, Sizes, generate
 
@@ -45,7 +57,7 @@ class ListOps(Task):
     one has no value; one that names `train_examples` gets no more than it asks for.
     """
 
-    metric: ClassVar[Metric] = Metric(chance=0.1)
+    metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.1)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.1; grammar: Nangia & Bowman 2018"
     suites: ClassVar[tuple[str, ...]] = ("lra",)
 
@@ -150,7 +162,7 @@ class ListOps(Task):
             prepared = official(place)
         if prepared is None:
             prepared = regenerate(self.sizes(recipe), place)
-        return divide(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)
+        return make_dataset(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)
 
     def sizes(self, recipe: Recipe) -> Sizes:
         """What to generate for a preset."""
@@ -208,21 +220,21 @@ def evaluate(text: str) -> int:
     return value
 
 
-def regenerate(sizes: Sizes, place: DataPlace) -> Prepared:
+def regenerate(sizes: Sizes, place: DataPlace) -> PreparedData:
     """Generated expressions of these sizes, prepared once."""
     lengths = f"expressions of {sizes.low + 1} to {sizes.high - 1} tokens"
     is_whole = sizes.high == OFFICIAL_LENGTH
     origin = f"ListOps generator {VERSION}, seed {SEED}, {sizes.train:,}/{sizes.validation:,}/{sizes.test:,}"
     origin += "" if is_whole else f", {lengths}"
 
-    def build() -> Prepared:
-        exported = RecordSet(task=NAME, fits=origin.__eq__).read(place)
+    def build() -> PreparedData:
+        exported = ExportSource(task=NAME, fits=origin.__eq__).read(place)
         if exported is not None:
             return exported
         splits = generate(sizes, progress=lambda done: place.progress("generating ListOps", done, sizes.total))
         notes = [f"{sizes.total:,} expressions instead of 100,000"] if sizes.total != Sizes().total else []
         notes += [] if is_whole else [f"{lengths} instead of 501 to 1,999"]
-        return Prepared(
+        return PreparedData(
             splits=splits,
             provenance=Provenance(
                 source=origin,
@@ -236,13 +248,13 @@ def regenerate(sizes: Sizes, place: DataPlace) -> Prepared:
     return prepare(place, NAME, identity, build)
 
 
-def official(place: DataPlace) -> Prepared | None:
+def official(place: DataPlace) -> PreparedData | None:
     """The official expressions, from their files or from an export of them; None where they are not here."""
     folder = official_folder(place)
     if folder:
         return read_official(folder, place)
-    exported = RecordSet(task=NAME, fits=OFFICIAL_SOURCE.__eq__).prepared(place)
-    return exported if isinstance(exported, Prepared) else None
+    exported = ExportSource(task=NAME, fits=OFFICIAL_SOURCE.__eq__).prepared(place)
+    return exported if isinstance(exported, PreparedData) else None
 
 
 def official_folder(place: DataPlace) -> Path | None:
@@ -251,13 +263,13 @@ def official_folder(place: DataPlace) -> Path | None:
     return next((folder for folder in folders if all((folder / name).is_file() for name in OFFICIAL.values())), None)
 
 
-def read_official(folder: Path, place: DataPlace) -> Prepared:
+def read_official(folder: Path, place: DataPlace) -> PreparedData:
     """The official files, parentheses dropped; raises DataError where a line is no expression with its value."""
     paths = {split: folder / name for split, name in OFFICIAL.items()}
     files = {path.name: file_checksum(place, NAME, path) for path in paths.values()}
 
-    def build() -> Prepared:
-        return Prepared(
+    def build() -> PreparedData:
+        return PreparedData(
             splits={split: read_tsv(path) for split, path in paths.items()},
             # the archive's own checksums were never published, so the layout is all that can be checked
             provenance=Provenance(source=OFFICIAL_SOURCE, fidelity="official", files=files),

@@ -5,13 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from ...bench.core.errors import DataError, SelectionError
-from ...bench.core.spec import Spec
-from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Task
+from ..contract import (
+    METRICS,
+    Availability,
+    Baseline,
+    Classification,
+    DataError,
+    DataPlace,
+    Dataset,
+    Metric,
+    Recipe,
+    SelectionError,
+    Spec,
+    Task,
+)
 from ..data.baselines import majority
 from ..data.prepared import is_complete, prepared_folder
-from ..data.subsets import divide
-from ._pathfinder.archive import Official
+from ..data.subsets import make_dataset
+from ._pathfinder.archive import OfficialImages
 from ._pathfinder.images import VERSION, Scene
 from ._pathfinder.shards import OFFICIAL_EXAMPLES, generated, generator_identity
 from .image import mean_intensity
@@ -20,7 +31,7 @@ SIDE, PATHX_SIDE = 32, 128
 SECONDS = {32: 0.0015, 64: 0.04, 128: 0.03}
 """Seconds that one core takes for a hard image, for estimates."""
 
-UNASKED = 20_000
+MAX_UNREQUESTED = 20_000
 """So many Path-X images are made without being asked for by number: some minutes of work."""
 
 SMOKE = Recipe(
@@ -76,11 +87,11 @@ PAPER = Recipe(
 )
 
 
-class Contours(Task):
+class PathfinderTask(Task):
     """A Pathfinder set of one size and level: official images where the data root has them, else generated ones."""
 
     name: ClassVar[str]
-    metric: ClassVar[Metric] = Metric(chance=0.5)
+    metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
     suites: ClassVar[tuple[str, ...]] = ("lra",)
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "mean-intensity": mean_intensity}
 
@@ -93,8 +104,8 @@ class Contours(Task):
     def problem(self) -> Classification:
         return Classification(vocabulary=257, classes=2, padded=False)
 
-    def official(self) -> Official:
-        return Official(task=self.name, size=self.scene.size, level=self.scene.level)
+    def official(self) -> OfficialImages:
+        return OfficialImages(task=self.name, size=self.scene.size, level=self.scene.level)
 
     def availability(self, place: DataPlace) -> list[Availability]:
         return [
@@ -120,7 +131,7 @@ class Contours(Task):
         prepared = self.official().prepared(place) if self.examples == OFFICIAL_EXAMPLES else None
         if prepared is None:
             wanted = self.wanted(recipe)
-            self.refuse_unasked(wanted, place)
+            self.require_request(wanted, place)
             prepared = generated(self.scene, wanted, place, self.name)
         pixels = self.scene.size**2
         if recipe.length < pixels:
@@ -128,7 +139,7 @@ class Contours(Task):
             prepared = replace(
                 prepared, provenance=replace(prepared.provenance, notes=(*prepared.provenance.notes, cut))
             )
-        return divide(prepared, task=self.name, recipe=recipe, seed=seed, selection=selection)
+        return make_dataset(prepared, task=self.name, recipe=recipe, seed=seed, selection=selection)
 
     def wanted(self, recipe: Recipe) -> int:
         """How many images a preset needs: one that names `train_examples` gets no more than its slices ask for."""
@@ -137,11 +148,11 @@ class Contours(Task):
         tenths = max(-(-recipe.train_examples // 8), recipe.validation_examples or 0, recipe.test_examples or 0)
         return min(self.examples, 10 * tenths)
 
-    def refuse_unasked(self, wanted: int, place: DataPlace) -> None:
+    def require_request(self, wanted: int, place: DataPlace) -> None:
         """Raises DataError where generating takes long and nobody asked for it."""
 
 
-class Pathfinder(Contours):
+class Pathfinder(PathfinderTask):
     """Whether both markers lie on one dashed contour, from the pixels in raster order (Pathfinder).
 
     Token id = gray value + 1, and nothing is padding: two pixels in three are black. `size`: of an image's side;
@@ -190,7 +201,7 @@ class Pathfinder(Contours):
         return recipe if named or recipe.length != SIDE**2 else replace(recipe, length=self.scene.size**2)
 
 
-class PathX(Contours):
+class PathX(PathfinderTask):
     """Pathfinder on 128 × 128 pixels, 16,384 tokens (Path-X).
 
     Generating all 200,000 images is long work, done only for who asks by number: `lra-pathx[examples=200000]`; once
@@ -234,10 +245,10 @@ class PathX(Contours):
             )
         return super().recipe(preset)
 
-    def refuse_unasked(self, wanted: int, place: DataPlace) -> None:
+    def require_request(self, wanted: int, place: DataPlace) -> None:
         """Raises DataError for a large set that was not asked for by number and is not prepared."""
         folder = prepared_folder(place, self.name, generator_identity(self.scene, wanted))
-        if wanted > UNASKED and not self.asked and not is_complete(folder):
+        if wanted > MAX_UNREQUESTED and not self.asked and not is_complete(folder):
             raise DataError(
                 f"{self.name} is not prepared, and generating it is long work ({self.estimate(wanted)}); ask for it by "
                 f"number: `attnbench data get '{self.name}[examples={wanted}]' --preset pt-2x64`, or for fewer"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Task
+from ..contract import METRICS, Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Task
 from ..data.baselines import majority
-from ..data.data import first_of
-from ..data.subsets import divide
+from ..data.data import load_first
+from ..data.subsets import make_dataset
 from ._text.baselines import word_overlap
 from ._text.pairs import DOCUMENT, NAME, sources
 
@@ -20,7 +20,7 @@ class Retrieval(Task):
     as a surrogate.
     """
 
-    metric: ClassVar[Metric] = Metric(chance=0.5)
+    metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.3; data: Radev et al. 2013"
     suites: ClassVar[tuple[str, ...]] = ("lra",)
 
@@ -86,4 +86,6 @@ class Retrieval(Task):
         return [source.availability(place) for source in sources(place)]
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        return divide(first_of(sources(place), place, NAME), task=NAME, recipe=recipe, seed=seed, selection=selection)
+        return make_dataset(
+            load_first(sources(place), place, NAME), task=NAME, recipe=recipe, seed=seed, selection=selection
+        )

@@ -5,12 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from ...bench.core.errors import SelectionError
-from ...bench.core.spec import Spec
-from ..contract import Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Task
+from ..contract import (
+    METRICS,
+    Availability,
+    Baseline,
+    Classification,
+    DataPlace,
+    Dataset,
+    Metric,
+    Recipe,
+    SelectionError,
+    Spec,
+    Task,
+)
 from ..data.baselines import bag_of_tokens, majority
-from ..data.data import first_of
-from ..data.subsets import divide
+from ..data.data import load_first
+from ..data.subsets import make_dataset
 from ._text.imdb import NAME
 from ._text.imdb_sources import sources
 
@@ -22,7 +32,7 @@ class Text(Task):
     end. Validation is a seeded tenth of the training reviews, label by label, of texts that occur nowhere else.
     """
 
-    metric: ClassVar[Metric] = Metric(chance=0.5)
+    metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.2; data: Maas et al. 2011"
     suites: ClassVar[tuple[str, ...]] = ("lra",)
 
@@ -100,5 +110,5 @@ class Text(Task):
         return [source.availability(place) for source in sources()]
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        prepared = first_of(sources(), place, NAME)
-        return divide(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)
+        prepared = load_first(sources(), place, NAME)
+        return make_dataset(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ...bench.core.errors import DataError
-from ..contract import DataPlace
+from ..contract import DataError, DataPlace
 from ..data.checksums import file_checksum
 from ..problems.translation import AlignedPair, GoldLinks
 from .parallel import read_lines

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...bench.core.errors import DataError
 from ...bench.core.hashing import axis_seed
-from ...bench.core.record import Provenance
-from ..contract import DataPlace, Ids, Split
+from ..contract import DataError, DataPlace, Ids, Provenance, Split
 from ..data.byte_ids import byte_ids, bytes_of
-from ..data.prepared import Prepared, pack
+from ..data.prepared import PreparedData, pack
 from .corpora import Corpus
 from .documents import joined, joined_text, runs, spans
 from .parallel import ParallelSet, without
@@ -39,7 +37,7 @@ TEST_DIGESTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class CorpusSlice:
     """A slice of a corpus: `pairs` drawn by a seed of the task's own, None = all; `max_length` subwords on both sides.
 
     `document`: consecutive pairs that are joined into one; then whole runs of so many are drawn, the last of which may
@@ -61,7 +59,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raw:
+class RawCorpus:
     """Sentence pairs as a source has them. The first of `tests` ranks."""
 
     source: str
@@ -72,7 +70,7 @@ class Raw:
     official_training: bool
 
 
-def arrange(raw: Raw, corpus: Corpus, cut: Cut, place: DataPlace) -> Prepared:
+def arrange(raw: RawCorpus, corpus: Corpus, cut: CorpusSlice, place: DataPlace) -> PreparedData:
     """Splits train, validation, test of ids, source and target of a pair as two towers; the label is the set's number.
 
     `validation.text` and `test.text` are the same pairs as UTF-8, byte + 1, and `subwords` is the vocabulary's model:
@@ -90,7 +88,7 @@ def arrange(raw: Raw, corpus: Corpus, cut: Cut, place: DataPlace) -> Prepared:
         in_runs = f", in runs of {cut.document}" if cut.document > 1 else ""
         notes.append(f"train: seeded slice of {slice_pairs:,} of {available - dropped:,} pairs{in_runs}")
     if raw.validation is None:
-        training, validation = carved(training, cut.document)
+        training, validation = carve_validation(training, cut.document)
         notes.append(f"no validation set of its own: {len(validation):,} training pairs validate")
     else:
         validation = raw.validation
@@ -123,7 +121,7 @@ def arrange(raw: Raw, corpus: Corpus, cut: Cut, place: DataPlace) -> Prepared:
         counts=counts,
         notes=tuple(notes),
     )
-    return Prepared(splits=splits, provenance=provenance)
+    return PreparedData(splits=splits, provenance=provenance)
 
 
 def drawn(sets: Sequence[ParallelSet], count: int | None, document: int = 1) -> list[ParallelSet]:
@@ -133,16 +131,16 @@ def drawn(sets: Sequence[ParallelSet], count: int | None, document: int = 1) -> 
     """
     if count is None or count >= sum(map(len, sets)):
         return list(sets)
-    return _picked(sets, count, document, axis_seed(use="translation slice"))
+    return _pick_runs(sets, count, document, axis_seed(use="translation slice"))
 
 
-def carved(sets: Sequence[ParallelSet], document: int = 1) -> tuple[list[ParallelSet], ParallelSet]:
+def carve_validation(sets: Sequence[ParallelSet], document: int = 1) -> tuple[list[ParallelSet], ParallelSet]:
     """Training without a seeded few pairs, and these as one validation set; no sentence is on both sides.
 
     They are runs of `document` consecutive pairs, shorter where that would be more than a few.
     """
     count = min(CARVED, sum(map(len, sets)) // 10)
-    chosen = _picked(sets, count, max(min(document, count), 1), axis_seed(use="translation validation"))
+    chosen = _pick_runs(sets, count, max(min(document, count), 1), axis_seed(use="translation validation"))
     firsts = np.cumsum([0, *map(len, chosen)]).tolist()
     validation = ParallelSet(
         name="validation",
@@ -153,7 +151,7 @@ def carved(sets: Sequence[ParallelSet], document: int = 1) -> tuple[list[Paralle
     return without(sets, [validation])[0], validation
 
 
-def encoded_training(sets: Sequence[ParallelSet], subwords: Subwords, cut: Cut) -> tuple[Split, int]:
+def encoded_training(sets: Sequence[ParallelSet], subwords: Subwords, cut: CorpusSlice) -> tuple[Split, int]:
     """The pairs that are short enough, joined into documents set by set; and how many pairs these are."""
     sides: list[Ids] = []
     kept = 0
@@ -168,7 +166,7 @@ def encoded_training(sets: Sequence[ParallelSet], subwords: Subwords, cut: Cut) 
     return pack(sides, [0] * (len(sides) // 2), towers=2), kept
 
 
-def encoded(sets: Sequence[ParallelSet], subwords: Subwords, cut: Cut) -> tuple[Split, Split]:
+def encoded(sets: Sequence[ParallelSet], subwords: Subwords, cut: CorpusSlice) -> tuple[Split, Split]:
     """Ids and texts of whole sets, whatever their lengths; labels number the sets."""
     ids: list[Ids] = []
     texts: list[Ids] = []
@@ -192,7 +190,7 @@ def texts(split: Split, tower: int) -> list[str]:
     return [bytes_of(split.sequence(at, tower)).decode() for at in range(len(split))]
 
 
-def _picked(sets: Sequence[ParallelSet], count: int, document: int, seed: int) -> list[ParallelSet]:
+def _pick_runs(sets: Sequence[ParallelSet], count: int, document: int, seed: int) -> list[ParallelSet]:
     """Runs of `document` consecutive pairs in a seeded order, as many as it takes for `count` pairs."""
     starts = runs(sets, document)
     sizes = np.diff(starts, append=sum(map(len, sets)))

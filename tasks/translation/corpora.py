@@ -37,10 +37,10 @@ class Corpus:
         return tuple(name for name in dict.fromkeys(names) if name not in (*self.tests, self.validation))
 
 
-def mistaken(sets: str, names: Sequence[str]) -> str:
+def invalid_sets(sets: str, names: Sequence[str]) -> str:
     """What is wrong with parts of names, joined by plus signs, that are to choose among `names`; empty if nothing is.
 
-    >>> mistaken("news", ["books", "newstest"]), mistaken("", ["books"])
+    >>> mistaken("news", ["books", "newstest"]), invalid_sets("", ["books"])
     ('', '')
     """
     unknown = [part for part in sets.split("+") if not any(part and part in name for name in names)]

@@ -10,7 +10,7 @@ import numpy as np
 from ..contract import Ids, Whole
 from .parallel import ParallelSet
 
-MOST_TOKENS = 8_192
+MAX_TOKENS = 8_192
 
 
 def runs(sets: Sequence[ParallelSet], size: int) -> Whole:
@@ -33,7 +33,7 @@ def spans(
     sources: Sequence[Ids],
     targets: Sequence[Ids],
     size: int,
-    most: int = MOST_TOKENS,
+    most: int = MAX_TOKENS,
     gaps: Set[int] = frozenset(),
 ) -> list[range]:
     """Which sentences make up each document: `size` in a row, fewer where either side would exceed `most` tokens.

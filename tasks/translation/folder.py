@@ -9,10 +9,10 @@ from pathlib import Path
 from ..contract import Availability, DataPlace
 from ..data.checksums import file_checksum
 from ..data.data import Unavailable
-from ..data.prepared import Prepared, prepare
-from .build import Cut, Raw, arrange
-from .corpora import Corpus, mistaken
-from .parallel import found, sets_in
+from ..data.prepared import PreparedData, prepare
+from .build import CorpusSlice, RawCorpus, arrange
+from .corpora import Corpus, invalid_sets
+from .parallel import found, list_sets
 from .sources import identity
 
 TEST = re.compile(r"test([._\d-].*)?", re.IGNORECASE)
@@ -21,13 +21,13 @@ VALIDATION = re.compile(r"(valid|validation|val|dev|devtest)([._\d-].*)?", re.IG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
+class OwnFolderSource:
     """Sets that `TEST` or `VALIDATION` matches are held out, all others train. The test set called `test` ranks."""
 
     task: str
     path: Path
     corpus: Corpus
-    cut: Cut
+    cut: CorpusSlice
 
     def availability(self, place: DataPlace) -> Availability:
         lack = self._lack(place)
@@ -39,7 +39,7 @@ class Folder:
             advice="put SET.L1 and SET.L2, one sentence a line, there; a set called test is needed",
         )
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         availability = self.availability(place)
         if not availability.ready:
             return Unavailable(reason=f"{availability.detail}; {availability.advice}")
@@ -53,8 +53,8 @@ class Folder:
             for path in (pair.source, pair.target)
         }
 
-        def build() -> Prepared:
-            raw = Raw(
+        def build() -> PreparedData:
+            raw = RawCorpus(
                 source=f"{root.name}/",
                 files=files,
                 training=[pairs[name].read() for name in training],
@@ -87,10 +87,10 @@ class Folder:
             return f"{', '.join(names)}, and none {'to train on' if self.tests(place) else 'called test'}"
         if len(validation) > 1:
             return f"expected one set to validate on, got {', '.join(validation)}: join them into one"
-        return mistaken(self.cut.sets, training)
+        return invalid_sets(self.cut.sets, training)
 
     def _names(self, place: DataPlace) -> list[str]:
-        return sets_in(self._root(place), self.corpus.languages)
+        return list_sets(self._root(place), self.corpus.languages)
 
     def _root(self, place: DataPlace) -> Path:
         return place.root / self.path.expanduser()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise, permutations
 from pathlib import Path
 
-from ...bench.core.errors import DataError
+from ..contract import DataError
 
 FOLDERS = ("wmt/newstest", "wmt/train", "")
 """Where under a root a set is looked for, `SET.L1-L2.{L1,L2}` or `SET.{L1,L2}`."""
@@ -46,7 +46,7 @@ class ParallelSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairOfFiles:
+class FilePair:
     """The two files of a set, there or not."""
 
     name: str
@@ -76,12 +76,12 @@ def read_lines(path: Path) -> list[str]:
     return lines[:-1] if not lines[-1] else lines
 
 
-def found(root: Path, name: str, languages: tuple[str, str]) -> list[PairOfFiles]:
+def found(root: Path, name: str, languages: tuple[str, str]) -> list[FilePair]:
     """Every set of that name under `root`, source language first; `name` may hold folders of its own."""
     first, second = languages
     stems = [f"{name}.{a}-{b}" for a, b in permutations(languages)] + [name]
     pairs = [
-        PairOfFiles(
+        FilePair(
             name=stem,
             source=root / folder / f"{stem}.{first}",
             target=root / folder / f"{stem}.{second}",
@@ -92,7 +92,7 @@ def found(root: Path, name: str, languages: tuple[str, str]) -> list[PairOfFiles
     return [pair for pair in pairs if pair.exist()]
 
 
-def sets_in(folder: Path, languages: tuple[str, str]) -> list[str]:
+def list_sets(folder: Path, languages: tuple[str, str]) -> list[str]:
     """Names of the sets of two languages that lie in a folder, sorted."""
     ends = [f".{a}-{b}" for a, b in permutations(languages)]
     names = set()

@@ -8,28 +8,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...bench.core.errors import DataError
-from ..contract import Availability, DataPlace
+from ..contract import Availability, DataError, DataPlace
 from ..data.checksums import file_checksum
 from ..data.data import DataSource, Unavailable
-from ..data.prepared import Prepared, prepare
-from ..data.sources import TFDS
-from .build import BUILDER, Cut, Raw, arrange
+from ..data.prepared import PreparedData, prepare
+from ..data.sources import TfdsSource
+from .build import BUILDER, CorpusSlice, RawCorpus, arrange
 from .corpora import Corpus
-from .parallel import PairOfFiles, ParallelSet, found
+from .parallel import FilePair, ParallelSet, found
 
 
-def sources(task: str, corpus: Corpus, cut: Cut) -> tuple[DataSource, ...]:
+def sources(task: str, corpus: Corpus, cut: CorpusSlice) -> tuple[DataSource, ...]:
     """Every way to a shared task's pairs, in the order in which they are tried."""
     return (
-        PlainText(task=task, corpus=corpus, cut=cut),
-        Records(task=task, corpus=corpus, cut=cut),
-        TestSets(task=task, corpus=corpus, cut=cut),
+        PlainTextSource(task=task, corpus=corpus, cut=cut),
+        TfdsPairsSource(task=task, corpus=corpus, cut=cut),
+        SacrebleuSource(task=task, corpus=corpus, cut=cut),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainText:
+class PlainTextSource:
     """Files `SET.L1-L2.{L1,L2}` in wmt/newstest and wmt/train under the data root.
 
     The official training sets are used where all of them are there, and then alone; else the substitutes that are.
@@ -38,7 +37,7 @@ class PlainText:
 
     task: str
     corpus: Corpus
-    cut: Cut
+    cut: CorpusSlice
 
     def availability(self, place: DataPlace) -> Availability:
         tests, training = self._tests(place), self._training(place)
@@ -52,7 +51,7 @@ class PlainText:
             estimate="some 10 s for 70,000 pairs",
         )
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         tests, training = self._tests(place), self._training(place)
         if not tests or not training:
             availability = self.availability(place)
@@ -64,8 +63,8 @@ class PlainText:
             for path in (pair.source, pair.target)
         }
 
-        def build() -> Prepared:
-            raw = Raw(
+        def build() -> PreparedData:
+            raw = RawCorpus(
                 source="plain parallel text",
                 files=files,
                 training=[pair.read() for pair in training],
@@ -81,28 +80,28 @@ class PlainText:
         official = self.corpus.official
         return bool(official) and not self.cut.sets and all(self._found(place, name) for name in official)
 
-    def _training(self, place: DataPlace) -> list[PairOfFiles]:
+    def _training(self, place: DataPlace) -> list[FilePair]:
         names = self.corpus.official if self._is_official(place) else self.corpus.substitutes
         if self.cut.sets:
             names = (*self.corpus.official, *self.corpus.substitutes)
         return [pair for name in names if self.cut.takes(name) for pair in self._found(place, name)]
 
-    def _tests(self, place: DataPlace) -> list[PairOfFiles]:
+    def _tests(self, place: DataPlace) -> list[FilePair]:
         """The first files of each test set; none where the first set, which ranks, is missing."""
         sets = [self._found(place, name)[:1] for name in self.corpus.tests]
         return [pair for pairs in sets for pair in pairs] if sets and sets[0] else []
 
-    def _found(self, place: DataPlace, name: str) -> list[PairOfFiles]:
+    def _found(self, place: DataPlace, name: str) -> list[FilePair]:
         return found(place.root, name, self.corpus.languages) if name else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
+class TfdsPairsSource:
     """TFDS `wmt*_translate`, prepared as array_record or parquet; never downloaded here."""
 
     task: str
     corpus: Corpus
-    cut: Cut
+    cut: CorpusSlice
 
     def availability(self, place: DataPlace) -> Availability:
         way = self._tfds().availability(place)
@@ -117,10 +116,12 @@ class Records:
             return f"TFDS shuffles the pairs of {self.corpus.tfds}, so document={self.cut.document} finds no neighbours"
         return ""
 
-    def _tfds(self) -> TFDS:
-        return TFDS(task=self.task, dataset=self.corpus.tfds, read=_never, estimate="minutes for millions of pairs")
+    def _tfds(self) -> TfdsSource:
+        return TfdsSource(
+            task=self.task, dataset=self.corpus.tfds, read=_never, estimate="minutes for millions of pairs"
+        )
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         unfit = self._unfit()
         if unfit:
             return Unavailable(reason=unfit)
@@ -130,14 +131,14 @@ class Records:
         records = [path for path in sorted(folder.iterdir()) if path.suffix != ".json"]
         files = {path.name: file_checksum(place, self.task, path) for path in records if path.is_file()}
 
-        def build() -> Prepared:
+        def build() -> PreparedData:
             import tensorflow_datasets as tfds
 
             builder = tfds.builder_from_directory(str(folder))
             splits = {
                 split: self._rows(builder.as_data_source(split), split) for split in ("train", "validation", "test")
             }
-            raw = Raw(
+            raw = RawCorpus(
                 source=f"TFDS {self.corpus.tfds}",
                 files=files,
                 training=[splits["train"]],
@@ -155,12 +156,12 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestSets:
+class SacrebleuSource:
     """The test sets that sacreBLEU downloads, those of other years to train on."""
 
     task: str
     corpus: Corpus
-    cut: Cut
+    cut: CorpusSlice
 
     def availability(self, place: DataPlace) -> Availability:
         known = importlib.util.find_spec("sacrebleu") is not None
@@ -173,7 +174,7 @@ class TestSets:
             estimate="some 10 MB to download",
         )
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         if importlib.util.find_spec("sacrebleu") is None:
             return Unavailable(reason="no sacreBLEU to download test sets: pip install 'attnbench[translation]'")
         if place.offline and not self._is_downloaded():
@@ -194,8 +195,8 @@ class TestSets:
             for language, path in zip(self.corpus.languages, (pair.source, pair.target), strict=True)
         }
 
-        def build() -> Prepared:
-            raw = Raw(
+        def build() -> PreparedData:
+            raw = RawCorpus(
                 source="sacreBLEU's test sets",
                 files=files,
                 training=[pairs[name].read() for name in training],
@@ -225,12 +226,12 @@ class TestSets:
         wanted = self._wanted().values()
         return bool(wanted) and all((Path(SACREBLEU_DIR) / its).is_dir() for its in wanted)
 
-    def _files(self, name: str, its: str) -> PairOfFiles:
+    def _files(self, name: str, its: str) -> FilePair:
         from sacrebleu.utils import get_reference_files, get_source_file
 
         direction = "-".join(self.corpus.languages)
         source, references = get_source_file(its, direction), get_reference_files(its, direction)
-        return PairOfFiles(name=name, source=Path(source), target=Path(references[0]))
+        return FilePair(name=name, source=Path(source), target=Path(references[0]))
 
 
 def _text(row: Mapping[str, Any], language: str) -> str:
@@ -239,7 +240,7 @@ def _text(row: Mapping[str, Any], language: str) -> str:
     return " ".join((value.decode() if isinstance(value, bytes) else str(value)).split("\n"))
 
 
-def identity(source: str, files: dict[str, str], corpus: Corpus, cut: Cut) -> dict[str, object]:
+def identity(source: str, files: dict[str, str], corpus: Corpus, cut: CorpusSlice) -> dict[str, object]:
     """What prepared pairs are known by in the cache."""
     return {
         "source": source,
@@ -251,5 +252,5 @@ def identity(source: str, files: dict[str, str], corpus: Corpus, cut: Cut) -> di
     }
 
 
-def _never(path: Path, source: str, files: dict[str, str]) -> Prepared:
+def _never(path: Path, source: str, files: dict[str, str]) -> PreparedData:
     raise DataError(f"{source} is read with a slice")

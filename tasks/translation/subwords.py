@@ -8,7 +8,7 @@ import numpy as np
 
 from ...bench.core.hashing import content_hash
 from ..contract import DataPlace, Ids
-from ..data.byte_pairs import kept_model, learn_pairs, sentencepiece
+from ..data.byte_pairs import cached_model, learn_byte_pairs, sentencepiece
 
 PADDING, UNKNOWN, BEGIN, END = range(4)
 """Ids that every vocabulary has; 0 is padding, as everywhere."""
@@ -72,11 +72,11 @@ def learned(place: DataPlace, lines: Sequence[str], size: int, languages: tuple[
     coverage = min(CHARACTER_COVERAGE.get(language, 1.0) for language in languages)
     version = sentencepiece().__version__
     identity = {"lines": lines, "size": size, "coverage": coverage, "sentencepiece": version, "builder": BUILDER}
-    return Subwords(kept_model(place, content_hash(identity), lambda: learn(lines, size, coverage)))
+    return Subwords(cached_model(place, content_hash(identity), lambda: learn(lines, size, coverage)))
 
 
 def learn(lines: Sequence[str], size: int, coverage: float = 1.0) -> bytes:
     """The bytes of a sentencepiece model of these lines as they are: BLEU is computed on what comes out."""
-    return learn_pairs(
+    return learn_byte_pairs(
         lines, size, character_coverage=coverage, pad_id=PADDING, unk_id=UNKNOWN, bos_id=BEGIN, eos_id=END
     )

@@ -10,17 +10,15 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...bench.core.errors import SelectionError
-from ...bench.core.spec import Spec
-from ..contract import Availability, Baseline, DataPlace, Dataset, Metric, Recipe, Task
+from ..contract import METRICS, Availability, Baseline, DataPlace, Dataset, Metric, Recipe, SelectionError, Spec, Task
 from ..data.byte_ids import bytes_of
-from ..data.data import DataSource, first_of
-from ..data.prepared import Prepared
+from ..data.data import DataSource, load_first
+from ..data.prepared import PreparedData
 from ..problems.translation import (
     KINDS,
     TRANSLATION_PRESETS,
     AlignedIds,
-    JudgedPairs,
+    EvaluationPairs,
     SentencePairs,
     Translation,
     TranslationRecipe,
@@ -28,30 +26,31 @@ from ..problems.translation import (
     untrained,
 )
 from .alignments import aligned_pairs, alignment_files
-from .build import Cut, texts
-from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018, Corpus, mistaken
-from .documents import MOST_TOKENS
-from .folder import Folder
+from .build import CorpusSlice, texts
+from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018, Corpus, invalid_sets
+from .documents import MAX_TOKENS
+from .folder import OwnFolderSource
 from .sources import sources
 from .subwords import BEGIN, END, Subwords
 
-MOST_IDS = 2**16
+MAX_IDS = 2**16
 """Ids are kept in 16 bits; a preset says how many of them there are."""
 
 
-def copied(dataset: Dataset, recipe: Recipe) -> npt.NDArray[np.str_]:
+def copy_source(dataset: Dataset, recipe: Recipe) -> npt.NDArray[np.str_]:
     """The source as its own translation: names, numbers and words that two languages share are right."""
     test = dataset.test
-    assert isinstance(test, JudgedPairs)
+    assert isinstance(test, EvaluationPairs)
     return np.array([test.sources[index] for index in test.indices])
 
 
-class ParallelTask(Task):
+class TranslationTask(Task):
     """Translation of sentences or documents."""
 
-    metric: ClassVar[Metric] = Metric(name="bleu", margin=0.5, chance=0.0)
+    metric: ClassVar[Metric] = METRICS["bleu"].with_chance(0.0)
+    objective: ClassVar[str] = "translation"
     shared: ClassVar[Mapping[str, Recipe]] = TRANSLATION_PRESETS
-    baselines: ClassVar[dict[str, Baseline]] = {"copy": copied, "untrained": untrained}
+    baselines: ClassVar[dict[str, Baseline]] = {"copy": copy_source, "untrained": untrained}
     corpus: Corpus
     name: str
 
@@ -72,23 +71,23 @@ class ParallelTask(Task):
         if set(where.split("+")) - set(KINDS):
             raise SelectionError(f"expected where to join some of {', '.join(KINDS)} by plus signs, got {where!r}")
         # what a folder holds is not known before it is read
-        wrong = mistaken(sets, self.corpus.training) if self.corpus.training else ""
+        wrong = invalid_sets(sets, self.corpus.training) if self.corpus.training else ""
         if wrong:
             raise SelectionError(wrong)
 
     def recipe(self, preset: Spec) -> TranslationRecipe:
         recipe = super().recipe(preset)
         assert isinstance(recipe, TranslationRecipe)
-        if recipe.vocabulary > MOST_IDS:
-            raise SelectionError(f"expected a vocabulary of at most {MOST_IDS:,}, got {recipe.vocabulary:,}")
+        if recipe.vocabulary > MAX_IDS:
+            raise SelectionError(f"expected a vocabulary of at most {MAX_IDS:,}, got {recipe.vocabulary:,}")
         if self.document > 1 and preset.get("length") is None:
-            return replace(recipe, length=min(recipe.length * self.document, MOST_TOKENS))
+            return replace(recipe, length=min(recipe.length * self.document, MAX_TOKENS))
         return recipe
 
     def problem(self) -> Translation:
-        return Translation(vocabulary=MOST_IDS, where=self.where, begin=BEGIN, end=END, sentences=self.document)
+        return Translation(vocabulary=MAX_IDS, where=self.where, begin=BEGIN, end=END, sentences=self.document)
 
-    def sources(self, cut: Cut) -> tuple[DataSource, ...]:
+    def sources(self, cut: CorpusSlice) -> tuple[DataSource, ...]:
         return sources(self.name, self.corpus, cut)
 
     def availability(self, place: DataPlace) -> list[Availability]:
@@ -98,8 +97,8 @@ class ParallelTask(Task):
         """Names of the test sets, the one that ranks first."""
         return self.corpus.tests
 
-    def cut(self, recipe: TranslationRecipe) -> Cut:
-        return Cut(
+    def cut(self, recipe: TranslationRecipe) -> CorpusSlice:
+        return CorpusSlice(
             vocabulary=recipe.vocabulary,
             pairs=self.pairs if self.pairs is not None else recipe.train_examples,
             max_length=self.max_length,
@@ -110,7 +109,7 @@ class ParallelTask(Task):
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
         assert isinstance(recipe, TranslationRecipe)
         bleu_metric(self.corpus.target)  # what cannot be judged here is said before it is trained
-        prepared = first_of(self.sources(self.cut(recipe)), place, self.name)
+        prepared = load_first(self.sources(self.cut(recipe)), place, self.name)
         notes = list(prepared.provenance.notes)
         subwords = Subwords(bytes_of(prepared.splits["subwords"].tokens))
         test = self._test(prepared, subwords, place).spread(recipe.test_examples)
@@ -133,9 +132,9 @@ class ParallelTask(Task):
         provenance = replace(prepared.provenance, files=files, counts=counts, notes=tuple(notes))
         return Dataset(train=train, validation=validation, test=test, provenance=provenance)
 
-    def _test(self, prepared: Prepared, subwords: Subwords, place: DataPlace) -> JudgedPairs:
+    def _test(self, prepared: PreparedData, subwords: Subwords, place: DataPlace) -> EvaluationPairs:
         split, written = prepared.splits["test"], prepared.splits["test.text"]
-        return JudgedPairs(
+        return EvaluationPairs(
             split=split,
             indices=np.arange(len(split)),
             sources=tuple(texts(written, 0)),
@@ -169,7 +168,7 @@ def _plain(pairs: SentencePairs) -> SentencePairs:
     return SentencePairs(split=pairs.split, indices=pairs.indices)
 
 
-class EnglishGerman(ParallelTask):
+class EnglishGerman(TranslationTask):
     """English to German of WMT 2014, tested on the 3,003 sentences of newstest2014."""
 
     name = "wmt14-en-de"
@@ -177,7 +176,7 @@ class EnglishGerman(ParallelTask):
     paper: ClassVar[str] = "Bojar et al. 2014, Findings of WMT; Vaswani et al. 2017, section 6.1"
 
 
-class EnglishFrench(ParallelTask):
+class EnglishFrench(TranslationTask):
     """English to French of WMT 2014, tested on the 3,003 sentences of newstest2014."""
 
     name = "wmt14-en-fr"
@@ -185,7 +184,7 @@ class EnglishFrench(ParallelTask):
     paper: ClassVar[str] = "Bojar et al. 2014, Findings of WMT; Zhang et al. 2021, table 1"
 
 
-class RomanianEnglish(ParallelTask):
+class RomanianEnglish(TranslationTask):
     """Romanian to English of WMT 2016, tested on newstest2016."""
 
     name = "wmt16-ro-en"
@@ -193,7 +192,7 @@ class RomanianEnglish(ParallelTask):
     paper: ClassVar[str] = "Bojar et al. 2016, Findings of WMT; Zhang et al. 2021, table 1"
 
 
-class ChineseEnglish(ParallelTask):
+class ChineseEnglish(TranslationTask):
     """Chinese to English of WMT 2018, tested on newstest2018."""
 
     name = "wmt18-zh-en"
@@ -201,7 +200,7 @@ class ChineseEnglish(ParallelTask):
     paper: ClassVar[str] = "Bojar et al. 2018, Findings of WMT; Zhang et al. 2021, table 1"
 
 
-class EnglishFinnish(ParallelTask):
+class EnglishFinnish(TranslationTask):
     """English to Finnish of WMT 2018, tested on newstest2018."""
 
     name = "wmt18-en-fi"
@@ -209,7 +208,7 @@ class EnglishFinnish(ParallelTask):
     paper: ClassVar[str] = "Bojar et al. 2018, Findings of WMT; Zhang et al. 2021, table 1"
 
 
-class Parallel(ParallelTask):
+class Parallel(TranslationTask):
     """Translation learned from a folder of your own parallel text: SET.L1 and SET.L2, one of them called test."""
 
     name = "parallel"
@@ -230,13 +229,13 @@ class Parallel(ParallelTask):
         self.corpus = Corpus(source=source, target=target, tests=("test",))
         super().__init__(pairs=pairs, max_length=max_length, document=document, sets=sets, where=where)
 
-    def sources(self, cut: Cut) -> tuple[DataSource, ...]:
+    def sources(self, cut: CorpusSlice) -> tuple[DataSource, ...]:
         return (self._folder(cut),)
 
     def tests(self, place: DataPlace) -> tuple[str, ...]:
         return self._folder(self.cut(TranslationRecipe())).tests(place)
 
-    def _folder(self, cut: Cut) -> Folder:
+    def _folder(self, cut: CorpusSlice) -> OwnFolderSource:
         if not (self.path and self.corpus.source and self.corpus.target):
             raise SelectionError("expected parallel[path=FOLDER,source=de,target=en], the folder under the data root")
-        return Folder(task=self.name, path=Path(self.path), corpus=self.corpus, cut=cut)
+        return OwnFolderSource(task=self.name, path=Path(self.path), corpus=self.corpus, cut=cut)

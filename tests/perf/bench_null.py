@@ -20,7 +20,7 @@ import torch
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.timer import drift_probe, interleave
 from attnbench.bench.run.workloads.sweep_point import SweepWorkloads, point_of
-from attnbench.bench.stats.intervals import Interval
+from attnbench.bench.core.interval import Interval
 from attnbench.bench.stats.scoring import log_ratio, ratio
 
 CPU = torch.device("cpu")

@@ -163,9 +163,9 @@ class LanguageModelingObjective(Objective):
         """Characters, words and tokens that count in these windows, (3, windows)."""
         ids, _, targets = windows.batch(at, self.recipe.length)
         counted = targets > 0
-        spelling = windows.spelling
-        spelt = spelling.characters[targets] * counted
-        begun = spelling.words(ids[:, 0], targets) * counted
+        vocabulary = windows.vocabulary
+        spelt = vocabulary.characters[targets] * counted
+        begun = vocabulary.words(ids[:, 0], targets) * counted
         return np.stack([spelt.sum(1), begun.sum(1), counted.sum(1)]).astype(np.float64)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from ....tasks.contract import Problem, Recipe, Subset, Whole
-from ...core.metrics import QUANTITIES
+from ...core.metrics import METRICS
 from ...core.order import order
 from ...core.record import Measurement
 from ...models.blocks import Batch, BuildVariant, Model
@@ -44,7 +44,7 @@ class Evaluation(ABC):
     @property
     def rank(self) -> tuple[float, float]:
         """The higher the better: by the value, then by the loss."""
-        sign = 1.0 if QUANTITIES[self.quantity].better == "higher" else -1.0
+        sign = 1.0 if METRICS[self.quantity].better == "higher" else -1.0
         return sign * self.value, -self.loss
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....tasks.contract import Subset, Whole
-from ....tasks.problems.translation import JudgedPairs, SentencePairs, Translation, TranslationRecipe
+from ....tasks.problems.translation import EvaluationPairs, SentencePairs, Translation, TranslationRecipe
 from ...core.order import evenly_spaced
 from ...core.record import Measurement
 from ...models.blocks import BuildVariant, Model
@@ -145,7 +145,7 @@ class TranslationObjective(Objective):
         size = self.recipe.evaluate_batch
         batches = [order[first : first + size] for first in range(0, len(order), size)]
         loss, tokens = self._loss(model, subset, batches, device, heartbeat)
-        if not isinstance(subset, JudgedPairs):
+        if not isinstance(subset, EvaluationPairs):
             return TranslationResult(loss=loss, tokens=tokens)
         translations, speed = self._translations(model, subset, batches, device, heartbeat)
         return TranslationResult(
@@ -179,7 +179,7 @@ class TranslationObjective(Objective):
     def _translations(
         self,
         model: Transformer,
-        subset: JudgedPairs,
+        subset: EvaluationPairs,
         batches: Sequence[Whole],
         device: torch.device,
         heartbeat: Callable[[], None],
@@ -203,7 +203,7 @@ class TranslationObjective(Objective):
             heartbeat()
         return found, tokens / max(seconds, 1e-9)
 
-    def _figures(self, model: Transformer, subset: JudgedPairs, device: torch.device) -> list[Measurement]:
+    def _figures(self, model: Transformer, subset: EvaluationPairs, device: torch.device) -> list[Measurement]:
         from ...measure.attention.translation import alignment_figures, attention_figures
 
         length = self.recipe.length
@@ -222,12 +222,12 @@ class TranslationObjective(Objective):
 
     def judged(self, predicted: Columns, test: Subset) -> TranslationResult:
         """A baseline's translations as those of a model are judged; it has no loss."""
-        assert isinstance(test, JudgedPairs)
+        assert isinstance(test, EvaluationPairs)
         lines = tuple(str(line) for line in predicted)
         return TranslationResult(loss=math.nan, tokens=0, sets=tuple(test_sets(lines, test)), translations=lines)
 
 
-def test_sets(translations: Sequence[str], subset: JudgedPairs) -> list[TestSet]:
+def test_sets(translations: Sequence[str], subset: EvaluationPairs) -> list[TestSet]:
     """Scores of each test set that has pairs in the subset."""
     labels = subset.labels
     found = []

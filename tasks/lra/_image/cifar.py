@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....bench.core.record import Provenance
-from ...contract import DataPlace, Ids, Split
-from ...data.prepared import Prepared, prepare
+from ...contract import DataPlace, Ids, Provenance, Split
+from ...data.prepared import PreparedData, prepare
 
 NAME = "lra-image"
 SIDE = 32
@@ -60,7 +59,7 @@ def content_digest(images: Images) -> str:
     return digest.hexdigest()
 
 
-def arrange(images: Images, source: str, files: dict[str, str], verified: bool = False) -> Prepared:
+def arrange(images: Images, source: str, files: dict[str, str], verified: bool = False) -> PreparedData:
     """Images as prepared splits, ordered by content, so that every complete source yields the same arrays.
 
     `verified`: the original's published checksum was found right already.
@@ -80,10 +79,10 @@ def arrange(images: Images, source: str, files: dict[str, str], verified: bool =
             labels=labels[order].astype(np.int64),
         )
     provenance = Provenance(source=source, fidelity=fidelity, files=files, notes=notes)
-    return Prepared(splits=splits, provenance=provenance, repeated=repeated)
+    return PreparedData(splits=splits, provenance=provenance, repeated=repeated)
 
 
-def at_length(prepared: Prepared, length: int, place: DataPlace) -> Prepared:
+def at_length(prepared: PreparedData, length: int, place: DataPlace) -> PreparedData:
     """The same images at `length` tokens: whole, averaged in blocks and prepared once, or cut, and noted where less."""
     if length >= PIXELS:
         return prepared
@@ -94,7 +93,7 @@ def at_length(prepared: Prepared, length: int, place: DataPlace) -> Prepared:
     side = SIDE // block
     smaller = f"{side} × {side} pixels"
 
-    def build() -> Prepared:
+    def build() -> PreparedData:
         splits = {name: _averaged(split, block) for name, split in prepared.splits.items()}
         provenance = replace(origin, source=f"{origin.source}{AVERAGE}{smaller}")
         return replace(prepared, splits=splits, provenance=provenance, folder=None)
@@ -122,6 +121,6 @@ def _averaged(split: Split, block: int) -> Split:
     return replace(split, tokens=ids.reshape(-1), starts=np.arange(len(split) + 1, dtype=np.int64) * ids.shape[1])
 
 
-def _noted(prepared: Prepared, note: str) -> Prepared:
+def _noted(prepared: PreparedData, note: str) -> PreparedData:
     origin = prepared.provenance
     return replace(prepared, provenance=replace(origin, notes=(*origin.notes, note)))

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ....bench.core.errors import DataError
+from ...contract import DataError
 from ...data.data import DataSource
-from ...data.download import Remote, members
-from ...data.prepared import Prepared
-from ...data.sources import TFDS, Archive, Download, Tree
-from ...data.tfds import RecordSet
+from ...data.download import RemoteFile, members
+from ...data.prepared import PreparedData
+from ...data.sources import ArchiveSource, DownloadSource, FolderSource, TfdsSource
+from ...data.tfds import ExportSource
 from .cifar import NAME, Bytes, Images, arrange, is_whole
 
 BATCHES = {"train": tuple(f"data_batch_{index}" for index in range(1, 6)), "test": ("test_batch",)}
@@ -23,7 +23,7 @@ MEMBER = r"(?:\./)?cifar-10-batches-py/(?:data_batch_[1-5]|test_batch)"
 ESTIMATE = "some 10 s and 0.13 GB"
 VALUES = 3 * 32 * 32
 
-ARCHIVE = Remote(
+ARCHIVE = RemoteFile(
     name="cifar-10-python.tar.gz",
     urls=("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",),
     sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
@@ -34,24 +34,24 @@ ARCHIVE = Remote(
 def sources() -> tuple[DataSource, ...]:
     """Every way to the images, in the order in which they are tried."""
     name = "cifar-10-batches-py"
-    tree = Tree(task=NAME, name=name, parts=FILES, archive=ARCHIVE.name, read=read_tree, estimate=ESTIMATE)
-    archive = Archive(task=NAME, remote=ARCHIVE, read=read_archive, estimate=ESTIMATE)
-    tfds = TFDS(task=NAME, dataset="cifar10", read=read_tfds, needs="TensorFlow", estimate=ESTIMATE)
-    return tree, archive, tfds, RecordSet(task=NAME, fits=is_whole), Download(archive=archive)
+    tree = FolderSource(task=NAME, name=name, parts=FILES, archive=ARCHIVE.name, read=read_tree, estimate=ESTIMATE)
+    archive = ArchiveSource(task=NAME, remote=ARCHIVE, read=read_archive, estimate=ESTIMATE)
+    tfds = TfdsSource(task=NAME, dataset="cifar10", read=read_tfds, needs="TensorFlow", estimate=ESTIMATE)
+    return tree, archive, tfds, ExportSource(task=NAME, fits=is_whole), DownloadSource(archive=archive)
 
 
-def read_tree(root: Path, source: str, files: dict[str, str]) -> Prepared:
+def read_tree(root: Path, source: str, files: dict[str, str]) -> PreparedData:
     """The images of an unpacked cifar-10-batches-py/."""
     return arrange(_joined({name: (root / name).read_bytes() for name in FILES}, root), source, files)
 
 
-def read_archive(path: Path, source: str, files: dict[str, str]) -> Prepared:
+def read_archive(path: Path, source: str, files: dict[str, str]) -> PreparedData:
     """The images of cifar-10-python.tar.gz."""
     contents = {name.rpartition("/")[2]: content for name, content in members(path, MEMBER)}
     return arrange(_joined(contents, path), source, files, verified=True)
 
 
-def read_tfds(folder: Path, source: str, files: dict[str, str]) -> Prepared:
+def read_tfds(folder: Path, source: str, files: dict[str, str]) -> PreparedData:
     """The images of a prepared TFDS folder."""
     import tensorflow_datasets as tfds
 

@@ -16,15 +16,15 @@ FITTED = 30_000
 
 def root_operator(dataset: Dataset, recipe: Recipe) -> Whole:
     """The commonest value among training expressions with the same root operator."""
-    return _looked_up(dataset, recipe, [lambda ids: int(ids[0])])
+    return _predict_by_lookup(dataset, recipe, [lambda ids: int(ids[0])])
 
 
 def root_and_literals(dataset: Dataset, recipe: Recipe) -> Whole:
     """The commonest value given the root operator, what it makes of its digit arguments, and how many others it has."""
-    return _looked_up(dataset, recipe, [_root_view, lambda ids: int(ids[0])])
+    return _predict_by_lookup(dataset, recipe, [_root_features, lambda ids: int(ids[0])])
 
 
-def _root_view(ids: Ids) -> Hashable:
+def _root_features(ids: Ids) -> Hashable:
     if ids[0] < OPEN:
         return int(ids[0])
     opens, closes = (ids >= OPEN) & (ids < CLOSE), ids == CLOSE
@@ -41,7 +41,7 @@ def _root_view(ids: Ids) -> Hashable:
     return name, seen, nested
 
 
-def _looked_up(dataset: Dataset, recipe: Recipe, views: list[Callable[[Ids], Hashable]]) -> Whole:
+def _predict_by_lookup(dataset: Dataset, recipe: Recipe, views: list[Callable[[Ids], Hashable]]) -> Whole:
     """Prediction by the first view whose key training has shown, the commonest label where none has."""
     train = dataset.train
     if len(train) > FITTED:

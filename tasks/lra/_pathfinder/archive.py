@@ -11,12 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ....bench.core.errors import DataError
-from ....bench.core.record import Provenance
-from ...contract import Availability, DataPlace, Split
+from ...contract import Availability, DataError, DataPlace, Provenance, Split
 from ...data.checksums import tree_checksum
-from ...data.prepared import Prepared, prepare, writing
-from ...data.tfds import RecordSet
+from ...data.prepared import PreparedData, prepare, write_errors
+from ...data.tfds import ExportSource
 from .paddles import Bytes
 from .shards import OFFICIAL_EXAMPLES, scratch, starts
 
@@ -32,7 +30,7 @@ SPLITS = {"train": 8, "validation": 1, "test": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Official:
+class OfficialImages:
     """The official images of one size and level under the data root."""
 
     task: str
@@ -63,12 +61,12 @@ class Official:
             estimate=f"some minutes and {OFFICIAL_EXAMPLES * self.size**2 * 2 / 1e9:.1f} GB",
         )
 
-    def prepared(self, place: DataPlace) -> Prepared | None:
+    def prepared(self, place: DataPlace) -> PreparedData | None:
         """The images, prepared on first use; None where they are not. Raises DataError where they do not read."""
         folder = self.folder(place)
         if folder is None:
-            exported = RecordSet(task=self.task, fits=self.name.__eq__).prepared(place)
-            return exported if isinstance(exported, Prepared) else None
+            exported = ExportSource(task=self.task, fits=self.name.__eq__).prepared(place)
+            return exported if isinstance(exported, PreparedData) else None
         if not self.availability(place).ready:
             raise DataError(f"expected Pillow to read {folder}; pip install 'attnbench[images]'")
         parts = ("metadata", *(f"imgs/{each.name}" for each in sorted((folder / "imgs").iterdir()) if each.is_dir()))
@@ -79,7 +77,7 @@ class Official:
         shutil.rmtree(meanwhile, ignore_errors=True)
         return prepared
 
-    def read(self, folder: Path, files: dict[str, str], place: DataPlace, meanwhile: Path) -> Prepared:
+    def read(self, folder: Path, files: dict[str, str], place: DataPlace, meanwhile: Path) -> PreparedData:
         """Every image that the metadata names, in splits that follow from its name alone."""
         rows = sorted(
             (hashlib.sha256(name.encode()).digest(), name, label)
@@ -88,7 +86,7 @@ class Official:
         )
         known_empty = self.name == EMPTY[0] and (folder / EMPTY[1]).is_file() and len(rows) == OFFICIAL_EXAMPLES - 1
         fidelity = "official" if len(rows) == OFFICIAL_EXAMPLES or known_empty else "surrogate"
-        with writing(meanwhile):
+        with write_errors(meanwhile):
             meanwhile.mkdir(parents=True, exist_ok=True)
             # all of Path-X is 6.6 GB
             pixels = np.lib.format.open_memmap(meanwhile / "pixels.npy", "w+", np.uint16, (len(rows), self.size**2))
@@ -106,7 +104,7 @@ class Official:
             for split, low, high in zip(SPLITS, ends.tolist(), ends[1:].tolist(), strict=False)
         }
         notes = () if fidelity == "official" else (f"{len(rows):,} images instead of {OFFICIAL_EXAMPLES:,}",)
-        return Prepared(
+        return PreparedData(
             splits=splits, provenance=Provenance(source=self.name, fidelity=fidelity, files=files, notes=notes)
         )
 

@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from .paddles import DEGREES, Paddles
 from .random_streams import Streams, Words, key
-from .snakes import TRIES, Ends, Ground, Snakes, extend, free_starts, inside
+from .snakes import TRIES, Occupancy, SnakeEnds, Snakes, extend, free_starts, inside
 
 Array = npt.NDArray[Any]
 NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class ContourSettings:
     """Where two snakes start and how long they get: `paddles` each, seeds `distance` pixels apart."""
 
     size: int
@@ -32,15 +32,15 @@ class Course:
 
 
 @dataclass(frozen=True, eq=False)
-class Grown:
+class GrownContours:
     """Both snakes of n images, with the ground that they left and the streams of the attempts that succeeded."""
 
     snakes: Snakes
-    ground: Ground
+    ground: Occupancy
     streams: Streams
 
 
-def grow(course: Course, paddles: Paddles, keys: Words, slots: int) -> Grown:
+def grow(course: ContourSettings, paddles: Paddles, keys: Words, slots: int) -> GrownContours:
     """Both snakes for each image's key, working on `slots` attempts at a time."""
     attempts = _Attempts(course, paddles, keys, slots)
     while attempts.advance():
@@ -51,10 +51,10 @@ def grow(course: Course, paddles: Paddles, keys: Words, slots: int) -> Grown:
 class _Attempts:
     """Attempts under way: slot i works at number `number[i]` of image `image[i]`, which has `done[i]` paddles more."""
 
-    def __init__(self, course: Course, paddles: Paddles, keys: Words, slots: int) -> None:
+    def __init__(self, course: ContourSettings, paddles: Paddles, keys: Words, slots: int) -> None:
         self.course, self.paddles, self.keys = course, paddles, keys
         images, length = len(keys), course.paddles
-        self.ground = Ground(slots, course.size, course.border, paddles)
+        self.ground = Occupancy(slots, course.size, course.border, paddles)
         self.streams = Streams(np.zeros(slots, dtype=np.uint64))
         self.image = np.full(slots, -1)
         self.number = np.zeros(slots, dtype=np.int64)
@@ -66,8 +66,8 @@ class _Attempts:
         self.best = np.full(images, NEVER)
         self.turn = 0
         snakes = Snakes(kinds=np.full((images, 2, length), -1), starts=np.zeros((images, 2, length, 2), dtype=np.int64))
-        ground = Ground(images, course.size, course.border, paddles)
-        self.result = Grown(snakes=snakes, ground=ground, streams=Streams(keys))
+        ground = Occupancy(images, course.size, course.border, paddles)
+        self.result = GrownContours(snakes=snakes, ground=ground, streams=Streams(keys))
 
     def advance(self) -> bool:
         """One paddle for every attempt under way; False once every image has its snakes."""
@@ -76,7 +76,7 @@ class _Attempts:
         if not len(rows):
             return bool((self.best == NEVER).any())
         snake, at = self.done[rows] % 2, self.done[rows] // 2
-        ends = Ends(kinds=self.kinds[rows, snake, at], pivots=self.pivots[rows, snake])
+        ends = SnakeEnds(kinds=self.kinds[rows, snake, at], pivots=self.pivots[rows, snake])
         found, kinds, heads, pivots = extend(self.ground, self.streams, rows, ends)
         lost = np.ones(len(rows), dtype=bool)
         lost[found] = False
@@ -124,7 +124,9 @@ class _Attempts:
         self.image[(self.image == image) & (self.number > self.best[image])] = -1
 
 
-def first_paddles(course: Course, paddles: Paddles, streams: Streams, rows: Array) -> tuple[Array, Array, Array]:
+def first_paddles(
+    course: ContourSettings, paddles: Paddles, streams: Streams, rows: Array
+) -> tuple[Array, Array, Array]:
     """Kinds (n, 2) and starts (n, 2, 2) of both snakes' first paddles, and whether they fit, (n,).
 
     A direction that leaves the first snake no place fails at once in the original, so none is drawn here.
@@ -149,7 +151,7 @@ def first_paddles(course: Course, paddles: Paddles, streams: Streams, rows: Arra
 
 
 @lru_cache(maxsize=8)
-def _places(course: Course, paddles: Paddles) -> tuple[Array, Array, Array]:
+def _places(course: ContourSettings, paddles: Paddles) -> tuple[Array, Array, Array]:
     """Degrees (n,) in which a first paddle has a place, how many (n,), and which, as flat indices (n, most)."""
     occupied = np.ones((course.size, course.size), dtype=bool)
     far = slice(2 * course.distance, course.size - 2 * course.distance)

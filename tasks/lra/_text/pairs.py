@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from ....bench.core.errors import DataError
-from ....bench.core.record import Provenance
-from ...contract import DataPlace, Ids, Split
+from ...contract import DataError, DataPlace, Ids, Provenance, Split
 from ...data.byte_ids import byte_ids
 from ...data.data import DataSource
-from ...data.prepared import Prepared, pack
-from ...data.sources import Tree
-from ...data.tfds import RecordSet
+from ...data.prepared import PreparedData, pack
+from ...data.sources import FolderSource
+from ...data.tfds import ExportSource
 
 NAME = "lra-retrieval"
 FILES = {"train": "new_aan_pairs.train.tsv", "validation": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
@@ -30,7 +28,7 @@ LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 def sources(place: DataPlace) -> tuple[DataSource, ...]:
     """The folder under the root that holds the pairs, or where it should be; and an export of them."""
     folders = [folder for folder in FOLDERS if (place.root / folder).is_dir()]
-    tree = Tree(
+    tree = FolderSource(
         task=NAME,
         name=(folders or FOLDERS)[0],
         parts=tuple(FILES.values()),
@@ -39,10 +37,10 @@ def sources(place: DataPlace) -> tuple[DataSource, ...]:
         estimate="a minute and 2.9 GB for the official pairs",
         hint=HINT,
     )
-    return tree, RecordSet(task=NAME)
+    return tree, ExportSource(task=NAME)
 
 
-def read_tree(root: Path, source: str, files: dict[str, str]) -> Prepared:
+def read_tree(root: Path, source: str, files: dict[str, str]) -> PreparedData:
     """The pairs of the three official files; official by their counts, since no checksum was ever published."""
     splits = {split: read_pairs(root / name) for split, name in FILES.items()}
     counts = {split: len(each) for split, each in splits.items()}
@@ -51,7 +49,9 @@ def read_tree(root: Path, source: str, files: dict[str, str]) -> Prepared:
         shown = "/".join(f"{count:,}" for count in counts.values())
         notes = (f"other documents in AAN's format: {shown} pairs instead of 147,086/18,090/17,437",)
     fidelity = "surrogate" if notes else "official"
-    return Prepared(splits=splits, provenance=Provenance(source=source, fidelity=fidelity, files=files, notes=notes))
+    return PreparedData(
+        splits=splits, provenance=Provenance(source=source, fidelity=fidelity, files=files, notes=notes)
+    )
 
 
 def read_pairs(path: Path) -> Split:

@@ -19,7 +19,7 @@ from attnbench.bench.board.published import (
     published,
 )
 from attnbench.bench.board.report import Report
-from attnbench.bench.core.metrics import QUANTITIES
+from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.dashboards import csv_json as tables
 from attnbench.dashboards import markdown, terminal
@@ -62,9 +62,9 @@ def test_every_table_says_where_it_was_read_and_how_it_was_made() -> None:
         assert set(table.ours.values()) <= {entry.name for entry in VARIANTS.entries()}
         assert bool(table.suite) != bool(table.tasks), "shown with a suite, or with tasks that have none"
         tasks = {column for column in table.columns if column.startswith(("lra-", "wmt"))}
-        if table.quantity in QUANTITIES:
+        if table.quantity in METRICS:
             tasks |= set(table.columns)
-            assert table.better == QUANTITIES[table.quantity].better
+            assert table.better == METRICS[table.quantity].better
         assert tasks | set(table.tasks) <= {entry.name for entry in TASKS.entries()}
 
 
@@ -86,7 +86,7 @@ def test_what_is_known_at_second_hand_alone_has_no_numbers() -> None:
 
 
 def ours(task: str, quantity: str = "accuracy", unit: str = "%") -> Board:
-    better = "lower" if QUANTITIES[quantity].better == "lower" else "higher"
+    better = "lower" if METRICS[quantity].better == "lower" else "higher"
     columns = (Column(name=quantity, title=quantity, unit=unit, better=better), Column(name="seeds", title="seeds"))
     names = ("rela", "softmax", "local[window=32]", "<b>evil</b>")
     rows = [

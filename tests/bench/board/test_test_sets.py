@@ -9,11 +9,11 @@ import pytest
 from attnbench.bench.board.board import Board, TableCell
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.board.test_sets import advantage, in_words, judged_by_set
+from attnbench.bench.core.interval import Interval
+from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.stats.bootstrap import resampled_scores
-from attnbench.bench.stats.intervals import Interval
-from attnbench.bench.stats.metric import Yardstick
 from attnbench.bench.store.artifacts import StoredSets
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
@@ -22,7 +22,7 @@ from attnbench.bench.train.objectives.bleu import scored
 sacrebleu = pytest.importorskip("sacrebleu", reason="the extra translation is not installed")
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "far", "off", "two", "birds", "sang", "there"]
-BLEU = Yardstick.of("bleu")
+BLEU = METRICS["bleu"]
 SETS = {"news": 90, "pictures": 60}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
-from attnbench.bench.core.metrics import QUANTITIES
+from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Provenance, Record
 from attnbench.bench.core.spec import Spec
 
@@ -66,7 +66,7 @@ def test_every_float_survives_including_those_that_json_lacks(values):
 
 def test_the_keys_of_a_line_are_those_documented():
     documented = "key cell outcome reason measurements machine data digest started seconds schema artifacts"
-    assert set(documented.split()) | {"block", "setting", "implementation"} == RECORD.to_json().keys()
+    assert set(documented.split()) | {"block", "setting", "implementation", "metric"} == RECORD.to_json().keys()
     assert RECORD.to_json()["measurements"][0].keys() == {"name", "value", "unit", "samples", "where"}
 
 
@@ -84,7 +84,7 @@ def test_a_measurement_takes_the_unit_of_its_quantity():
 
 
 def test_every_quantity_says_its_unit_and_what_it_is():
-    for name, quantity in QUANTITIES.items():
+    for name, quantity in METRICS.items():
         assert quantity.better in ("higher", "lower", "") and quantity.description, name
         for unit in ("seconds", "bytes"):
             assert not name.endswith(f"_{unit}") or quantity.unit == unit, name

@@ -1,4 +1,4 @@
-"""Digests change with the code that makes numbers, and with nothing else."""
+"""Digests change with the versions, the data and the variant's own source, and with nothing else."""
 
 import subprocess
 import sys
@@ -8,19 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import attnbench.bench.plan.fingerprint
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.paths import PACKAGE
-from attnbench.bench.core.record import Provenance
+from attnbench.bench.core.protocol import LANE_VERSIONS, OBJECTIVE_VERSIONS
+from attnbench.bench.core.record import Provenance, version_of
+from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan import fingerprint
 from attnbench.bench.plan.fingerprint import (
-    KIND_FILES,
-    PROTOCOL_FILES,
     closure,
-    digest_of,
     digest_of_cell,
+    native_without_comments,
     normalised,
-    with_data,
+    token_hash,
+    variant_hash,
+    versions_of,
 )
 
 SOURCE = textwrap.dedent('''
@@ -63,9 +65,10 @@ def same(before, after):
         ("And more.", "And\n\n    less."),
         ("LIMIT = 3\n", "LIMIT = 3   \n\n\n"),
         ("\n", "\r\n"),
+        ("import os  # for paths", "import io\nfrom os import path"),
     ],
 )
-def test_sentences_and_blanks_do_not_count(old, new):
+def test_sentences_imports_and_blanks_do_not_count(old, new):
     assert old in SOURCE
     assert same(SOURCE, SOURCE.replace(old, new))
 
@@ -77,7 +80,6 @@ def test_sentences_and_blanks_do_not_count(old, new):
         ("# not a comment", "# no comment"),
         ("text * LIMIT", "LIMIT * text"),
         ("        return", "    return"),
-        ("import os", "import io"),
         ("def act", "def acts"),
     ],
 )
@@ -105,7 +107,6 @@ def test_normalising_twice_is_normalising_once_for_what_parses(text):
 
 def test_the_form_is_pinned_so_that_another_python_gives_the_same_digest():
     assert normalised(SOURCE) == textwrap.dedent("""\
-        import os
         LIMIT = 3
         class Thing:
             def act(self, x):
@@ -140,119 +141,95 @@ def test_the_closure_follows_imports_within_the_package_and_into_the_contract(pa
     assert found - {package / name for name in names} == {PACKAGE / "variants" / "contract.py"}
 
 
-def digest_in_another_process(source):
+def hash_in_another_process(source):
     code = (
-        "import sys; from pathlib import Path; from attnbench.bench.plan.fingerprint import digest_of;"
-        "print(digest_of(Path(sys.argv[1]), None, 'train')); assert 'torch' not in sys.modules"
+        "import sys; from pathlib import Path; from attnbench.bench.plan import fingerprint;"
+        "print(fingerprint._hash_of(Path(sys.argv[1]))); assert 'torch' not in sys.modules"
     )
     run = subprocess.run([sys.executable, "-c", code, str(source)], capture_output=True, text=True, check=True)
     return run.stdout.strip()
 
 
-def test_a_change_in_what_is_imported_changes_the_variant_part_alone(package):
+def test_a_change_in_what_is_imported_changes_the_hash(package):
     source = package / "deep" / "one.py"
-    before = digest_in_another_process(source)
+    before = hash_in_another_process(source)
     (package / "other.py").write_text("z = 7")
     (package / "five.py").write_text("y = 5  # still")
-    assert digest_in_another_process(source) == before
+    assert hash_in_another_process(source) == before
     (package / "five.py").write_text("y = 6")
-    after = digest_in_another_process(source)
-    assert after.split("-")[:2] == before.split("-")[:2] and after.split("-")[2] != before.split("-")[2]
+    assert hash_in_another_process(source) != before
 
 
-def test_a_package_has_the_same_digest_wherever_it_lies(package, tmp_path):
+def test_a_package_has_the_same_hash_wherever_its_files_lie(package, tmp_path):
+    before = hash_in_another_process(package / "deep" / "one.py")
     moved = tmp_path / "elsewhere" / "stranger"
     moved.parent.mkdir()
     package.rename(moved)
-    first = digest_of(moved / "deep" / "one.py", None, "train")
-    moved.rename(package)
-    assert digest_of(package / "deep" / "one.py", None, "train") == first
+    assert hash_in_another_process(moved / "deep" / "one.py") == before
+    (moved / "three.py").rename(moved / "six.py")
+    (moved / "deep" / "one.py").write_text("from .two import x\nfrom .. import six\nimport stranger.four\nimport os")
+    assert hash_in_another_process(moved / "deep" / "one.py") == before
 
 
-def test_a_digest_is_three_short_hashes():
-    softmax = PACKAGE / "variants" / "softmax.py"
-    parts = digest_of(softmax, softmax, "train").split("-")
-    assert [len(part) for part in parts] == [10, 10, 10] and len(set(parts)) == 3
+def cell(variant="rela", task="lra-text", lane="train"):
+    return Cell(variant=Spec(variant), task=Spec(task), preset=Spec("smoke"), lane=lane)
 
 
-def test_lanes_depend_on_their_own_files():
-    assert digest_of(None, None, "train") != digest_of(None, None, "time")
+def test_a_digest_names_versions_data_and_variant():
+    versions, data, variant = digest_of_cell(cell(), None).split("-")
+    assert versions == "lane1.objective1.task1" == version_of(digest_of_cell(cell(), None))
+    assert len(data) == len(variant) == 10 and data != variant
 
 
-def test_every_file_that_a_protocol_names_is_there():
-    for of, names in (PROTOCOL_FILES | KIND_FILES).items():
-        assert [name for name in names if not (PACKAGE / name).is_file()] == [], of
+def test_versions_are_those_of_lane_objective_and_task(monkeypatch):
+    monkeypatch.setitem(LANE_VERSIONS, "time", 7)
+    monkeypatch.setitem(OBJECTIVE_VERSIONS, "translation", 3)
+    monkeypatch.setattr(TASKS.load("wmt14-en-de"), "version", 5)
+    assert versions_of(cell(task="wmt14-en-de")) == "lane1.objective3.task5"
+    assert versions_of(cell(task="wmt14-en-de", lane="time")) == "lane7.objective3.task5"
+    assert versions_of(cell(task="enwik8")) == "lane1.objective1.task1"
 
 
-def test_what_one_kind_of_problem_needs_is_no_part_of_another_kinds_digest(monkeypatch):
-    """An edit of the beam search leaves Long Range Arena's Records as they are, and not the translations."""
-    tasks = {"classification": "lra/text.py", "language": "lm/enwik8.py", "translation": "wmt/translate.py"}
-
-    def protocols():
-        return {kind: digest_of(None, PACKAGE / "tasks" / name, "train").split("-")[0] for kind, name in tasks.items()}
-
-    before = protocols()
-    real = attnbench.bench.plan.fingerprint._hash_of_file
-    edited = PACKAGE / "bench" / "beam.py"
-    monkeypatch.setattr(
-        "attnbench.bench.plan.fingerprint._hash_of_file",
-        lambda file, changed, size: "edited" if file == edited else real(file, changed, size),
-    )
-    after = protocols()
-    assert len(set(before.values())) == 3
-    assert [kind for kind in tasks if after[kind] != before[kind]] == ["translation"]
+def test_every_task_names_an_objective_that_has_a_version():
+    named = {TASKS.load(entry.name).objective for entry in TASKS.entries()}
+    assert named == OBJECTIVE_VERSIONS.keys()
 
 
-def test_the_digest_of_a_cell_is_that_of_its_variant_and_task():
-    cell = Cell(variant=Spec.of("softmax", impl="eager"), task=Spec("lra-text"), preset=Spec("smoke"))
-    expected = digest_of(PACKAGE / "variants" / "softmax.py", PACKAGE / "tasks" / "lra" / "text.py", "train")
-    assert digest_of_cell(cell) == expected
-
-
-def test_an_untrained_model_hangs_on_the_code_of_the_reference_and_copying_does_not():
-    def digests():
-        of = {"task": Spec("wmt14-en-de"), "preset": Spec("smoke"), "lane": "baseline"}
-        return [digest_of_cell(Cell(variant=Spec(name), **of)).split("-")[2] for name in ("untrained", "copy")]
-
-    softmax = digest_of(PACKAGE / "variants" / "softmax.py", None, "baseline").split("-")[2]
-    assert digests() == [softmax, digest_of(None, None, "baseline").split("-")[2]]
+def test_an_untrained_model_hangs_on_the_source_of_the_reference_and_copying_does_not():
+    untrained, copy = (variant_hash(cell(name, "wmt14-en-de", "baseline")) for name in ("untrained", "copy"))
+    assert untrained == variant_hash(cell("softmax")) != copy
 
 
 def test_other_data_is_another_measurement():
-    digest = "p-" + "t" * 10 + "-v"
     first, second = (Provenance(source="tree", fidelity="official", files={"a": checksum}) for checksum in "12")
-    assert len({with_data(digest, data) for data in (None, first, second)}) == 3
-    protocol, task, variant = with_data(digest, first).split("-")
-    assert (protocol, len(task), variant) == ("p", 10, "v")
+    found = [digest_of_cell(cell(), data).split("-") for data in (None, first, second)]
+    assert len({parts[1] for parts in found}) == 3 and len({(parts[0], parts[2]) for parts in found}) == 1
 
 
-def test_a_timing_hangs_on_the_code_of_the_reference_too(monkeypatch):
-    cell = Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=Spec("smoke"), lane="time")
-    before = digest_of_cell(cell)
-    real = attnbench.bench.plan.fingerprint._closure_hash
-    softmax = PACKAGE / "variants" / "softmax.py"
-    monkeypatch.setattr(
-        "attnbench.bench.plan.fingerprint._closure_hash",
-        lambda file, contract: "edited" if file == softmax else real(file, contract),
-    )
-    assert digest_of_cell(cell) != before
-    trained = Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=Spec("smoke"))
-    assert "edited" not in digest_of_cell(trained)
+def test_a_timing_hangs_on_the_source_of_the_reference_too(monkeypatch):
+    timed, trained = (variant_hash(cell(lane=lane)) for lane in ("time", "train"))
+    real, softmax = fingerprint._hash_of, VARIANTS.source("softmax")
+    monkeypatch.setattr(fingerprint, "_hash_of", lambda file: "edited" if file == softmax else real(file))
+    assert variant_hash(cell(lane="time")) != timed and variant_hash(cell()) == trained
 
 
-def test_the_contract_counts_however_a_plugin_imports_it(tmp_path, monkeypatch):
-    plugin = tmp_path / "mine.py"
-    plugin.write_text("from attnbench.variants import ScoredVariant\n", encoding="utf-8")
-    before = digest_of(plugin, None, "train").split("-")[2]
-    other = tmp_path / "contract.py"
-    other.write_text("x = 1\n", encoding="utf-8")
-    monkeypatch.setattr("attnbench.bench.plan.fingerprint.VARIANT_CONTRACT", other)
-    attnbench.bench.plan.fingerprint._closure_hash.cache_clear()
-    assert digest_of(plugin, None, "train").split("-")[2] != before
+def test_the_contract_is_no_part_of_a_variants_own_source():
+    own = closure(VARIANTS.source("relu-squared"), PACKAGE / "variants")
+    contract = PACKAGE / "variants" / "contract.py"
+    assert contract in own and variant_hash(cell("relu-squared")) != variant_hash(cell("sigmoid"))
+    assert fingerprint._hash_of(VARIANTS.source("relu-squared")) == token_hash([VARIANTS.source("relu-squared")])
 
 
 def test_native_sources_and_their_headers_belong_to_the_variant():
     """A C++ file of the same name beside a module that is imported, and what it includes from there."""
-    names = {file.name for file in closure(PACKAGE / "variants" / "entmax.py", PACKAGE / "variants")}
-    assert {"cpu_entmax.py", "cpu_entmax.cpp", "cpu_gemm.h", "cpu_solver.h", "cpu_rows.h"} <= names
-    assert "cpu_rela.cpp" not in names
+    found = closure(VARIANTS.source("entmax15"), PACKAGE / "variants")
+    names = {file.relative_to(PACKAGE / "variants" / "kernels" / "cpu").as_posix() for file in found
+             if file.parent.name == "cpu"}  # fmt: skip
+    assert {"entmax.py", "entmax.cpp", "gemm.h", "solver.h", "rows.h"} <= names and "rela.cpp" not in names
+
+
+@pytest.mark.parametrize("change", ["// why\n", "/* two\nlines */", "\n\n", '#include "rows.h"\n'])
+def test_comments_of_native_sources_do_not_count(change):
+    source = "int one = 1;\nint two = one / 2;\n"
+    assert native_without_comments(source.replace("int two", change + "int two")) == native_without_comments(source)
+    assert native_without_comments(source.replace("/", "*")) != native_without_comments(source)

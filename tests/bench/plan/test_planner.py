@@ -15,8 +15,8 @@ MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, 
 BASELINES = ("majority", "bag-of-bytes")
 
 
-def digests(cell):
-    return [f"{cell.lane}-now-{cell.variant.name}"]
+def digest_of(cell):
+    return f"{cell.lane}-now-{cell.variant.name}"
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def make(store):
             "seeds": seeds,
             "selection": "validation",
             "store": store,
-            "digests": digests,
+            "digest_of": digest_of,
             "machine_id": "here",
         }
         return plan(**given | changes)
@@ -51,7 +51,7 @@ def done(store):
             cell=cell,
             outcome=outcome,
             machine=replace(MACHINE, id=machine),
-            digest=digest or digests(cell)[0],
+            digest=digest or digest_of(cell),
             block=block or cell.key,
             seconds=seconds,
         )
@@ -153,12 +153,6 @@ def test_other_code_or_another_machine_counts_for_nothing(make, done, change):
     assert {step.state for step in make().steps} == {"todo"}
 
 
-def test_any_of_several_digests_counts(make, done):
-    for step in make().steps:
-        done(step.cell, digest="second-form-x")
-    assert make(digests=lambda cell: ["first-form-x", "second-form-x"]).blocks == ()
-
-
 def test_failures_are_final_unless_they_are_to_be_retried(make, done):
     for step in make().steps:
         done(step.cell, Outcome.CRASHED if str(step.cell.variant) == "dot" else Outcome.OK)
@@ -171,7 +165,7 @@ def test_failures_are_final_unless_they_are_to_be_retried(make, done):
 
 def test_the_same_work_has_the_same_block_id_and_other_code_another(make):
     assert [block.id for block in make().blocks] == [block.id for block in make().blocks]
-    other = make(digests=lambda cell: ["new-code-x"])
+    other = make(digest_of=lambda cell: "new-code-x")
     assert {block.id for block in make().blocks}.isdisjoint(block.id for block in other.blocks)
 
 

@@ -19,7 +19,7 @@ from attnbench.tasks.contract import Dataset
 from attnbench.tasks.data.prepared import pack
 from attnbench.tasks.language_modeling.packing import texts
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe, Windows
-from attnbench.tasks.problems.translation import JudgedPairs, SentencePairs, Translation, TranslationRecipe
+from attnbench.tasks.problems.translation import EvaluationPairs, SentencePairs, Translation, TranslationRecipe
 from attnbench.variants import build
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ def named(ids):
 
 def dataset(source=SOURCE, target=TARGET):
     split = pack([source, target], [0], towers=2)
-    test = JudgedPairs(
+    test = EvaluationPairs(
         split=split,
         indices=np.arange(1),
         sources=("w5 w6 w7",),

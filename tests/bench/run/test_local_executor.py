@@ -43,7 +43,7 @@ def job(*variants: str) -> Job:
         block="b",
         cells=cells,
         digests=digests,
-        codes=digests,
+        sources=digests,
         device="cpu",
         results=Path("r"),
         data_dir=None,

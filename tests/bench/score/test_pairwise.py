@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.score.pairwise import pairwise_differences
 from attnbench.bench.score.quality import SeedScores
-from attnbench.bench.stats.metric import Yardstick
 
 NAMES = ("linear", "rela", "softmax", "twin")
 
@@ -55,7 +55,7 @@ def test_other_seeds_examples_or_quantities_go_pair_by_pair() -> None:
     fewer = replace(found["rela"], seeds=(0, 1), scores=found["rela"].scores[:2], correct=found["rela"].correct[:2])
     assert_pairs(found | {"rela": fewer})
     assert_pairs(found | {"rela": replace(found["rela"], correct=None)})
-    bits = {name: replace(t, metric=Yardstick.of("bits_per_character"), correct=None) for name, t in found.items()}
+    bits = {name: replace(t, metric=METRICS["bits_per_character"], correct=None) for name, t in found.items()}
     assert_pairs(bits)
 
 

@@ -6,12 +6,13 @@ import math
 import numpy as np
 import pytest
 
+from attnbench.bench.core import metrics
+from attnbench.bench.core.interval import Interval
 from attnbench.bench.stats import bootstrap as aggregate
 from attnbench.bench.stats import format as wording
-from attnbench.bench.stats import metric as metric
 from attnbench.bench.stats import ranking as ranks
 from attnbench.bench.stats import scoring as score
-from attnbench.bench.stats.intervals import Estimate, Interval, NoiseSource, quantile
+from attnbench.bench.stats.intervals import Estimate, NoiseSource, quantile
 from attnbench.bench.stats.ranking import standings
 from attnbench.bench.stats.scoring import (
     accuracy,
@@ -25,7 +26,7 @@ from attnbench.bench.stats.scoring import (
 )
 
 
-@pytest.mark.parametrize("module", [score, ranks, wording, aggregate, metric])
+@pytest.mark.parametrize("module", [score, ranks, wording, aggregate, metrics])
 def test_examples_in_the_docstrings_hold(module: object) -> None:
     found = doctest.testmod(module)
     assert found.failed == 0 and found.attempted > 0

@@ -25,11 +25,28 @@ def test_of_one_cell_on_one_machine_the_newest_counts(bench) -> None:
     assert table.values("accuracy", table.current.index, split="test") == [0.6]
 
 
-def test_newer_code_of_task_or_harness_sets_all_older_records_aside(bench) -> None:
+def test_other_data_of_the_task_set_all_older_records_aside(bench) -> None:
+    b = bench()
+    b.train("rela", [0.5], digest="lane1.objective1.task1-d1-v1")
+    b.train("softmax", [0.5], digest="lane1.objective1.task1-d2-v1")
+    assert stale(table_of(b.records)) == ["the code or the data of the task has changed since", ""]
+
+
+@pytest.mark.parametrize("older", ["p1-t1-v1", "lane1.objective1.task0-d1-v1", "lane0.objective1.task1-d1-v1"])
+def test_another_version_sets_all_older_records_aside(bench, older) -> None:
+    b = bench()
+    b.train("rela", [0.5], digest=older)
+    b.train("softmax", [0.5], digest="lane1.objective1.task1-d1-v1")
+    assert stale(table_of(b.records)) == ["made by another version of the lane, the objective or the task", ""]
+
+
+def test_within_version_0_newer_code_of_the_harness_sets_older_records_aside(bench) -> None:
     b = bench()
     b.train("rela", [0.5], digest="p1-t1-v1")
-    b.train("softmax", [0.5], digest="p1-t2-v1")
-    assert stale(table_of(b.records)) == ["the code or the data of the task has changed since", ""]
+    b.train("softmax", [0.5], digest="p2-t1-v1")
+    table = table_of(b.records)
+    assert stale(table) == ["the code or the data of the task has changed since", ""]
+    assert set(table.cells["version"]) == {"version 0"}
 
 
 def test_newer_code_of_a_variant_sets_only_its_own_seeds_aside(bench) -> None:

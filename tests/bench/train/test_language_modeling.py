@@ -242,7 +242,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerC
 def done(context: WorkerContext, variant: str, lane: str = "train", task: str = "gutenberg-char") -> Record:
     preset = Spec.parse("smoke[steps=4,evaluate_every=2,layers=1]")
     cell = Cell(variant=Spec.parse(variant), task=Spec.parse(task), preset=preset, lane=lane)  # type: ignore[arg-type]
-    context.digests[cell.key] = digest_of_cell(cell)
+    context.digests[cell.key] = digest_of_cell(cell, None)
     record = baseline_cell(context, cell) if lane == "baseline" else train_cell(context, cell)
     context.store.append(record)
     return record
@@ -298,8 +298,8 @@ def test_subwords_are_judged_by_the_characters_and_words_of_the_same_text(contex
     test = found.task.load(context.place, found.recipe, 0, "validation").test
     assert isinstance(test, Windows)
     read = LanguageModelingObjective(found.task.problem(), found.recipe).evaluate(found.model, test, CPU)
-    text = test.spelling.text(test.split.tokens.tolist()).decode()
-    given = test.spelling.text(test.split.tokens[:1].tolist()).decode()
+    text = test.vocabulary.decode(test.split.tokens.tolist()).decode()
+    given = test.vocabulary.decode(test.split.tokens[:1].tolist()).decode()
     assert read.characters.sum() == len(text) - len(given) > read.tokens.sum()
     begun = len(text.split()) + text.count("\n") - len(given.split()) - given.count("\n")
     # a word that the given token began is not begun again

@@ -24,8 +24,8 @@ from attnbench.tasks.contract import Dataset
 from attnbench.tasks.data.prepared import pack
 from attnbench.tasks.problems.translation import (
     AlignedIds,
+    EvaluationPairs,
     GoldLinks,
-    JudgedPairs,
     SentencePairs,
     Translation,
     TranslationRecipe,
@@ -73,7 +73,7 @@ def data():
     return Dataset(
         train=SentencePairs(split=train, indices=np.arange(60)),
         validation=SentencePairs(split=validation, indices=np.arange(13)),
-        test=JudgedPairs(
+        test=EvaluationPairs(
             split=test,
             indices=np.arange(12),
             sources=lines[0],

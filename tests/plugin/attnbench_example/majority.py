@@ -7,17 +7,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.core.record import Provenance
-from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import (
+    METRICS,
     Availability,
     Baseline,
     Classification,
     DataPlace,
     Dataset,
     Metric,
+    Provenance,
     Recipe,
+    SelectionError,
+    Spec,
     Split,
     Subset,
     Task,
@@ -26,14 +27,14 @@ from attnbench.tasks.contract import (
 
 
 def count(dataset: Dataset, recipe: Recipe) -> Whole:
-    """The baseline that needs no model; a baseline gives the predicted class of every test example."""
+    """A baseline that needs no model. It returns the predicted class of every test example."""
     return np.array([(symbols == 2).mean() > 0.5 for symbols in dataset.test.sequences()]).astype(np.int64)
 
 
 class Majority(Task):
     """Which of two symbols is the more frequent."""
 
-    metric: ClassVar[Metric] = Metric(chance=0.5)
+    metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
     paper: ClassVar[str] = "not published"
 
     baselines: ClassVar[dict[str, Baseline]] = {"count": count}
@@ -50,7 +51,7 @@ class Majority(Task):
         return Classification(vocabulary=3, classes=2, padded=False)
 
     def availability(self, place: DataPlace) -> list[Availability]:
-        return [Availability(source="generator", fidelity="synthetic", ready=True, detail="drawn when it is asked for")]
+        return [Availability(source="generator", fidelity="synthetic", ready=True, detail="drawn on demand")]
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
         train, test = self.draw(2_000, stream=0), self.draw(500, stream=1).all()
@@ -64,7 +65,7 @@ class Majority(Task):
         )
 
     def draw(self, examples: int, stream: int) -> Split:
-        """Random symbols 1 and 2, and 0 nowhere, since it is padding."""
+        """Random symbols 1 and 2. Id 0 is padding, so it occurs nowhere."""
         tokens = np.random.default_rng([7, stream]).integers(1, 3, (examples, self.length), dtype=np.uint16)
         return Split(
             tokens=tokens.reshape(-1),
