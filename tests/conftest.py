@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from seeds import seed
 
 if TYPE_CHECKING:
     from attnbench.tasks.contract import DataPlace
@@ -24,6 +26,13 @@ REVIEWS = {
     "test/neg": ["bad", "in both splits", "worse"],
     "test/pos": ["best", "better", "nice"],
 }
+
+
+@pytest.fixture(autouse=True)
+def _drawn_from_one_seed() -> None:
+    """What a test draws depends neither on the tests before it nor on which process runs it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed())
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from error_budget import over_budget, runs
+from seeds import seed
 from torch import Tensor
 
 from attnbench.variants import build
@@ -15,8 +17,8 @@ from attnbench.variants.kernels.cpu import build as cpu_build
 def test_equals_the_eager_definition_forward_and_backward(name: str) -> None:
     """Causal, with keys masked and one sequence without a key; 300 queries are two blocks."""
     shape = AttentionShape(heads=2, head_dim=24, max_length=310, causal=True)
-    torch.manual_seed(0)
-    variant, definition = build(f"{name}[impl=compiled]", shape), build(f"{name}[impl=eager]", shape).double()
+    torch.manual_seed(seed())
+    variant, definition = build(f"{name}[impl=compiled]", shape), build(f"{name}[impl=eager]", shape)
     definition.load_state_dict(variant.state_dict())
     keep = torch.rand(3, 310) > 0.3
     keep[1] = False
@@ -29,7 +31,8 @@ def test_equals_the_eager_definition_forward_and_backward(name: str) -> None:
 
     found = passes(variant, drawn[:3], drawn[3])
     assert variant.implementation == "compiled"
-    expected = passes(definition, [x.double() for x in drawn[:3]], drawn[3].double())
-    for a, b in zip(found, expected, strict=True):
-        assert (a - b).abs().max() < 1e-5 * b.abs().max()
+    single = runs(lambda x: passes(definition, x, drawn[3]), drawn[:3])
+    assert not over_budget(
+        found, single, passes(definition.double(), [x.double() for x in drawn[:3]], drawn[3].double())
+    )
     assert not found[0][1].any()

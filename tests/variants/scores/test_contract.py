@@ -1,4 +1,4 @@
-"""Dot, general, additive, relative, feedforward and location against explicit loops in float64."""
+"""Every scoring function against explicit loops in float64, and what the contract asks of all."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from score_cases import DIM, HEADS, heads, largest_of_a_training_step, make
 from torch import Tensor
-from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnbench.bench.core.errors import SelectionError, Unsupported
+from attnbench.bench.core.errors import SelectionError
 from attnbench.variants import AttentionShape, Mask, Variant, build
 from attnbench.variants.contract import KeyValueCache
-from attnbench.variants.scores import additive
-from attnbench.variants.scores.relative import collect, spread
 
-HEADS, DIM = 2, 3
 SELECTIONS = [
     "dot",
     "general",
@@ -35,24 +29,6 @@ SELECTIONS = [
     "location",
 ]
 Scorer = Callable[[Variant, Tensor, Tensor, int, int, int], float]
-
-
-def make(selection: str, max_length: int = 8, **shape: Any) -> Any:
-    """A float64 variant with every parameter drawn anew, so that no zero or identity of the start hides a mistake."""
-    torch.manual_seed(3)
-    shape = {"causal": True, "dtype": "float64", **shape}
-    variant = build(selection, AttentionShape(heads=HEADS, head_dim=DIM, max_length=max_length, **shape)).double()
-    with torch.no_grad():
-        for parameter in variant.parameters():
-            parameter.normal_()
-    return variant
-
-
-def heads(queries: int, keys: int, batch: int = 2, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    sizes = (queries, keys, keys)
-    q, k, v = (torch.randn(batch, HEADS, n, DIM, generator=generator, dtype=torch.float64) for n in sizes)
-    return q, k, v
 
 
 def score_dot(variant: Any, q: Tensor, k: Tensor, h: int, i: int, j: int) -> float:
@@ -257,176 +233,13 @@ def test_half_precision_inputs_cost_one_rounding_of_weights_and_outputs(selectio
     assert (rounded.double() - output).abs().max() < bound
 
 
-@torch.no_grad()
-def test_dot_is_the_softmax_of_pytorch_without_its_scale() -> None:
-    q, k, v = heads(6, 6)
-    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
-    torch.testing.assert_close(make("dot")(q, k, v, Mask(causal=True)), expected)
-
-
-@torch.no_grad()
-def test_general_starts_at_scaled_dot_product_softmax() -> None:
-    q, k, v = (x.float() for x in heads(6, 6))
-    variant = build("general", AttentionShape(heads=HEADS, head_dim=DIM, max_length=6))
-    torch.testing.assert_close(variant(q, k, v, Mask()), F.scaled_dot_product_attention(q, k, v))
-
-
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(1, 200), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
-def test_additive_scores_and_gradients_do_not_depend_on_the_tiles(
-    queries: int, keys: int, hidden: int, room: int, seed: int
-) -> None:
-    torch.manual_seed(seed)
-    a = torch.randn(2, 3, queries, hidden, dtype=torch.float64, requires_grad=True)
-    b = torch.randn(2, 3, keys, hidden, dtype=torch.float64, requires_grad=True)
-    w = torch.randn(3, hidden, dtype=torch.float64, requires_grad=True)
-    upstream = torch.randn(2, 3, queries, keys, dtype=torch.float64)
-    expected = ((a[:, :, :, None] + b[:, :, None]).tanh() * w[:, None, None]).sum(-1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(additive, "_TILE_ON_CPU", room)
-        scores = additive.AdditiveScores.apply(a, b, w)
-        gradients = torch.autograd.grad(scores, (a, b, w), upstream)
-    torch.testing.assert_close(scores, expected)
-    torch.testing.assert_close(gradients, torch.autograd.grad(expected, (a, b, w), upstream))
-
-
-class Largest(TorchDispatchMode):
-    """Elements of the largest tensor that any operation makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-        result = operation(*arguments, **(keywords or {}))
-        made = result if isinstance(result, tuple | list) else [result]
-        for tensor in made:
-            if isinstance(tensor, Tensor):
-                # a view that repeats one number a thousand times holds one number
-                held = tensor.untyped_storage().nbytes() // tensor.element_size()
-                self.elements = max(self.elements, held)
-        return result
-
-
-def largest_of_a_training_step(variant: Variant, length: int) -> int:
-    shape = variant.shape
-    q, k, v = (torch.randn(1, shape.heads, length, shape.head_dim, requires_grad=True) for _ in range(3))
-    with Largest() as largest:
-        variant(q, k, v, Mask(causal=True)).sum().backward()
-    assert all(p.grad is not None for p in variant.parameters())
-    return largest.elements
-
-
-def test_additive_never_holds_all_pairs_times_the_hidden_size() -> None:
-    length, hidden = 600, 16
-    variant = build("additive[hidden=16]", AttentionShape(heads=1, head_dim=8, max_length=length, causal=True))
-    largest = largest_of_a_training_step(variant, length)
-    assert largest == length * length  # the scores themselves, and 16 times less than the naive tensor
-    assert additive._TILE_ON_CPU < length * length < length * length * hidden
-
-
 @pytest.mark.parametrize(("selection", "elements"), [("relative", 600 * 600), ("feedforward", 608 * 33)])
 def test_no_tensor_is_larger_than_the_mechanism_needs(selection: str, elements: int) -> None:
     variant = build(selection, AttentionShape(heads=1, head_dim=32, max_length=600, causal=True))
     assert largest_of_a_training_step(variant, 600) <= elements + 64 * 600
 
 
-@given(st.floats(0.01, 100))
-@settings(max_examples=20, deadline=None)
-@torch.no_grad()
-def test_normalized_additive_scores_do_not_depend_on_the_length_of_w(scale: float) -> None:
-    variant = make("additive[normalized=true]")
-    assert variant.bias is not None  # part of that form
-    q, k, _ = heads(4, 4)
-    before = variant.score(q, k)
-    variant.direction *= scale
-    torch.testing.assert_close(variant.score(q, k), before)
-
-
-@pytest.mark.parametrize(("row", "wanted"), [(0, "far past"), (3, "next"), (2, "own")])
-@torch.no_grad()
-def test_rows_of_the_relative_tables_run_from_the_far_past_to_the_far_future(row: int, wanted: str) -> None:
-    variant = make("relative[clip=2]", causal=False)
-    variant.key_table.zero_()
-    variant.key_table[row] = 1e3
-    q, k = torch.ones(1, HEADS, 6, DIM, dtype=torch.float64), torch.zeros(1, HEADS, 6, DIM, dtype=torch.float64)
-    seen = variant.weights(q, k, Mask())[0, 0, 3]
-    expected = {"far past": [0.5, 0.5, 0, 0, 0, 0], "next": [0, 0, 0, 0, 1, 0], "own": [0, 0, 0, 1, 0, 0]}[wanted]
-    torch.testing.assert_close(seen, torch.tensor(expected, dtype=torch.float64))
-
-
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(-9, 12), st.integers(1, 12))
-@settings(max_examples=80, deadline=None)
-def test_spread_and_collect_are_adjoint_and_sum_each_pair_once(queries: int, keys: int, first: int, clip: int) -> None:
-    generator = torch.Generator().manual_seed(queries * 100 + keys)
-    buckets = torch.randn(1, 1, queries, 2 * clip + 1, generator=generator, dtype=torch.float64)
-    pairs = torch.randn(1, 1, queries, keys, generator=generator, dtype=torch.float64)
-    expected_pairs, expected_buckets = torch.zeros_like(pairs), torch.zeros_like(buckets)
-    for i in range(queries):
-        for j in range(keys):
-            row = max(-clip, min(clip, j - i - first)) + clip
-            expected_pairs[..., i, j] = buckets[..., i, row]
-            expected_buckets[..., i, row] += pairs[..., i, j]
-    assert torch.equal(spread(buckets, first, keys), expected_pairs)
-    torch.testing.assert_close(collect(pairs, first, clip), expected_buckets)
-    torch.testing.assert_close((spread(buckets, first, keys) * pairs).sum(), (buckets * expected_buckets).sum())
-
-
-def test_dropout_of_relative_falls_on_the_weights_of_both_sums() -> None:
-    variant = make("relative[clip=2]", dropout=0.5)
-    q, k, v = heads(6, 6)
-    torch.manual_seed(11)
-    dropped = F.dropout(variant.weights(q, k, Mask()), 0.5)
-    expected = torch.zeros_like(q)
-    for i in range(6):
-        for j in range(6):
-            added = v[:, :, j] + variant.value_table[max(-2, min(2, j - i)) + 2]
-            expected[:, :, i] += dropped[:, :, i, j, None] * added
-    torch.manual_seed(11)
-    torch.testing.assert_close(variant(q, k, v, Mask()), expected)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@torch.no_grad()
-def test_dropout_of_feedforward_keeps_the_mean(causal: bool) -> None:
-    variant = make("feedforward", dropout=0.4)
-    q, k, v = heads(6, 6)
-    plain = variant.eval()(q, k, v, Mask(causal=causal))
-    variant.train()
-    draws = torch.stack([variant(q, k, v, Mask(causal=causal)) for _ in range(4000)])
-    assert (draws.mean(0) - plain).abs().max() < 6 * (draws.std(0).max() / 4000**0.5)
-
-
-@torch.no_grad()
-def test_dropout_of_feedforward_drops_a_key_whole_and_for_all_queries() -> None:
-    variant = make("feedforward", dropout=0.4)
-    q, k, v = heads(6, 6)
-    pooled = variant(q, k, v, Mask())
-    assert torch.equal(pooled, pooled[:, :, :1].expand_as(pooled))
-    assert not torch.equal(pooled, variant(q, k, v, Mask()))
-    # the first query sees one key, with weight 1: dropped, or scaled by 1 / 0.6
-    first = torch.stack([variant(q, k, v, Mask(causal=True))[:, :, 0] / v[:, :, 0] for _ in range(50)])
-    torch.testing.assert_close(first.unique().sort().values[[0, -1]], torch.tensor([0.0, 1 / 0.6]).double())
-    assert torch.equal(first == 0, (first == 0).all(-1, keepdim=True).expand_as(first))
-
-
-def test_location_refuses_positions_that_it_has_no_weights_for() -> None:
-    variant = make("location", max_length=5)
-    assert variant.supports(AttentionShape(heads=HEADS, head_dim=DIM, max_length=5)) is None
-    assert "5 positions, not for 6" in variant.supports(AttentionShape(heads=HEADS, head_dim=DIM, max_length=6))
-    with pytest.raises(Unsupported, match="at most 5 keys, got 6"):
-        variant(*heads(6, 6), Mask())
-
-
 @pytest.mark.parametrize("selection", ["additive[hidden=0]", "feedforward[hidden=-1]", "relative[clip=0]"])
 def test_sizes_below_one_are_refused_with_what_was_expected(selection: str) -> None:
     with pytest.raises(SelectionError, match="at least 1, got"):
         build(selection, AttentionShape(heads=1, head_dim=4, max_length=4))
-
-
-def test_feedforward_declares_that_it_scores_each_key_once() -> None:
-    shape = AttentionShape(heads=1, head_dim=4, max_length=9)
-    causal = AttentionShape(heads=1, head_dim=4, max_length=9, causal=True)
-    variant = build("feedforward", shape)
-    assert variant.density(shape) == 9 / 81
-    assert variant.density(causal) == 9 / 45

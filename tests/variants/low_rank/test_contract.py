@@ -1,0 +1,109 @@
+"""Padding, empty sequences, half precision and memory of every low-rank variant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from low_rank_cases import FORMS, WIDTH, built, draw, keep_of, shape
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnbench.bench.core.errors import Unsupported
+from attnbench.variants.contract import Mask, Variant
+from attnbench.variants.linear.cosformer import Cosformer
+from attnbench.variants.linear.linear import Linear
+from attnbench.variants.linear.performer import Performer
+from attnbench.variants.low_rank.linformer import Linformer
+from attnbench.variants.low_rank.nystrom import Nystrom
+from attnbench.variants.low_rank.skyformer import Skyformer
+from attnbench.variants.low_rank.synthesizer import Synthesizer
+from attnbench.variants.sparse.reformer import Reformer
+from attnbench.variants.sparse.sinkhorn import Sinkhorn
+
+whole_sequence = pytest.mark.parametrize(
+    "variant",
+    [
+        built(Linformer, k=6),
+        built(Nystrom, landmarks=6, kernel=5),
+        built(Nystrom, landmarks=16, kernel=0),
+        built(Skyformer, landmarks=8),
+        *(built(Synthesizer, variant=form) for form in FORMS),
+    ],
+    ids=["linformer", "nystrom-6", "nystrom-16", "skyformer", *FORMS],
+)
+
+
+@whole_sequence
+def test_padding_however_long_and_the_rest_of_the_batch_change_nothing(variant: Variant) -> None:
+    query, key, value = draw(40, 40, 40, batch=3)
+    for real in (1, 6, 7, 17, 40):
+        keep = keep_of(40, real, 23, length=40)
+        output = variant(query, key, value, Mask(keep))
+        assert output.isfinite().all()
+        alone = variant(*(x[1:2, :, :real] for x in (query, key, value)), Mask())
+        torch.testing.assert_close(output[1:2, :, :real], alone, rtol=1e-9, atol=1e-10)
+        wild = [torch.where(keep[:, None, :, None], x, 1e6) for x in (query, key, value)]
+        assert torch.equal(variant(*wild, Mask(keep))[1, :, :real], output[1, :, :real])
+        louder = [torch.cat([9 * x[:1], x[1:2], -5 * x[2:]]) for x in (query, key, value)]
+        assert torch.equal(variant(*louder, Mask(keep))[1, :, :real], output[1, :, :real])
+
+
+@whole_sequence
+def test_a_sequence_without_a_real_key_gives_zeros_and_no_gradient(variant: Variant) -> None:
+    inputs = [x.requires_grad_() for x in draw(9, 9, 9)]
+    keep = keep_of(9, 0, length=9)
+    output = variant(*inputs, Mask(keep))
+    assert (output[1] == 0).all()
+    assert (output[0] != 0).any()
+    for gradient in torch.autograd.grad(1e3 * output.sum(), inputs, allow_unused=True):
+        assert gradient is None or (gradient.isfinite().all() and (gradient[1] == 0).all())
+
+
+@whole_sequence
+def test_half_precision_accumulates_in_single(variant: Variant) -> None:
+    inputs = [x.bfloat16() for x in draw(45, 45, 45)]
+    output = variant(*inputs, Mask())
+    assert output.dtype == torch.bfloat16
+    exact = variant(*(x.double() for x in inputs), Mask())
+    assert (output.double() - exact).abs().le(exact.abs() * 2**-8 + 2e-3 * exact.abs().max()).all()
+
+
+class LargestTensor(TorchDispatchMode):
+    """Entries of the largest tensor that any operation makes."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for x in made if isinstance(made, tuple) else (made,):
+            if isinstance(x, Tensor):
+                self.entries = max(self.entries, x.numel())
+        return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "causal"),
+    [
+        *((kind, False) for kind in (Linear, Performer, Cosformer, Linformer, Nystrom, Skyformer, Reformer, Sinkhorn)),
+        *((kind, True) for kind in (Linear, Performer, Cosformer, Reformer, Sinkhorn)),
+    ],
+)
+def test_no_pass_makes_anything_like_a_score_matrix_forward_or_backward(kind: type[Variant], causal: bool) -> None:
+    long = shape(causal, heads=1, max_length=4096)
+    variant = kind(long)
+    inputs = [torch.randn(1, 1, 4096, WIDTH, requires_grad=True) for _ in range(3)]
+    with LargestTensor() as largest:
+        variant(*inputs, Mask(causal=causal)).sum().backward()
+    assert 4096 < largest.entries <= 4096**2 / 16
+
+
+def test_nystrom_products_count_their_three_matrices_as_density() -> None:
+    long = shape(max_length=4096)
+    for variant in (Nystrom(long), Skyformer(long)):
+        assert variant.density(long) == (2 * 4096 * 128 + 128**2) / 4096**2
+    assert Nystrom(shape()).density(shape()) == 1.0
+    assert Linformer(long).density(long) == 128 / 4096
+    with pytest.raises(Unsupported, match="queries and keys must be its tokens"):
+        Nystrom(long)(*draw(5, 6, 6), Mask())

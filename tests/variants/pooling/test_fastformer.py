@@ -1,0 +1,135 @@
+"""Fastformer against explicit loops in float64, and against released code."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from pooling_cases import DIM, HEADS, check_padding_on_either_side, heads, make
+from torch import Tensor, nn
+
+from attnbench.bench.core.errors import Unsupported
+from attnbench.variants import AttentionShape, Mask
+
+
+def fastformer_by_loops(variant: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+    """One sequence (heads, length, d), token by token, in the order of the authors' code."""
+    length, width = q.shape[1], HEADS * DIM
+    real = [j for j in range(length) if keep[j]]
+
+    def pool(tokens: list[Tensor], linear: nn.Linear) -> Tensor:
+        joined = torch.zeros(width, dtype=torch.float64)
+        for h in range(HEADS):
+            logits = [linear.weight[h] @ tokens[j] / math.sqrt(DIM) for j in real]
+            total = sum(x.exp() for x in logits)
+            for x, j in zip(logits, real, strict=True):
+                joined[h * DIM : (h + 1) * DIM] += x.exp() / total * tokens[j][h * DIM : (h + 1) * DIM]
+        return joined
+
+    if not real:
+        return torch.zeros_like(q)
+    queries = [q[:, j].flatten() for j in range(length)]
+    keys = [k[:, j].flatten() for j in range(length)]
+    values = queries if variant.value == "query" else [v[:, j].flatten() for j in range(length)]
+    first = pool(queries, variant.query_logits)
+    second = pool([first * x for x in keys], variant.key_logits)
+    linear = variant.transform
+    tokens = [linear.weight @ (second * values[j]) + linear.bias + queries[j] for j in range(length)]
+    return torch.stack(tokens, 1).view(HEADS, DIM, length).transpose(1, 2)
+
+
+@pytest.mark.parametrize("length", [1, 5, 7])
+@pytest.mark.parametrize("selection", ["fastformer", "fastformer[value=value]"])
+@torch.no_grad()
+def test_fastformer_equals_explicit_loops(selection: str, length: int) -> None:
+    variant = make(selection)
+    q, k, v = heads(length, batch=4)
+    keep = torch.ones(4, length, dtype=torch.bool)
+    keep[1, -2:] = False
+    keep[2, :1] = False
+    keep[3] = False
+    expected = torch.stack([fastformer_by_loops(variant, q[b], k[b], v[b], keep[b]) for b in range(4)])
+    torch.testing.assert_close(variant(q, k, v, Mask(keep)), expected, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(variant(q, k, v, Mask())[0], expected[0], rtol=1e-11, atol=1e-11)
+    assert (expected[3] == 0).all()
+    assert variant.weights(q, k, Mask()) is None
+
+
+@pytest.mark.parametrize("selection", ["fastformer", "fastformer[value=value]"])
+def test_fastformer_gradients_agree_with_finite_differences_and_ignore_what_it_declares(selection: str) -> None:
+    variant = make(selection)
+    q, k, v = (x.requires_grad_() for x in heads(3))
+    mask = Mask(torch.tensor([[True, True, False], [False] * 3]))
+    names = [name for name, _ in variant.named_parameters()]
+
+    def forward(q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
+        return torch.func.functional_call(variant, dict(zip(names, parameters, strict=True)), (q, k, v, mask))
+
+    inputs = (q, k, v, *variant.parameters())
+    assert torch.autograd.gradcheck(forward, inputs)
+    reached = torch.autograd.grad(forward(*inputs).square().sum(), (q, k, v), allow_unused=True)
+    assert [name for name, g in zip(("query", "key", "value"), reached, strict=True) if g is None] == sorted(
+        variant.ignores
+    )
+
+
+@torch.no_grad()
+def test_fastformer_pools_logits_that_would_overflow() -> None:
+    variant = make("fastformer", dtype="float32").float()
+    q, k, v = (x.float() for x in heads(6))
+    assert torch.isfinite(variant(q * 1e4, k, v, Mask())).all()
+
+
+@torch.no_grad()
+def test_fastformer_of_lucidrains_lacks_one_factor_of_the_global_query() -> None:
+    """fast-transformer-pytorch pools the keys and not the keys times the global query, per head and without bias.
+
+    The missing factor is the same for all tokens: put into the transform it makes one sequence agree.
+    """
+    package = pytest.importorskip("fast_transformer_pytorch", reason="the oracle fast-transformer-pytorch is missing")
+    torch.manual_seed(0)
+    width, length = HEADS * DIM, 9
+    theirs = package.fast_transformer_pytorch.FastAttention(dim=width, heads=HEADS, dim_head=DIM).double()
+    theirs.to_out = nn.Identity()
+    x = torch.randn(1, length, width, dtype=torch.float64)
+    keep = torch.tensor([[True] * 7 + [False] * 2])
+    q, k, v = (part.view(1, length, HEADS, DIM).transpose(1, 2) for part in theirs.to_qkv(x).chunk(3, -1))
+
+    ours = make("fastformer[value=value]", max_length=length)
+    scores = (q @ theirs.to_q_attn_logits.weight[0] * DIM**-0.5).masked_fill(~keep[:, None], -math.inf)
+    pooled = (scores.softmax(-1)[..., None] * q).sum(2)[0]
+    for linear, source in (
+        (ours.query_logits, theirs.to_q_attn_logits.weight),
+        (ours.key_logits, theirs.to_k_attn_logits.weight),
+    ):
+        linear.weight.copy_(torch.block_diag(*[source] * HEADS))
+    ours.transform.weight.copy_(torch.block_diag(*[theirs.to_r.weight / pooled[h] for h in range(HEADS)]))
+    ours.transform.bias.copy_(theirs.to_r.bias.repeat(HEADS))
+    output = ours(q, k, v, Mask(keep)).transpose(1, 2).reshape(1, length, width)
+    torch.testing.assert_close(output, theirs(x, mask=keep))
+
+
+def test_fastformer_refuses_what_it_has_no_form_for() -> None:
+    variant = make("fastformer")
+    q, k, v = heads(4)
+    causal = AttentionShape(heads=HEADS, head_dim=DIM, max_length=8, causal=True)
+    cross = AttentionShape(heads=HEADS, head_dim=DIM, max_length=8, cross=True)
+    assert variant.supports(causal) == "it has no causal form"
+    assert variant.supports(cross) == "queries and keys must be one sequence"
+    assert variant.state_bytes(causal) is None
+    with pytest.raises(Unsupported, match="without a causal mask"):
+        variant(q, k, v, Mask(causal=True))
+    with pytest.raises(Unsupported, match="one sequence"):
+        variant(q[:, :, :2], k, v, Mask())
+
+
+@pytest.mark.parametrize("pad", [1, 5, 40])
+def test_padding_on_either_side_changes_no_real_output(pad: int) -> None:
+    check_padding_on_either_side(make("fastformer"), pad, causal=False)
+
+
+def test_fastformer_declares_two_logits_a_token_of_all_pairs() -> None:
+    shape = AttentionShape(heads=1, head_dim=4, max_length=10)
+    assert make("fastformer").density(shape) == 20 / 100
