@@ -77,6 +77,10 @@ class Mask:
         """Position of the first query among the keys: causal queries end where the keys end, others begin there."""
         return keys - queries if self.causal else 0
 
+    def real(self, key: Tensor) -> Tensor:
+        """(batch, keys), True = a real key, where `keep` is None too; of the keys (batch, heads, keys, head_dim)."""
+        return key.new_ones(key.shape[0], key.shape[2], dtype=torch.bool) if self.keep is None else self.keep
+
     def allowed(self, queries: int, keys: int, device: torch.device, rows: slice | None = None) -> Tensor | None:
         """Boolean (batch | 1, 1, rows, keys), True = may be seen; None where everything may.
 
@@ -235,7 +239,7 @@ class ScoredVariant(Variant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         weights = self.weights(query, key, mask)
-        weights = F.dropout(weights, self.shape.dropout, self.training)
+        weights = F.dropout(weights, self.weight_dropout)
         return weights.to(value.dtype) @ value
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:

@@ -54,7 +54,7 @@ class Linformer(Variant):
         mixed_keys = self.mix_keys[..., :keys].to(dtype) @ key
         mixed_values = self.mix_values[..., :keys].to(dtype) @ value_
         scores = query.to(dtype) @ mixed_keys.transpose(-2, -1) * query.shape[-1] ** -0.5
-        weights = F.dropout(scores.softmax(-1), self.shape.dropout, self.training)
+        weights = F.dropout(scores.softmax(-1), self.weight_dropout)
         return (weights @ mixed_values).to(value.dtype)
 
     def density(self, shape: AttentionShape) -> float:

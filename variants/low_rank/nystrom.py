@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, accumulator, masked_softmax
-from ..ops.landmarks import iterated_inverse, nystrom_density, segments
+from ..contract import AttentionShape, Mask, SelectionError, Variant, masked_softmax
+from ..ops.landmarks import iterated_inverse, nystrom_density, real_tokens, segments
 
 
 class Nystrom(Variant):
@@ -39,17 +39,9 @@ class Nystrom(Variant):
             nn.init.uniform_(self.filters, -(kernel**-0.5), kernel**-0.5)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        length = key.shape[2]
-        if query.shape[2] != length or mask.causal:
-            raise Unsupported("nystrom attends within one sequence, not causally: queries and keys must be its tokens")
-        dtype = accumulator(query.dtype)
-        keep = mask.keep
-        if keep is None:
-            keep = torch.ones(query.shape[0], length, dtype=torch.bool, device=query.device)
-        real = keep[:, None, :, None]
-        q, k, v = (x.to(dtype).masked_fill(~real, 0.0) for x in (query, key, value))
+        keep, q, k, v = real_tokens("nystrom", query, key, value, mask)
         q = q * q.shape[-1] ** -0.5
-        mean, used = segments(keep, min(self.landmarks, length), dtype)
+        mean, used = segments(keep, min(self.landmarks, k.shape[2]), q.dtype)
         mean, columns, rows = mean[:, None], used[:, None, None, :], used[:, None, :, None]
         q_marks, k_marks = mean @ q, mean @ k
 
@@ -61,7 +53,7 @@ class Nystrom(Variant):
         each_its_own = keep.sum(-1) <= self.landmarks
         output = left @ torch.where(each_its_own[:, None, None, None], mean @ v, summaries)
         if self.filters is not None:
-            filters = self.filters.to(dtype)
+            filters = self.filters.to(v.dtype)
             output = output + F.conv2d(v, filters, padding=(filters.shape[2] // 2, 0), groups=filters.shape[0])
         return output.to(value.dtype)
 

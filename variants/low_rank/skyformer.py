@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, accumulator
-from ..ops.landmarks import iterated_inverse, nystrom_density, picks
+from ..contract import AttentionShape, Mask, SelectionError, Variant
+from ..ops.landmarks import iterated_inverse, nystrom_density, picks, real_tokens
 
 
 class Skyformer(Variant):
@@ -37,26 +37,16 @@ class Skyformer(Variant):
         self.landmarks, self.iterations, self.ridge = landmarks, iterations, ridge
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        length = key.shape[2]
-        if query.shape[2] != length or mask.causal:
-            raise Unsupported(
-                "skyformer attends within one sequence, not causally: queries and keys must be its tokens"
-            )
-        dtype = accumulator(query.dtype)
-        keep = mask.keep
-        if keep is None:
-            keep = torch.ones(query.shape[0], length, dtype=torch.bool, device=query.device)
-        real = keep[:, None, :, None]
-        q, k, v = (x.to(dtype).masked_fill(~real, 0.0) for x in (query, key, value))
+        keep, q, k, v = real_tokens("skyformer", query, key, value, mask)
         q, k = q * q.shape[-1] ** -0.25, k * k.shape[-1] ** -0.25
-        chosen, used = picks(keep, min(self.landmarks // 2, length), dtype)
+        chosen, used = picks(keep, min(self.landmarks // 2, k.shape[2]), q.dtype)
         marks = torch.cat([chosen[:, None] @ q, chosen[:, None] @ k], 2)
         used = torch.cat([used, used], -1)[:, None]
 
         left = gaussian(q, marks) * used[:, :, None, :]
         right = gaussian(marks, k) * used[..., None]
         middle = gaussian(marks, marks) * (used[..., None] & used[:, :, None, :])
-        middle = middle + self.ridge * torch.eye(middle.shape[-1], dtype=dtype, device=query.device)
+        middle = middle + self.ridge * torch.eye(middle.shape[-1], dtype=middle.dtype, device=middle.device)
         # scaled by its row sums the matrix has norm 1, where the iteration converges fastest
         shrink = middle.sum(-1, keepdim=True) ** -0.5
         inverse = iterated_inverse(shrink * middle * shrink.transpose(-2, -1), self.iterations)

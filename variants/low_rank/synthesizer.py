@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..contract import AttentionShape, Mask, ScoredVariant, Unsupported, accumulator
+from ..contract import AttentionShape, ScoredVariant, Unsupported, accumulator
 from ..ops.per_head_mlp import HeadwiseMap
 
 
@@ -71,14 +71,6 @@ class Synthesizer(ScoredVariant):
                 scores = self.left.to(dtype)[:, at] @ self.right.to(dtype)[:, :keys].transpose(-2, -1)
             scores = scores.expand(query.shape[0], -1, -1, -1)
         return scores
-
-    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
-        queries, keys = query.shape[2], key.shape[2]
-        chosen = rows or slice(None)
-        # only causal masks align queries at the last key; rows of another sequence count from its own start
-        first = chosen.indices(queries)[0] + (keys - queries if mask.causal else 0)
-        allowed = mask.allowed(queries, keys, query.device, rows)
-        return self.weigh(self.score(query[:, :, chosen], key, first), allowed)
 
     def _check(self, length: int) -> None:
         longest = self.shape.max_length

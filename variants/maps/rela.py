@@ -82,10 +82,11 @@ class ReLA(ScoredVariant):
 
     def sums(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least."""
-        dropout = self.weight_dropout
-        self.implementation = choose_implementation(self.impl, query, key, value, dropout=dropout, cpu_kernels=True)
+        self.implementation = choose_implementation(
+            self.impl, query, key, value, dropout=self.weight_dropout, cpu_kernels=True
+        )
         if self.implementation == "eager":
-            weights = F.dropout(self.weights(query, key, mask), dropout)
+            weights = F.dropout(self.weights(query, key, mask), self.weight_dropout)
             return weights @ value.to(weights.dtype)
         if self.implementation == "triton":
             from ..kernels.triton import rela as triton_rela

@@ -40,8 +40,9 @@ class SparseMap(ScoredVariant):
         """`impl` forces one way to compute it, `eager` is the definition; while dropout is active `auto` is eager."""
         # above 2 the norm that the kernels' Newton method descends is not convex: the eager path bisects
         impl = self.impl if (self.fixed_alpha or 2.0) <= 2.0 else "eager"
-        dropout = self.weight_dropout
-        self.implementation = choose_implementation(impl, query, key, value, dropout=dropout, cpu_kernels=True)
+        self.implementation = choose_implementation(
+            impl, query, key, value, dropout=self.weight_dropout, cpu_kernels=True
+        )
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)
         alpha = self.alpha() if self.fixed_alpha is None else self.fixed_alpha

@@ -10,6 +10,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..contract import Mask, Unsupported, accumulator
+
+
+def real_tokens(name: str, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> tuple[Tensor, ...]:
+    """Which tokens of one sequence are real, (batch, length), and query, key and value with zeros for the others.
+
+    All three (batch, heads, length, head_dim), float32 at least. Raises Unsupported, in the name of the variant `name`,
+    for a causal mask and for queries of another length.
+    """
+    if query.shape[2] != key.shape[2] or mask.causal:
+        raise Unsupported(f"{name} attends within one sequence, not causally: queries and keys must be its tokens")
+    keep, dtype = mask.real(key), accumulator(query.dtype)
+    return keep, *(x.to(dtype).masked_fill(~keep[:, None, :, None], 0.0) for x in (query, key, value))
+
 
 def segments(keep: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Averages of consecutive real tokens, as a matrix (batch, count, length), and (batch, count), True = used.

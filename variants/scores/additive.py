@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ class Additive(ScoredVariant):
         projected = self._project_key(key)
         cache = state or KeyValueCache.empty(projected, value)
         keys, values = cache.append(projected, value)
-        weights = F.dropout(self.weigh(self._score_projected(query, keys), None), self.shape.dropout, self.training)
+        weights = F.dropout(self.weigh(self._score_projected(query, keys), None), self.weight_dropout)
         return weights.to(value.dtype) @ values, cache
 
     def _project_key(self, key: Tensor) -> Tensor:
@@ -96,8 +96,7 @@ class Additive(ScoredVariant):
     def _score_projected(self, query: Tensor, projected_key: Tensor) -> Tensor:
         dtype = projected_key.dtype
         projected, direction = self._project_query(query, dtype), self._directions(dtype)
-        scores: Tensor = AdditiveScores.apply(projected, projected_key, direction)  # type: ignore[no-untyped-call]
-        return scores
+        return cast(Tensor, AdditiveScores.apply(projected, projected_key, direction))  # type: ignore[no-untyped-call]
 
     def _project_query(self, query: Tensor, dtype: torch.dtype) -> Tensor:
         return query.to(dtype) @ self.query_weight.to(dtype).transpose(-2, -1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +64,7 @@ class Relative(ScoredVariant):
         self.implementation = choose_implementation(self.impl, query, key, value, dropout=self.weight_dropout)
         if self.implementation != "eager":
             return self._fused(query, key, value, mask)
-        weights = F.dropout(self.weights(query, key, mask), self.shape.dropout, self.training)
+        weights = F.dropout(self.weights(query, key, mask), self.weight_dropout)
         output = weights.to(value.dtype) @ value
         if self.value_table is None:
             return output
@@ -108,14 +108,12 @@ def spread(by_distance: Tensor, first: int, keys: int) -> Tensor:
 
     `first` is the position of the first query among the keys. Its gradient is `collect`, and the other way round.
     """
-    spreaded: Tensor = _Spread.apply(by_distance, first, keys)  # type: ignore[no-untyped-call]
-    return spreaded
+    return cast(Tensor, _Spread.apply(by_distance, first, keys))  # type: ignore[no-untyped-call]
 
 
 def collect(weights: Tensor, first: int, clip: int) -> Tensor:
     """(batch, heads, queries, 2 clip + 1) from (batch, heads, queries, keys): sums by clipped distance."""
-    collected: Tensor = _Collect.apply(weights, first, clip)  # type: ignore[no-untyped-call]
-    return collected
+    return cast(Tensor, _Collect.apply(weights, first, clip))  # type: ignore[no-untyped-call]
 
 
 class _Spread(torch.autograd.Function):

@@ -88,10 +88,9 @@ class Local(PatternVariant):
         return (start - self.flange).clamp(min=0).int(), upper.int()
 
     def visible(self, at: Tensor, keys: int, causal: bool) -> Tensor:
-        start = (at // self.query_block * self.query_block)[:, None]
+        lower, upper = self.bounds(at, keys, causal)
         key_at = torch.arange(keys, device=at.device)
-        seen = (key_at >= start - self.flange) & (key_at < start + self.query_block + self.flange)
-        return (seen & (key_at <= at[:, None]) if causal else seen)[None]
+        return ((key_at >= lower[:, None]) & (key_at < upper[:, None]))[None]
 
     def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         after = 0 if mask.causal else self.flange

@@ -81,7 +81,7 @@ class Reformer(Variant):
         allowed = seen_live[..., None, :]
         if mask.causal:
             allowed = allowed & (seen_at[..., None, :] <= at[..., :, None])
-        weights = F.dropout(masked_softmax(scores, allowed), self.shape.dropout, self.training)
+        weights = F.dropout(masked_softmax(scores, allowed), self.weight_dropout)
         total = scores.masked_fill(~allowed, torch.finfo(dtype).min).logsumexp(-1)
 
         output = (weights @ seen_value).flatten(3, 4)[:, :, :, :length]

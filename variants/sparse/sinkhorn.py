@@ -54,9 +54,7 @@ class Sinkhorn(Variant):
                 "sinkhorn attends within one sequence: queries must be its tokens; if causal, the last ones"
             )
         dtype = accumulator(query.dtype)
-        keep = mask.keep
-        if keep is None:
-            keep = torch.ones(query.shape[0], keys, dtype=torch.bool, device=query.device)
+        keep = mask.real(key)
         k, v = (x.to(dtype).masked_fill(~keep[:, None, :, None], 0.0) for x in (key, value))
         first = (keys - queries) // size
         lead = keys - queries - first * size
@@ -76,7 +74,7 @@ class Sinkhorn(Variant):
         if mask.causal:
             local = local.tril()
         allowed = torch.cat([moved_live[:, :, None, :].expand(-1, -1, size, -1), local], 3)[:, None]
-        weights = F.dropout(masked_softmax(scores, allowed), self.shape.dropout, self.training)
+        weights = F.dropout(masked_softmax(scores, allowed), self.weight_dropout)
         return (weights @ seen_value).flatten(2, 3)[:, :, lead : lead + queries].to(value.dtype)
 
     def sort_logits(self, key: Tensor, live: Tensor, causal: bool) -> Tensor:

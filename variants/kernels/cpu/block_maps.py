@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from ...ops.thresholds import alpha_gradient
-from .blocks import GROUPS, Form
+from .blocks import GROUPS, Form, GoOn, Start
 
 # on the subset
 _FIRST_STEPS = 8
@@ -27,24 +28,33 @@ _LOG2_E = math.log2(math.e)
 _Step = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-def _start(scores: Tensor, alpha: Tensor | None, step: _Step, lowest: float) -> tuple[Tensor, Tensor]:
-    # a row that is -inf throughout has no finite maximum to take away
-    groups = scores.view(*scores.shape[:-1], GROUPS, -1).amax(-2)
-    top = groups.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
-    groups = groups - top
-    threshold = torch.full_like(top, lowest)
-    for _ in range(_FIRST_STEPS):
-        threshold = step(groups, threshold, alpha)
-    return _continue(scores, alpha, torch.cat([top, threshold], -1), step)
+class _Solver(TypedDict):
+    start: Start
+    go_on: GoOn
 
 
-def _continue(scores: Tensor, alpha: Tensor | None, level: Tensor, step: _Step) -> tuple[Tensor, Tensor]:
-    """The level, (rows, 2), after some steps, and by how much the last of them moved it, (rows, 1)."""
-    top, threshold = level[:, :1], level[:, 1:]
-    before = threshold
-    for _ in range(_STEPS):
-        before, threshold = threshold, step(scores - top, threshold, alpha)
-    return torch.cat([top, threshold], -1), threshold - before
+def _newton(step: _Step, lowest: float) -> _Solver:
+    """`start` and `go_on` of a Form, by that step, from the threshold `lowest` of scores less their maximum."""
+
+    def start(scores: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor]:
+        groups = scores.view(*scores.shape[:-1], GROUPS, -1).amax(-2)
+        # a row that is -inf throughout has no finite maximum to take away
+        top = groups.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
+        groups = groups - top
+        threshold = torch.full_like(top, lowest)
+        for _ in range(_FIRST_STEPS):
+            threshold = step(groups, threshold, alpha)
+        return go_on(scores, alpha, torch.cat([top, threshold], -1))
+
+    def go_on(scores: Tensor, alpha: Tensor | None, level: Tensor) -> tuple[Tensor, Tensor]:
+        """The level, (rows, 2), after some steps, and by how much the last of them moved it, (rows, 1)."""
+        top, threshold = level[:, :1], level[:, 1:]
+        before = threshold
+        for _ in range(_STEPS):
+            before, threshold = threshold, step(scores - top, threshold, alpha)
+        return torch.cat([top, threshold], -1), threshold - before
+
+    return {"start": start, "go_on": go_on}
 
 
 def _rela(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
@@ -61,14 +71,6 @@ def _sparsemax_step(z: Tensor, threshold: Tensor, alpha: Tensor | None) -> Tenso
     return threshold + (above.sum(-1, keepdim=True) - 1.0) / count.clamp(min=1.0)
 
 
-def _sparsemax_start(scores: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _start(scores, alpha, _sparsemax_step, -1.0)
-
-
-def _sparsemax_continue(scores: Tensor, alpha: Tensor | None, level: Tensor) -> tuple[Tensor, Tensor]:
-    return _continue(scores, alpha, level, _sparsemax_step)
-
-
 def _sparsemax(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
     scores.copy_(_above(scores, level))
 
@@ -81,14 +83,6 @@ def _entmax15_step(z: Tensor, threshold: Tensor, alpha: Tensor | None) -> Tensor
     above = (z - threshold).relu()
     norm = (above * above).sum(-1, keepdim=True).sqrt()
     return threshold + (norm - 1.0) * norm / above.sum(-1, keepdim=True).clamp(min=_tiny(z))
-
-
-def _entmax15_start(scores: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _start(scores, alpha, _entmax15_step, -1.0)
-
-
-def _entmax15_continue(scores: Tensor, alpha: Tensor | None, level: Tensor) -> tuple[Tensor, Tensor]:
-    return _continue(scores, alpha, level, _entmax15_step)
 
 
 def _entmax15(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
@@ -110,14 +104,6 @@ def _entmax_step(z: Tensor, kappa: Tensor, alpha: Tensor | None) -> Tensor:
     slope = powers.sum(-1, keepdim=True).clamp(min=_tiny(z))
     total = (powers * (1.0 + inside)).sum(-1, keepdim=True).clamp(min=_tiny(z))
     return kappa - (total / slope * torch.expm1((total.log() - kappa) * -e)).log1p() / e
-
-
-def _entmax_start(scores: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _start(scores, alpha, _entmax_step, 0.0)
-
-
-def _entmax_continue(scores: Tensor, alpha: Tensor | None, level: Tensor) -> tuple[Tensor, Tensor]:
-    return _continue(scores, alpha, level, _entmax_step)
 
 
 def _entmax(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
@@ -167,18 +153,16 @@ def _tiny(x: Tensor) -> float:
 
 
 RELA = Form(attend=_rela, differentiate=_rela_gradients)
-SPARSEMAX = Form(
-    start=_sparsemax_start, go_on=_sparsemax_continue, attend=_sparsemax, differentiate=_sparsemax_gradients
-)
+SPARSEMAX = Form(**_newton(_sparsemax_step, -1.0), attend=_sparsemax, differentiate=_sparsemax_gradients)
+# scores times alpha - 1 = 0.5; a step leaves an error of the square root of itself where a key drops out
 ENTMAX15 = Form(
     factor=0.5,
     order=0.5,
-    start=_entmax15_start,
-    go_on=_entmax15_continue,
+    **_newton(_entmax15_step, -1.0),
     attend=_entmax15,
     differentiate=_entmax15_gradients,
 )
-ENTMAX = Form(start=_entmax_start, go_on=_entmax_continue, attend=_entmax, differentiate=_entmax_gradients)
+ENTMAX = Form(**_newton(_entmax_step, 0.0), attend=_entmax, differentiate=_entmax_gradients)
 
 
 def form_of(alpha: float | Tensor) -> Form:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -64,8 +64,7 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, form: Form, alpha: Tensor | None = None, *, compiled: bool
 ) -> Tensor:
     """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least; `alpha`: (heads,), or None."""
-    output: Tensor = _Blocked.apply(query, key, value, alpha, mask, form, compiled)  # type: ignore[no-untyped-call]
-    return output
+    return cast(Tensor, _Blocked.apply(query, key, value, alpha, mask, form, compiled))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

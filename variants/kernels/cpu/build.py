@@ -18,12 +18,13 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 
-SOURCES = ("rela.cpp", "entmax.cpp", "norm.cpp")
-HEADERS = ("gemm.h", "rows.h", "solver.h")
 NAME = "attnbench_cpu"
 LIBRARY = f"{NAME}.so"
 
 _HERE = Path(__file__).resolve().parent
+# a new kernel joins by lying in this folder; sorted, since the folder of the build is named by a hash of them in order
+SOURCES = sorted(_HERE.glob("*.cpp"))
+HEADERS = sorted(_HERE.glob("*.h"))
 _COMMON_FLAGS = ("-O3", "-fopenmp", "-fno-math-errno")
 # by what torch.backends.cpu.get_cpu_capability() says, which ATEN_CPU_CAPABILITY may lower
 _CAPABILITY_FLAGS = {
@@ -54,8 +55,8 @@ def flags() -> tuple[str, ...]:
 def folder() -> Path:
     """Where the library for this source, these flags and this PyTorch lies, or would lie."""
     given = hashlib.sha256()
-    for name in (*SOURCES, *HEADERS):
-        given.update((_HERE / name).read_bytes())
+    for path in (*SOURCES, *HEADERS):
+        given.update(path.read_bytes())
     given.update("\n".join((*flags(), torch.__version__, compiler() or "")).encode())
     return _cache_folder() / "kernels" / given.hexdigest()[:16]
 
@@ -100,7 +101,7 @@ def _build(home: Path, library: Path) -> None:
 
         cpp_extension.load(
             NAME,
-            [str(_HERE / name) for name in SOURCES],
+            [str(path) for path in SOURCES],
             extra_cflags=list(flags()),
             extra_ldflags=["-fopenmp"],
             build_directory=str(work),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,8 +24,7 @@ def entmax_attention(query: Tensor, key: Tensor, value: Tensor, alpha: float | T
     """
     kind = {2.0: _SPARSEMAX, 1.5: _ENTMAX15}.get(alpha, _ENTMAX) if isinstance(alpha, float) else _ENTMAX
     each = alpha if isinstance(alpha, Tensor) else torch.full((query.shape[1],), alpha)
-    output: Tensor = _Attention.apply(query, key, value, each, mask, kind)  # type: ignore[no-untyped-call]
-    return output
+    return cast(Tensor, _Attention.apply(query, key, value, each, mask, kind))  # type: ignore[no-untyped-call]
 
 
 class _Attention(torch.autograd.Function):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -24,8 +24,7 @@ def gated_rms_norm(
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 7-8.
     """
     group = sums.shape[1] if norm == "concat" else 1
-    output: Tensor = _CppGatedRMSNorm.apply(sums, scale, gate, epsilon, group)  # type: ignore[no-untyped-call]
-    return output
+    return cast(Tensor, _CppGatedRMSNorm.apply(sums, scale, gate, epsilon, group))  # type: ignore[no-untyped-call]
 
 
 class _CppGatedRMSNorm(torch.autograd.Function):

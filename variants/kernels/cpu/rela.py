@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ def rela_attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Ten
 
     Computed in float32 whatever the dtype of the inputs. Needs the kernels loaded: `cpu_build.failure()` is None.
     """
-    sums: Tensor = _Sums.apply(query, key, value, mask)  # type: ignore[no-untyped-call]
-    return sums
+    return cast(Tensor, _Sums.apply(query, key, value, mask))  # type: ignore[no-untyped-call]
 
 
 class _Sums(torch.autograd.Function):

@@ -8,63 +8,29 @@ the softmax does not see it. The slope is 4 r (1 - r) with the same r = 1 / (1 +
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import launch as triton_launch
 from .launch import CompileCase, launch
-from .tiles import load_rows, narrow, own_tile, padded, seen_columns, store_rows, visible
+from .tiles import (
+    LOG2E,
+    load_rows,
+    narrow,
+    own_tile,
+    padded,
+    seen_columns,
+    softmax_end,
+    softmax_step,
+    store_rows,
+    visible,
+)
 
-reason = triton_launch.reason
-
-LOG2E = tl.constexpr(1.4426950408889634)
 # exp(2 * 43) is still a float32; a product that is none becomes infinity or zero, where tanh is one or minus one anyway
 _LARGEST = 43.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AdditivePlan:
-    heads: int
-    queries: int
-    keys: int
-    hidden: int
-    head_dim: int
-    causal: bool
-    kept: bool
-    wide: bool
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.heads, self.queries, self.keys, self.hidden
-
-    def constants(self, rows: int, columns: int) -> dict[str, Any]:
-        fits = padded(self.hidden)
-        return {
-            "CAUSAL": self.causal,
-            "HAS_KEEP": self.kept,
-            "HEAD_DIM": self.head_dim,
-            "DIM": padded(self.head_dim),
-            "HIDDEN": fits,
-            "ROWS": rows,
-            "COLUMNS": columns,
-            # products without tensor cores would spill; three of TF32 keep the digits of float32
-            "PRECISION": "tf32x3" if self.wide else "tf32",
-            "warps": 8 if max(fits, padded(self.head_dim)) > 128 else 4,
-            "stages": 1,
-        }
-
-    @property
-    def forward(self) -> dict[str, Any]:
-        return self.constants(64 if padded(self.head_dim) <= 128 else 32, 64)
-
-    @property
-    def backward(self) -> dict[str, Any]:
-        return self.constants(32, 32 if max(padded(self.hidden), padded(self.head_dim)) <= 128 else 16)
 
 
 def additive_attention(
@@ -76,10 +42,9 @@ def additive_attention(
     hidden); these three float32, hidden at most 256. value: (batch, heads, keys, head_dim). keep: (batch, keys) or
     None; causal aligns at the last key. Queries without a key give zeros. Beyond 43 in size, an entry of a or b counts
     as 43. Differentiable once in a, b, w and v, the same bits at every run; memory O(N (hidden + head_dim)).
-    Ask `reason` first.
+    Ask `launch.reason` first.
     """
-    output: Tensor = _Additive.apply(query, key, direction, value, keep, causal)
-    return output
+    return cast(Tensor, _Additive.apply(query, key, direction, value, keep, causal))
 
 
 class _Additive(torch.autograd.Function):
@@ -88,50 +53,57 @@ class _Additive(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, direction: Tensor, value: Tensor, keep: Tensor | None, causal: bool
     ) -> Tensor:
         batch, heads, queries, hidden = query.shape
-        plan = _AdditivePlan(
-            heads=heads,
-            queries=queries,
-            keys=key.shape[2],
-            hidden=hidden,
-            head_dim=value.shape[3],
-            causal=causal,
-            kept=keep is not None,
-            wide=value.dtype == torch.float32,
-        )
+        keys, head_dim = value.shape[2:]
         e, f, value, direction = _exponentials(query), _exponentials(key), value.contiguous(), direction.contiguous()
         kept = None if keep is None else keep.to(torch.uint8).contiguous()
-        output = value.new_empty(batch, heads, queries, plan.head_dim)
+        output = value.new_empty(batch, heads, queries, head_dim)
         mass = query.new_empty(batch, heads, queries)
-        constants = plan.forward
+        dim, fits = padded(head_dim), padded(hidden)
+        ctx.sizes, ctx.constants = (
+            (heads, queries, keys, hidden),
+            {
+                "CAUSAL": causal,
+                "HAS_KEEP": keep is not None,
+                "HEAD_DIM": head_dim,
+                "DIM": dim,
+                "HIDDEN": fits,
+                # products without tensor cores would spill; three of TF32 keep the digits of float32
+                "PRECISION": "tf32x3" if value.dtype == torch.float32 else "tf32",
+                "warps": 8 if max(fits, dim) > 128 else 4,
+                "stages": 1,
+            },
+        )
+        rows = 64 if dim <= 128 else 32
         launch(
-            _forward, (triton.cdiv(queries, constants["ROWS"]) * batch * heads,),
-            e, f, direction, value, kept, output, mass, *plan.sizes, **constants,
+            _forward, (triton.cdiv(queries, rows) * batch * heads,),
+            e, f, direction, value, kept, output, mass, *ctx.sizes, ROWS=rows, COLUMNS=64, **ctx.constants,
         )  # fmt: skip
-        ctx.plan = plan
         ctx.save_for_backward(e, f, direction, value, kept, output, mass)
         return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        plan: _AdditivePlan = ctx.plan
         e, f, direction, value, kept, output, mass = ctx.saved_tensors
+        heads, queries, keys, hidden = ctx.sizes
         gradient = gradient.contiguous()
+        # sum_j p_ij dp_ij of each row, all that couples the gradients of its scores
         delta = torch.einsum("bhnd,bhnd->bhn", gradient.float(), output.float()).contiguous()
-        batch, constants = value.shape[0], plan.backward
-        row_tiles = triton.cdiv(plan.queries, constants["ROWS"])
-        of_query = e.new_empty(batch, plan.heads, plan.queries, plan.hidden)
-        of_key = e.new_empty(batch, plan.heads, plan.keys, plan.hidden)
-        of_direction = e.new_empty(batch, plan.heads, row_tiles, plan.hidden)
+        # both sums over a tile, (rows | columns, HIDDEN) and (columns, DIM), have to fit the registers beside it
+        tiles = {"ROWS": 32, "COLUMNS": 32 if max(ctx.constants["HIDDEN"], ctx.constants["DIM"]) <= 128 else 16}
+        batch, row_tiles = value.shape[0], triton.cdiv(queries, 32)
+        of_query, of_key = e.new_empty(batch, heads, queries, hidden), e.new_empty(batch, heads, keys, hidden)
+        # one row for each program, added up below: an atomic sum would differ from run to run
+        of_direction = e.new_empty(batch, heads, row_tiles, hidden)
         of_value = torch.empty_like(value)
         given = (e, f, direction, value, kept, gradient, mass, delta)
         launch(
-            _backward_queries, (row_tiles * batch * plan.heads,), *given,
-            of_query, of_direction, *plan.sizes, **constants,
+            _backward_queries, (row_tiles * batch * heads,), *given,
+            of_query, of_direction, *ctx.sizes, **tiles, **ctx.constants,
         )  # fmt: skip
         launch(
-            _backward_keys, (triton.cdiv(plan.keys, constants["COLUMNS"]) * batch * plan.heads,), *given,
-            of_key, of_value, *plan.sizes, **constants,
+            _backward_keys, (triton.cdiv(keys, tiles["COLUMNS"]) * batch * heads,), *given,
+            of_key, of_value, *ctx.sizes, **tiles, **ctx.constants,
         )  # fmt: skip
         return of_query, of_key, of_direction.sum((0, 2)), of_value, None, None
 
@@ -139,6 +111,18 @@ class _Additive(torch.autograd.Function):
 def _exponentials(projected: Tensor) -> Tensor:
     """exp(2 x), (batch, heads, hidden, length): a hidden unit at a time is read along the sequence."""
     return (2.0 * projected.clamp(-_LARGEST, _LARGEST)).exp().transpose(-2, -1).contiguous()
+
+
+@triton.jit
+def _own_head(
+    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, row, heads, queries, keys, hidden,
+    HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """All pointers moved to the (batch, head) `row`; E and F are (rows, hidden, length), w is (heads, hidden)."""
+    if HAS_KEEP:
+        keep_ptr += row // heads * keys
+    e_ptr, f_ptr = e_ptr + row * hidden * queries, f_ptr + row * hidden * keys
+    return e_ptr, f_ptr, w_ptr + row % heads * hidden, v_ptr + row * keys * HEAD_DIM, keep_ptr
 
 
 @triton.jit
@@ -164,10 +148,9 @@ def _forward(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile, row = own_tile(tl.cdiv(queries, ROWS))
-    e_ptr, f_ptr = e_ptr + row * hidden * queries, f_ptr + row * hidden * keys
-    w_ptr, v_ptr = w_ptr + row % heads * hidden, v_ptr + row * keys * HEAD_DIM
-    if HAS_KEEP:
-        keep_ptr += row // heads * keys
+    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr = _own_head(
+        e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, row, heads, queries, keys, hidden, HAS_KEEP, HEAD_DIM
+    )
     at = tile * ROWS + tl.arange(0, ROWS)
     top = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -178,17 +161,10 @@ def _forward(
         scores = _scores(e_ptr, f_ptr, w_ptr, scores, hidden, queries, keys, at[:, None], key_at[None, :])
         seen = visible(keep_ptr, tile * ROWS, start, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
         scores = tl.where(seen, scores, -float("inf"))
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        # a row that has seen no key yet has no top; its weights are zero whatever stands here
-        level = tl.where(new_top == -float("inf"), 0.0, new_top)
-        weights, shrink = tl.exp2(scores - level[:, None]), tl.exp2(top - level)
-        total = total * shrink + tl.sum(weights, 1)
+        weights, shrink, top, total = softmax_step(scores, top, total)
         v = load_rows(v_ptr, HEAD_DIM, start, keys, True, HEAD_DIM, DIM, COLUMNS)
         sums = tl.dot(narrow(weights, v.dtype), v, sums * shrink[:, None], input_precision=PRECISION)
-        top = new_top
-    seen_any = total > 0.0
-    inverse = tl.where(seen_any, 1.0 / tl.where(seen_any, total, 1.0), 0.0)
-    mass = tl.where(seen_any, top + tl.log2(tl.where(seen_any, total, 1.0)), float("inf"))
+    inverse, mass = softmax_end(top, total)
     output += row * queries * HEAD_DIM
     store_rows(output, HEAD_DIM, tile * ROWS, queries, sums * inverse[:, None], HEAD_DIM, DIM, ROWS)
     tl.store(masses + row * queries + at, mass, mask=at < queries)
@@ -203,11 +179,10 @@ def _backward_queries(
 ):  # fmt: skip
     row_tiles = tl.cdiv(queries, ROWS)
     tile, row = own_tile(row_tiles)
-    e_ptr, f_ptr = e_ptr + row * hidden * queries, f_ptr + row * hidden * keys
-    w_ptr, v_ptr = w_ptr + row % heads * hidden, v_ptr + row * keys * HEAD_DIM
+    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr = _own_head(
+        e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, row, heads, queries, keys, hidden, HAS_KEEP, HEAD_DIM
+    )
     gradients += row * queries * HEAD_DIM
-    if HAS_KEEP:
-        keep_ptr += row // heads * keys
     at, units = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, HIDDEN)
     gradient = load_rows(gradients, HEAD_DIM, tile * ROWS, queries, True, HEAD_DIM, DIM, ROWS)
     mass = tl.load(masses + row * queries + at, mask=at < queries, other=float("inf"))
@@ -245,14 +220,15 @@ def _backward_keys(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile, row = own_tile(tl.cdiv(keys, COLUMNS))
-    e_ptr, f_ptr = e_ptr + row * hidden * queries, f_ptr + row * hidden * keys
-    w_ptr, v_ptr = w_ptr + row % heads * hidden, v_ptr + row * keys * HEAD_DIM
+    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr = _own_head(
+        e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, row, heads, queries, keys, hidden, HAS_KEEP, HEAD_DIM
+    )
     gradients += row * queries * HEAD_DIM
     first = tile * COLUMNS
     key_at, units = first + tl.arange(0, COLUMNS), tl.arange(0, HIDDEN)
     real = key_at < keys
     if HAS_KEEP:
-        real = real & (tl.load(keep_ptr + row // heads * keys + key_at, mask=real, other=0) != 0)
+        real = real & (tl.load(keep_ptr + key_at, mask=real, other=0) != 0)
     v = load_rows(v_ptr, HEAD_DIM, first, keys, True, HEAD_DIM, DIM, COLUMNS)
     of_v, slopes = tl.zeros([COLUMNS, DIM], tl.float32), tl.zeros([COLUMNS, HIDDEN], tl.float32)
     begin = 0

@@ -8,7 +8,7 @@ the gradient of the output is all that couples the scores of a row, as softmax a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
@@ -20,7 +20,7 @@ from . import launch as triton_launch
 from .entmax_backward import backward
 from .launch import CompileCase, launch
 from .support import SupportMap, excess_of, find_support, weigh
-from .tiles import Tiles, constants, empty_map, load_rows, own_tile, padded, store_rows, strides, visible
+from .tiles import Tiles, constants, empty_map, load_rows, own_list, own_rows, padded, store_rows, strides, visible
 
 _LOWEST_ALPHA = 1.01
 
@@ -66,8 +66,7 @@ def entmax_attention(
     else:
         fixed, excess = None, torch.full((heads,), alpha - 1.0, device=query.device)
     tiles = tiles or tiles_for(query.dtype, query.shape[-1])
-    output: Tensor = _Entmax.apply(query, key, value, excess, fixed, keep, causal, tiles)
-    return output
+    return cast(Tensor, _Entmax.apply(query, key, value, excess, fixed, keep, causal, tiles))
 
 
 def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
@@ -113,26 +112,16 @@ def _forward(
     MODE: tl.constexpr, TRAIN: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tiles = tl.cdiv(queries, ROWS)
-    row_tile, both = own_tile(row_tiles)
-    if CAUSAL:
-        row_tile = row_tiles - 1 - row_tile
-    batch, head = both // heads, both % heads
-    k_ptr += batch * k_batch + head * k_head
-    v_ptr += batch * v_batch + head * v_head
-    if HAS_KEEP:
-        keep_ptr += batch * keys
-    list_at = both * row_tiles + row_tile
-    index_ptr += list_at * tl.cdiv(keys, COLUMNS)
+    _, both, batch, head, list_at, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
+        q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
+        CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+    )  # fmt: skip
+    index_ptr, full, total = own_list(index_ptr, count_ptr, list_at, tl.cdiv(keys, COLUMNS))
     if TRAIN:
         map_ptr += list_at * tl.cdiv(keys, COLUMNS)
-    full = tl.load(count_ptr + list_at * 2)
-    total = tl.load(count_ptr + list_at * 2 + 1)
     excess = excess_of(excess_ptr, head, MODE)
     slope = excess * scale
-    first_row = row_tile * ROWS
     rows = first_row + tl.arange(0, ROWS)
-    q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     threshold = tl.load(threshold_ptr + both * queries + rows, mask=rows < queries, other=float("inf"))
     sums = tl.zeros([ROWS, DIM], tl.float32)
     factors = tl.zeros([ROWS], tl.float32)

@@ -15,7 +15,20 @@ from torch import Tensor
 
 from .launch import launch
 from .support import SupportMap, excess_of, weigh
-from .tiles import Tiles, constants, list_tiles, load_rows, narrow, own_tile, store_rows, strides, visible
+from .tiles import (
+    Tiles,
+    constants,
+    list_tiles,
+    load_rows,
+    narrow,
+    own_columns,
+    own_list,
+    own_rows,
+    store_key_gradients,
+    store_rows,
+    strides,
+    visible,
+)
 
 
 def backward(
@@ -127,26 +140,16 @@ def _backward_queries(
     MODE: tl.constexpr, OF_ALPHA: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tiles = tl.cdiv(queries, ROWS)
-    row_tile, both = own_tile(row_tiles)
-    if CAUSAL:
-        row_tile = row_tiles - 1 - row_tile
-    batch, head = both // heads, both % heads
-    k_ptr += batch * k_batch + head * k_head
-    v_ptr += batch * v_batch + head * v_head
-    if HAS_KEEP:
-        keep_ptr += batch * keys
-    list_at = both * row_tiles + row_tile
-    index_ptr += list_at * tl.cdiv(keys, COLUMNS)
-    full = tl.load(count_ptr + list_at * 2)
-    total = tl.load(count_ptr + list_at * 2 + 1)
+    _, both, batch, head, own, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
+        q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
+        CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+    )  # fmt: skip
+    index_ptr, full, total = own_list(index_ptr, count_ptr, own, tl.cdiv(keys, COLUMNS))
     excess = excess_of(excess_ptr, head, MODE)
     slope = excess * scale
-    first_row = row_tile * ROWS
     rows = first_row + tl.arange(0, ROWS)
     inside = rows < queries
     offset = batch * do_batch + head * do_head
-    q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     do = load_rows(do_ptr + offset, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     mean = load_rows(mean_ptr + offset, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     threshold = tl.load(threshold_ptr + both * queries + rows, mask=inside, other=float("inf"))
@@ -207,22 +210,15 @@ def _backward_keys(
     MODE: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    column_tiles = tl.cdiv(keys, COLUMNS)
-    column_tile, both = own_tile(column_tiles)
-    batch, head = both // heads, both % heads
-    list_at = both * column_tiles + column_tile
-    index_ptr += list_at * tl.cdiv(queries, ROWS)
-    masked = tl.load(count_ptr + list_at * 2)
-    total = tl.load(count_ptr + list_at * 2 + 1)
+    both, batch, head, own, column, k, v, q_ptr, do_ptr = own_columns(
+        q_ptr, k_ptr, v_ptr, do_ptr, q_batch, q_head, k_batch, k_head, k_row, v_batch, v_head, v_row,
+        do_batch, do_head, keys, heads, HEAD_DIM, DIM, COLUMNS,
+    )  # fmt: skip
+    index_ptr, masked, total = own_list(index_ptr, count_ptr, own, tl.cdiv(queries, ROWS))
     excess = excess_of(excess_ptr, head, MODE)
     slope = excess * scale
-    column = column_tile * COLUMNS
-    q_ptr += batch * q_batch + head * q_head
-    do_ptr += batch * do_batch + head * do_head
     threshold_ptr += both * queries
     delta_ptr += both * queries
-    k = load_rows(k_ptr + batch * k_batch + head * k_head, k_row, column, keys, True, HEAD_DIM, DIM, COLUMNS)
-    v = load_rows(v_ptr + batch * v_batch + head * v_head, v_row, column, keys, True, HEAD_DIM, DIM, COLUMNS)
     dk = tl.zeros([COLUMNS, DIM], tl.float32)
     dv = tl.zeros([COLUMNS, DIM], tl.float32)
     if CAUSAL:
@@ -236,11 +232,7 @@ def _backward_keys(
         column, queries, keys, masked, total,
         MODE, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
-    if HAS_KEEP:
-        # what a padded key gathered has no meaning, and met nothing but its own row
-        columns = column + tl.arange(0, COLUMNS)
-        kept = tl.load(keep_ptr + batch * keys + columns, mask=columns < keys, other=0) != 0
-        dk = tl.where(kept[:, None], dk, 0.0)
-        dv = tl.where(kept[:, None], dv, 0.0)
-    store_rows(dk_ptr + batch * dk_batch + head * dk_head, dk_row, column, keys, dk * scale, HEAD_DIM, DIM, COLUMNS)
-    store_rows(dv_ptr + batch * dv_batch + head * dv_head, dv_row, column, keys, dv, HEAD_DIM, DIM, COLUMNS)
+    store_key_gradients(
+        dk_ptr, dv_ptr, keep_ptr, dk * scale, dv, batch, head, column,
+        dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys, HAS_KEEP, HEAD_DIM, DIM, COLUMNS,
+    )  # fmt: skip

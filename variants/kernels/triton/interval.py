@@ -9,22 +9,17 @@ interval too and only tiles with a visible pair are visited, forward and backwar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import launch as triton_launch
 from .interval_backward import backward_keys, backward_queries
 from .launch import CompileCase, launch
-from .pairs import LOG2E, bounds_of, by_distance, hide, put_rows, rows_of
-from .tiles import Tiles, narrow, own_tile, padded
-
-reason = triton_launch.reason
-
-_LOG2E = 1.4426950408889634
+from .pairs import bounds_of, by_distance, hide, put_rows, rows_of
+from .tiles import LOG2E, Tiles, narrow, own_tile, padded, softmax_end, softmax_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,61 +34,6 @@ class Intervals:
     upper: Tensor
     offset: int = 0
     hide_self: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _IntervalPlan:
-    """Sizes of one call, and how distances count: from -back to ahead, clipped, in back + ahead + 1 columns."""
-
-    heads: int
-    queries: int
-    keys: int
-    offset: int
-    bounds_stride: int
-    back: int
-    ahead: int
-    scale: float
-    hide_self: bool
-    kept: bool
-    biased: bool
-    collects: bool
-    head_dim: int
-    dtype: torch.dtype
-    precision: str
-
-    @property
-    def sizes(self) -> tuple[int | float, ...]:
-        return (
-            self.heads, self.bounds_stride, self.queries, self.keys, self.offset, self.back, self.ahead,
-            self.scale * _LOG2E,
-        )  # fmt: skip
-
-    @property
-    def tiles(self) -> Tiles:
-        """Sizes that fit the registers as compiled for compute capability 9.0; not tuned on a GPU."""
-        dim, wide = padded(self.head_dim), self.dtype == torch.float32
-        if wide:
-            return Tiles(rows=64, columns=32, warps=4) if dim <= 64 else Tiles(rows=32, columns=32, warps=4, stages=1)
-        if dim <= 128:
-            return Tiles(rows=64, columns=64, warps=8 if self.biased and dim > 64 else 4, stages=3 if dim <= 64 else 2)
-        return Tiles(rows=64, columns=32 if self.biased else 64, warps=8)
-
-    @property
-    def constants(self) -> dict[str, Any]:
-        tiles = self.tiles
-        return {
-            "HAS_KEEP": self.kept,
-            "HIDE_SELF": self.hide_self,
-            "HAS_BIAS": self.biased,
-            "COLLECT": self.collects,
-            "HEAD_DIM": self.head_dim,
-            "DIM": padded(self.head_dim),
-            "ROWS": tiles.rows,
-            "COLUMNS": tiles.columns,
-            "PRECISION": self.precision,
-            "warps": tiles.warps,
-            "stages": tiles.stages,
-        }
 
 
 def interval_attention(
@@ -117,12 +57,21 @@ def interval_attention(
     `collect`, the second result (batch, heads, queries, columns), float32, sums the weights in the same columns, and
     its gradient is taken; otherwise it is None. Queries without a key give zeros. Differentiable once in query, key,
     value and bias, the same bits at every run; memory O(N (head_dim + columns)). `precision` is that of products of
-    float32: three of TF32 keep its digits on tensor cores, one keeps those of float16. Ask `reason` first.
+    float32: three of TF32 keep its digits on tensor cores, one keeps those of float16. Ask
+    `launch.reason` first.
     """
-    found: tuple[Tensor, Tensor | None] = _IntervalAttention.apply(
-        query, key, value, intervals, keep, scale, bias, back, collect, precision
-    )
-    return found
+    found = _IntervalAttention.apply(query, key, value, intervals, keep, scale, bias, back, collect, precision)
+    return cast(tuple[Tensor, Tensor | None], found)
+
+
+def _tiles_for(dtype: torch.dtype, head_dim: int, biased: bool) -> Tiles:
+    """Sizes that fit the registers as compiled for compute capability 9.0; not tuned on a GPU."""
+    dim = padded(head_dim)
+    if dtype == torch.float32:
+        return Tiles(rows=64, columns=32, warps=4) if dim <= 64 else Tiles(rows=32, columns=32, warps=4, stages=1)
+    if dim <= 128:
+        return Tiles(rows=64, columns=64, warps=8 if biased and dim > 64 else 4, stages=3 if dim <= 64 else 2)
+    return Tiles(rows=64, columns=32 if biased else 64, warps=8)
 
 
 class _IntervalAttention(torch.autograd.Function):
@@ -141,23 +90,25 @@ class _IntervalAttention(torch.autograd.Function):
         precision: str,
     ) -> tuple[Tensor, Tensor | None]:
         batch, heads, queries, head_dim = query.shape
-        plan = _IntervalPlan(
-            heads=heads,
-            queries=queries,
-            keys=key.shape[2],
-            offset=intervals.offset,
-            bounds_stride=queries if intervals.lower.shape[0] > 1 else 0,
-            back=back,
-            ahead=0 if bias is None else bias.shape[-1] - 1 - back,
-            scale=scale,
-            hide_self=intervals.hide_self,
-            kept=keep is not None,
-            biased=bias is not None,
-            collects=collect,
-            head_dim=head_dim,
-            dtype=query.dtype,
-            precision=precision,
-        )
+        bounds_stride = queries if intervals.lower.shape[0] > 1 else 0
+        # distances count from -back to ahead, clipped
+        ahead = 0 if bias is None else bias.shape[-1] - 1 - back
+        ctx.tiles = tiles = _tiles_for(query.dtype, head_dim, bias is not None)
+        ctx.scale = scale
+        ctx.sizes = heads, bounds_stride, queries, key.shape[2], intervals.offset, back, ahead, scale * LOG2E.value
+        ctx.constants = {
+            "HAS_KEEP": keep is not None,
+            "HIDE_SELF": intervals.hide_self,
+            "HAS_BIAS": bias is not None,
+            "COLLECT": collect,
+            "HEAD_DIM": head_dim,
+            "DIM": padded(head_dim),
+            "ROWS": tiles.rows,
+            "COLUMNS": tiles.columns,
+            "PRECISION": precision,
+            "warps": tiles.warps,
+            "stages": tiles.stages,
+        }
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         kept = None if keep is None else keep.to(torch.uint8).contiguous()
         lower, upper = intervals.lower.contiguous(), intervals.upper.contiguous()
@@ -165,19 +116,16 @@ class _IntervalAttention(torch.autograd.Function):
         output = torch.empty_like(query)
         mass = query.new_empty(batch, heads, queries, dtype=torch.float32)
         collected = torch.zeros_like(bias) if collect and bias is not None else None
-        grid = (triton.cdiv(queries, plan.tiles.rows) * batch * heads,)
         launch(
-            _forward, grid, query, key, value, lower, upper, kept, bias, output, mass, collected, *plan.sizes,
-            **plan.constants,
+            _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,),
+            query, key, value, lower, upper, kept, bias, output, mass, collected, *ctx.sizes, **ctx.constants,
         )  # fmt: skip
-        ctx.plan = plan
         ctx.save_for_backward(query, key, value, lower, upper, kept, bias, output, mass, collected)
         return output, collected
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor, of_collected: Tensor | None) -> tuple[Tensor | None, ...]:
-        plan: _IntervalPlan = ctx.plan
         query, key, value, lower, upper, kept, bias, output, mass, collected = ctx.saved_tensors
         gradient = gradient.contiguous()
         delta = torch.einsum("bhnd,bhnd->bhn", gradient.float(), output.float())
@@ -187,13 +135,14 @@ class _IntervalAttention(torch.autograd.Function):
         delta = delta.contiguous()
         of_query, of_key, of_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         of_bias = None if bias is None else torch.zeros_like(bias)
-        rows, tiles = query.shape[0] * plan.heads, plan.tiles
+        heads, bounds_stride, queries, keys = ctx.sizes[:4]
+        rows, tiles = query.shape[0] * heads, ctx.tiles
         launch(
-            backward_queries, (triton.cdiv(plan.queries, tiles.rows) * rows,),
+            backward_queries, (triton.cdiv(queries, tiles.rows) * rows,),
             query, key, value, lower, upper, kept, bias, gradient, mass, delta, of_collected, of_query, of_bias,
-            *plan.sizes, plan.scale, **plan.constants,
+            *ctx.sizes, ctx.scale, **ctx.constants,
         )  # fmt: skip
-        count = triton.cdiv(plan.keys, tiles.columns)
+        count = triton.cdiv(keys, tiles.columns)
         edges = torch.arange(0, count + 1, device=query.device, dtype=torch.int32) * tiles.columns
         edges = edges.expand(lower.shape[0], count + 1).contiguous()
         begin = torch.searchsorted(upper, edges[:, :-1].contiguous(), right=True, out_int32=True)
@@ -201,7 +150,7 @@ class _IntervalAttention(torch.autograd.Function):
         launch(
             backward_keys, (count * rows,),
             query, key, value, lower, upper, begin, end, kept, bias, gradient, mass, delta, of_collected,
-            of_key, of_value, *plan.sizes, plan.scale, 0 if plan.bounds_stride == 0 else count, **plan.constants,
+            of_key, of_value, *ctx.sizes, ctx.scale, count if bounds_stride else 0, **ctx.constants,
         )  # fmt: skip
         return of_query, of_key, of_value, None, None, None, of_bias, None, None, None
 
@@ -235,21 +184,14 @@ def _forward(
                 scores, keep, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
                 HAS_KEEP, HIDE_SELF,
             )  # fmt: skip
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        # a row that has seen no key yet has no top; its weights are zero whatever stands here
-        level = tl.where(new_top == -float("inf"), 0.0, new_top)
-        weights, shrink = tl.exp2(scores - level[:, None]), tl.exp2(top - level)
-        total = total * shrink + tl.sum(weights, 1)
+        weights, shrink, top, total = softmax_step(scores, top, total)
         if COLLECT:
             distance = key_at[None, :] - at[:, None] - offset
             past = past * shrink + tl.sum(tl.where(distance <= -back, weights, 0.0), 1)
             future = future * shrink + tl.sum(tl.where(distance >= ahead, weights, 0.0), 1)
         v = rows_of(v_ptr, row, key_at, keys, HEAD_DIM, DIM)
         sums = tl.dot(narrow(weights, v.dtype), v, sums * shrink[:, None], input_precision=PRECISION)
-        top = new_top
-    seen_any = total > 0.0
-    inverse = tl.where(seen_any, 1.0 / tl.where(seen_any, total, 1.0), 0.0)
-    mass = tl.where(seen_any, top + tl.log2(tl.where(seen_any, total, 1.0)), float("inf"))
+    inverse, mass = softmax_end(top, total)
     put_rows(output, row, at, queries, sums * inverse[:, None], HEAD_DIM, DIM)
     tl.store(masses + row * queries + at, mass, mask=at < queries)
     if COLLECT:

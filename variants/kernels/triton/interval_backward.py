@@ -6,8 +6,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .pairs import LOG2E, bounds_of, by_distance, hide, put_rows, rows_of
-from .tiles import narrow, own_tile
+from .pairs import bounds_of, by_distance, hide, put_rows, rows_of
+from .tiles import LOG2E, narrow, own_tile
 
 
 @triton.jit

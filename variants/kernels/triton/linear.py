@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import launch as triton_launch
 from .launch import CompileCase, launch
 from .states import features_of, fold, inverse, product, real_rows, summed, tile
 from .tiles import padded
-
-reason = triton_launch.reason
 
 _CHUNK = 64
 
@@ -34,10 +31,9 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor | N
     query: (batch, heads, queries, head_dim); key, value: (batch, heads, keys, head_dim), all of one dtype; keep:
     Boolean (batch, keys) or None. Causal aligns at the last key. A query without a key gives zeros. Work O(N d^2); kept
     for the backward pass are the inputs, the output and one float32 per query. Differentiable once, the same bits at
-    every run. Ask `reason` first.
+    every run. Ask `launch.reason` first.
     """
-    output: Tensor = LinearAttention.apply(query, key, value, keep, causal)
-    return output
+    return cast(Tensor, LinearAttention.apply(query, key, value, keep, causal))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import triton
@@ -32,17 +32,37 @@ def gated_rms_norm(
     `sums`. Differentiable once in sums, scale and gate; the same bits at every run.
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 7-8.
     """
-    output: Tensor = _TritonGatedRMSNorm.apply(sums, scale, gate, epsilon, norm == "concat", dtype or sums.dtype)
-    return output
+    normed = _TritonGatedRMSNorm.apply(sums, scale, gate, epsilon, norm == "concat", dtype or sums.dtype)
+    return cast(Tensor, normed)
 
 
 @triton.jit
-def _locate(group, heads, head_dim, GROUP, COLUMNS: tl.constexpr):
-    # the heads of a group lie side by side: which head and which dimension each column is
+def _own_rows(
+    scale_ptr, gate_ptr, queries, heads, head_dim, GROUP, GATED: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """What the program normalises: queries first <= i < last of one group of heads, a row of COLUMNS at a time.
+
+    The heads of a group lie side by side: `head` and `dim` say which each column is. Also its scale and gate.
+    """
+    parts = tl.cdiv(queries, ROWS)
+    part, group = own_tile(parts)
     groups = heads // GROUP
     batch, first_head = group // groups, (group % groups) * GROUP
     columns = tl.arange(0, COLUMNS)
-    return batch.to(tl.int64), first_head, columns // head_dim + first_head, columns % head_dim, columns
+    head, dim = columns // head_dim + first_head, columns % head_dim
+    inside = columns < GROUP * head_dim
+    parameter = first_head * head_dim + columns
+    scale = tl.load(scale_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
+    gate = scale
+    if GATED:
+        gate = tl.load(gate_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
+    first = part * ROWS
+    # offsets of whole tensors do not fit 32 bits
+    return (
+        group * parts + part, batch.to(tl.int64), head.to(tl.int64), dim, columns, inside, scale, gate,
+        first.to(tl.int64), tl.minimum(first + ROWS, queries) - first,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -52,21 +72,13 @@ def _norm_forward(
     x_batch, x_head, x_query, y_batch, y_head, y_query, epsilon,
     GATED: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    parts = tl.cdiv(queries, ROWS)
-    part, group = own_tile(parts)
-    batch, first_head, head, dim, columns = _locate(group, heads, head_dim, GROUP, COLUMNS)
+    _, batch, head, dim, _, inside, scale, gate, first, rows = _own_rows(
+        scale_ptr, gate_ptr, queries, heads, head_dim, GROUP, GATED, COLUMNS, ROWS
+    )
     width = GROUP * head_dim
-    inside = columns < width
-    parameter = first_head * head_dim + columns
-    scale = tl.load(scale_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
-    if GATED:
-        gate = tl.load(gate_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
-    x_at = x_ptr + batch * x_batch + head.to(tl.int64) * x_head + dim
-    y_at = y_ptr + batch * y_batch + head.to(tl.int64) * y_head + dim
-    first = part * ROWS
-    x_at += first.to(tl.int64) * x_query
-    y_at += first.to(tl.int64) * y_query
-    for _ in range(first, tl.minimum(first + ROWS, queries)):
+    x_at = x_ptr + batch * x_batch + head * x_head + dim + first * x_query
+    y_at = y_ptr + batch * y_batch + head * y_head + dim + first * y_query
+    for _ in range(rows):
         x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
         y = x * scale * (1.0 / tl.sqrt(tl.sum(x * x) / width + epsilon))
         if GATED:
@@ -83,26 +95,16 @@ def _norm_backward(
     x_batch, x_head, x_query, dy_batch, dy_head, dy_query, dx_batch, dx_head, dx_query, epsilon,
     GATED: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    parts = tl.cdiv(queries, ROWS)
-    part, group = own_tile(parts)
-    batch, first_head, head, dim, columns = _locate(group, heads, head_dim, GROUP, COLUMNS)
+    own, batch, head, dim, columns, inside, scale, gate, first, rows = _own_rows(
+        scale_ptr, gate_ptr, queries, heads, head_dim, GROUP, GATED, COLUMNS, ROWS
+    )
     width = GROUP * head_dim
-    inside = columns < width
-    parameter = first_head * head_dim + columns
-    scale = tl.load(scale_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
-    if GATED:
-        gate = tl.load(gate_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
-    head = head.to(tl.int64)
-    x_at = x_ptr + batch * x_batch + head * x_head + dim
-    dy_at = dy_ptr + batch * dy_batch + head * dy_head + dim
-    dx_at = dx_ptr + batch * dx_batch + head * dx_head + dim
+    x_at = x_ptr + batch * x_batch + head * x_head + dim + first * x_query
+    dy_at = dy_ptr + batch * dy_batch + head * dy_head + dim + first * dy_query
+    dx_at = dx_ptr + batch * dx_batch + head * dx_head + dim + first * dx_query
     dscale = tl.zeros([COLUMNS], tl.float32)
     dgate = tl.zeros([COLUMNS], tl.float32)
-    first = part * ROWS
-    x_at += first.to(tl.int64) * x_query
-    dy_at += first.to(tl.int64) * dy_query
-    dx_at += first.to(tl.int64) * dx_query
-    for _ in range(first, tl.minimum(first + ROWS, queries)):
+    for _ in range(rows):
         x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
         dy = tl.load(dy_at, mask=inside, other=0.0).to(tl.float32)
         inverse = 1.0 / tl.sqrt(tl.sum(x * x) / width + epsilon)
@@ -123,7 +125,6 @@ def _norm_backward(
         x_at += x_query
         dy_at += dy_query
         dx_at += dx_query
-    own = group * parts + part
     tl.store(dscale_ptr + own * width + columns, dscale, mask=inside)
     if GATED:
         tl.store(dgate_ptr + own * width + columns, dgate, mask=inside)

@@ -8,8 +8,6 @@ import triton.language as tl
 
 from .tiles import narrow
 
-LOG2E = tl.constexpr(1.4426950408889634)
-
 
 @triton.jit
 def rows_of(source, row, at, count, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):

@@ -9,18 +9,15 @@ the length alone. The backward pass is a scan from the end, in which every expon
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import launch as triton_launch
 from .launch import CompileCase, launch
 from .tiles import padded
-
-reason = triton_launch.reason
 
 _CHUNK = 32
 _LOWEST = torch.finfo(torch.float32).min
@@ -31,10 +28,9 @@ def prefix_softmax(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
     logits: (…, length) and values (…, length, d), float32. A logit of the lowest number has no weight where its value
     is zero. Both results have gradients, once. Work O(length d), nothing larger than the values is kept, and every
-    run gives the same bits. Ask `reason` first, for float32.
+    run gives the same bits. Ask `launch.reason` first, for float32.
     """
-    found: tuple[Tensor, Tensor] = PrefixSoftmax.apply(logits, values)
-    return found
+    return cast(tuple[Tensor, Tensor], PrefixSoftmax.apply(logits, values))
 
 
 class PrefixSoftmax(torch.autograd.Function):
@@ -105,15 +101,25 @@ def _scan_back(
 
 
 @triton.jit
+def _own_chunk(length, width, chunks, CHUNK: tl.constexpr, WIDTH: tl.constexpr):
+    """This program's row and chunk of it; its positions, and whether each is inside; the same of columns of values.
+
+    Last, the offsets of its values (CHUNK, WIDTH) and whether each is inside.
+    """
+    program = tl.program_id(0)
+    row, chunk = (program // chunks).to(tl.int64), program % chunks
+    at, column = chunk * CHUNK + tl.arange(0, CHUNK), tl.arange(0, WIDTH)
+    here, wide = at < length, column < width
+    place = (row * length + at)[:, None] * width + column[None, :]
+    return program, row, chunk, at, column, here, wide, place, here[:, None] & wide[None, :]
+
+
+@triton.jit
 def _fold(logits, values, masses, means, length, width, chunks, CHUNK: tl.constexpr, WIDTH: tl.constexpr):
     """One chunk of one row -> its log mass and its mean."""
-    program = tl.program_id(0)
-    row, first = (program // chunks).to(tl.int64), program % chunks * CHUNK
-    at, column = first + tl.arange(0, CHUNK), tl.arange(0, WIDTH)
-    here, wide = at < length, column < width
+    program, row, _, at, column, here, wide, place, inside = _own_chunk(length, width, chunks, CHUNK, WIDTH)
     logit = tl.load(logits + row * length + at, mask=here, other=-float("inf"))
-    place = (row * length + at)[:, None] * width + column[None, :]
-    value = tl.load(values + place, mask=here[:, None] & wide[None, :], other=0.0)
+    value = tl.load(values + place, mask=inside, other=0.0)
     top = tl.max(logit, 0)
     weight = tl.exp(logit - top)
     total = tl.sum(weight, 0)
@@ -127,13 +133,8 @@ def _expand(
     LOWEST: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one row: the averages up to each position, from the mass and mean of all chunks before it."""
-    program = tl.program_id(0)
-    row, chunk = (program // chunks).to(tl.int64), program % chunks
-    at, column = chunk * CHUNK + tl.arange(0, CHUNK), tl.arange(0, WIDTH)
-    here, wide = at < length, column < width
+    _, row, chunk, at, column, here, wide, place, inside = _own_chunk(length, width, chunks, CHUNK, WIDTH)
     logit = tl.load(logits + row * length + at, mask=here, other=-float("inf"))
-    place = (row * length + at)[:, None] * width + column[None, :]
-    inside = here[:, None] & wide[None, :]
     value = tl.load(values + place, mask=inside, other=0.0)
     carries = chunk > 0
     before = row * chunks + chunk - 1
@@ -155,14 +156,10 @@ def _fold_back(
     CHUNK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one row -> its sums of exp(border - mass_i) times gradient and extra, for what lies before it."""
-    program = tl.program_id(0)
-    row, first = (program // chunks).to(tl.int64), program % chunks * CHUNK
-    at, column = first + tl.arange(0, CHUNK), tl.arange(0, WIDTH)
-    here, wide = at < length, column < width
+    program, row, _, at, column, here, wide, place, inside = _own_chunk(length, width, chunks, CHUNK, WIDTH)
     mass = tl.load(masses + row * length + at, mask=here, other=float("inf"))
     weight = tl.exp(tl.load(borders + program) - mass)
-    place = (row * length + at)[:, None] * width + column[None, :]
-    gradient = tl.load(gradients + place, mask=here[:, None] & wide[None, :], other=0.0)
+    gradient = tl.load(gradients + place, mask=inside, other=0.0)
     extra = tl.load(extras + row * length + at, mask=here, other=0.0)
     tl.store(sums + program.to(tl.int64) * width + column, tl.sum(weight[:, None] * gradient, 0), mask=wide)
     tl.store(extra_sums + program, tl.sum(weight * extra, 0))
@@ -174,14 +171,9 @@ def _expand_back(
     length, width, chunks, TIMES_VALUE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one row: what each position receives from itself and all after it."""
-    program = tl.program_id(0)
-    row, chunk = (program // chunks).to(tl.int64), program % chunks
-    at, column = chunk * CHUNK + tl.arange(0, CHUNK), tl.arange(0, WIDTH)
-    here, wide = at < length, column < width
+    _, row, chunk, at, column, here, wide, place, inside = _own_chunk(length, width, chunks, CHUNK, WIDTH)
     logit = tl.load(logits + row * length + at, mask=here, other=-float("inf"))
     mass = tl.load(masses + row * length + at, mask=here, other=float("inf"))
-    place = (row * length + at)[:, None] * width + column[None, :]
-    inside = here[:, None] & wide[None, :]
     gradient = tl.load(gradients + place, mask=inside, other=0.0)
     extra = tl.load(extras + row * length + at, mask=here, other=0.0)
     # masked before exp: from a later logit to an earlier mass the exponent may be large

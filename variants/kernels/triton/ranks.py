@@ -8,10 +8,7 @@ from torch import Tensor
 
 from ...ops.bands import scaled
 from ...ops.relative_positions import RankPositions
-from . import launch as triton_launch
 from .interval import Intervals, interval_attention
-
-reason = triton_launch.reason
 
 
 def rank_attention(
@@ -31,7 +28,7 @@ def rank_attention(
 
     No pair that is visible may be more than `back` keys back or `ahead` keys ahead. Scores by rank difference are a
     product of size queries by back + ahead + 1, and weights come back in the same order for the value vectors, so that
-    the tables themselves never enter the kernels. Ask `reason` first.
+    the tables themselves never enter the kernels. Ask `launch.reason` first.
     """
     if positions is None:
         return interval_attention(query, key, value, intervals, keep, scale=scale, precision=precision)[0]

@@ -8,7 +8,7 @@ has one writer and one order of summation.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
@@ -25,7 +25,7 @@ from .tiles import (
     full_columns,
     load_rows,
     narrow,
-    own_tile,
+    own_rows,
     padded,
     seen_columns,
     store_rows,
@@ -53,8 +53,7 @@ def rela_attention(
     beyond 65504 counts as 65504. Differentiable once, the same bits at every run. Ask `reason` first.
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 4-6.
     """
-    sums: Tensor = _ReLA.apply(query, key, value, keep, causal, tiles or tiles_for(query.dtype, query.shape[-1]))
-    return sums
+    return cast(Tensor, _ReLA.apply(query, key, value, keep, causal, tiles or tiles_for(query.dtype, query.shape[-1])))
 
 
 def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
@@ -104,20 +103,12 @@ def _forward(
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, RECORD: tl.constexpr, SKIP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tiles = tl.cdiv(queries, ROWS)
-    row_tile, both = own_tile(row_tiles)
-    if CAUSAL:
-        # the longest rows first
-        row_tile = row_tiles - 1 - row_tile
-    batch, head = both // heads, both % heads
-    k_ptr += batch * k_batch + head * k_head
-    v_ptr += batch * v_batch + head * v_head
-    if HAS_KEEP:
-        keep_ptr += batch * keys
+    row_tile, _, batch, head, own, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
+        q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
+        CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+    )  # fmt: skip
     if RECORD:
-        map_ptr += (both * row_tiles + row_tile) * tl.cdiv(keys, COLUMNS)
-    first_row = row_tile * ROWS
-    q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+        map_ptr += own * tl.cdiv(keys, COLUMNS)
     full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
     seen = seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
     sums = tl.zeros([ROWS, DIM], tl.float32)

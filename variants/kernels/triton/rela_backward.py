@@ -9,7 +9,20 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import launch
-from .tiles import Tiles, constants, list_tiles, load_rows, narrow, own_tile, store_rows, strides, visible
+from .tiles import (
+    Tiles,
+    constants,
+    list_tiles,
+    load_rows,
+    narrow,
+    own_columns,
+    own_list,
+    own_rows,
+    store_key_gradients,
+    store_rows,
+    strides,
+    visible,
+)
 
 
 def backward(
@@ -76,21 +89,11 @@ def _backward_queries(
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tiles = tl.cdiv(queries, ROWS)
-    row_tile, both = own_tile(row_tiles)
-    if CAUSAL:
-        row_tile = row_tiles - 1 - row_tile
-    batch, head = both // heads, both % heads
-    k_ptr += batch * k_batch + head * k_head
-    v_ptr += batch * v_batch + head * v_head
-    if HAS_KEEP:
-        keep_ptr += batch * keys
-    list_at = both * row_tiles + row_tile
-    index_ptr += list_at * tl.cdiv(keys, COLUMNS)
-    full = tl.load(count_ptr + list_at * 2)
-    total = tl.load(count_ptr + list_at * 2 + 1)
-    first_row = row_tile * ROWS
-    q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+    _, _, batch, head, own, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
+        q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
+        CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+    )  # fmt: skip
+    index_ptr, full, total = own_list(index_ptr, count_ptr, own, tl.cdiv(keys, COLUMNS))
     do = load_rows(do_ptr + batch * do_batch + head * do_head, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     dq = tl.zeros([ROWS, DIM], tl.float32)
     dq = _query_tiles(
@@ -135,18 +138,11 @@ def _backward_keys(
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    column_tiles = tl.cdiv(keys, COLUMNS)
-    column_tile, both = own_tile(column_tiles)
-    batch, head = both // heads, both % heads
-    list_at = both * column_tiles + column_tile
-    index_ptr += list_at * tl.cdiv(queries, ROWS)
-    masked = tl.load(count_ptr + list_at * 2)
-    total = tl.load(count_ptr + list_at * 2 + 1)
-    column = column_tile * COLUMNS
-    q_ptr += batch * q_batch + head * q_head
-    do_ptr += batch * do_batch + head * do_head
-    k = load_rows(k_ptr + batch * k_batch + head * k_head, k_row, column, keys, True, HEAD_DIM, DIM, COLUMNS)
-    v = load_rows(v_ptr + batch * v_batch + head * v_head, v_row, column, keys, True, HEAD_DIM, DIM, COLUMNS)
+    _, batch, head, own, column, k, v, q_ptr, do_ptr = own_columns(
+        q_ptr, k_ptr, v_ptr, do_ptr, q_batch, q_head, k_batch, k_head, k_row, v_batch, v_head, v_row,
+        do_batch, do_head, keys, heads, HEAD_DIM, DIM, COLUMNS,
+    )  # fmt: skip
+    index_ptr, masked, total = own_list(index_ptr, count_ptr, own, tl.cdiv(queries, ROWS))
     dk = tl.zeros([COLUMNS, DIM], tl.float32)
     dv = tl.zeros([COLUMNS, DIM], tl.float32)
     if CAUSAL:
@@ -158,11 +154,7 @@ def _backward_keys(
         dk, dv, k, v, q_ptr, do_ptr, index_ptr, q_row, do_row, column, queries, keys, masked, total,
         False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
-    if HAS_KEEP:
-        # a padded key met only its own column, so it is enough to drop that
-        columns = column + tl.arange(0, COLUMNS)
-        kept = tl.load(keep_ptr + batch * keys + columns, mask=columns < keys, other=0) != 0
-        dk = tl.where(kept[:, None], dk, 0.0)
-        dv = tl.where(kept[:, None], dv, 0.0)
-    store_rows(dk_ptr + batch * dk_batch + head * dk_head, dk_row, column, keys, dk * scale, HEAD_DIM, DIM, COLUMNS)
-    store_rows(dv_ptr + batch * dv_batch + head * dv_head, dv_row, column, keys, dv * scale, HEAD_DIM, DIM, COLUMNS)
+    store_key_gradients(
+        dk_ptr, dv_ptr, keep_ptr, dk * scale, dv * scale, batch, head, column,
+        dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys, HAS_KEEP, HEAD_DIM, DIM, COLUMNS,
+    )  # fmt: skip

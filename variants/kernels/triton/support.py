@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import launch
-from .tiles import TileLists, Tiles, constants, full_columns, load_rows, own_tile, seen_columns, strides, visible
+from .tiles import TileLists, Tiles, constants, full_columns, load_rows, own_rows, seen_columns, strides, visible
 
 # the hardest rows that were found took 11
 _STEPS = 16
@@ -148,22 +148,15 @@ def _find_support(
     MODE: tl.constexpr, STEPS: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tiles = tl.cdiv(queries, ROWS)
-    row_tile, both = own_tile(row_tiles)
-    if CAUSAL:
-        # the longest rows first
-        row_tile = row_tiles - 1 - row_tile
-    batch, head = both // heads, both % heads
-    k_ptr += batch * k_batch + head * k_head
-    if HAS_KEEP:
-        keep_ptr += batch * keys
-    list_at = both * row_tiles + row_tile
+    # this pass reads no values, so the keys stand in their place
+    row_tile, both, _, head, list_at, first_row, q, k_ptr, _, keep_ptr = own_rows(
+        q_ptr, k_ptr, k_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, k_batch, k_head, queries, keys, heads,
+        CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+    )  # fmt: skip
     index_ptr += list_at * tl.cdiv(keys, COLUMNS)
     excess = excess_of(excess_ptr, head, MODE)
     slope = excess * scale
-    first_row = row_tile * ROWS
     rows = first_row + tl.arange(0, ROWS)
-    q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
     seen = seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
 

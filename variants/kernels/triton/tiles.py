@@ -19,6 +19,9 @@ from torch import Tensor
 
 from .launch import launch
 
+LOG2E = tl.constexpr(1.4426950408889634)
+"""Scores times this are in powers of two: exp2 is an instruction of the hardware, exp is that and a multiplication."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
@@ -95,6 +98,101 @@ def own_tile(tiles):
     Both are in the first dimension of the grid, since the second ends at 65,535.
     """
     return tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
+
+
+@triton.jit
+def own_rows(
+    q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
+    CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The start of every kernel that goes along the keys: its row tile, and where its head lies.
+
+    Returns the row tile; (batch, head) as one number and as two; the number of the tile among those of all heads; its
+    first row; its queries (ROWS, DIM); and the pointers to keys, values and mask moved to the head.
+    """
+    row_tiles = tl.cdiv(queries, ROWS)
+    row_tile, both = own_tile(row_tiles)
+    if CAUSAL:
+        # programs start in order: the longest rows first, so that no long one is left over at the end
+        row_tile = row_tiles - 1 - row_tile
+    batch, head = both // heads, both % heads
+    first_row = row_tile * ROWS
+    # in the last tile rows lie past the end: they are zero, and `store_rows` drops what is computed for them
+    q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+    k_ptr += batch * k_batch + head * k_head
+    v_ptr += batch * v_batch + head * v_head
+    if HAS_KEEP:
+        keep_ptr += batch * keys
+    return row_tile, both, batch, head, both * row_tiles + row_tile, first_row, q, k_ptr, v_ptr, keep_ptr
+
+
+@triton.jit
+def own_columns(
+    q_ptr, k_ptr, v_ptr, do_ptr, q_batch, q_head, k_batch, k_head, k_row, v_batch, v_head, v_row, do_batch, do_head,
+    keys, heads, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The start of every kernel that goes along the queries: its column tile, and where its head lies.
+
+    Returns (batch, head) as one number and as two; the number of the tile among those of all heads; its first column;
+    its keys and values, both (COLUMNS, DIM); and the pointers to queries and output gradient moved to the head.
+    """
+    column_tiles = tl.cdiv(keys, COLUMNS)
+    column_tile, both = own_tile(column_tiles)
+    batch, head = both // heads, both % heads
+    column = column_tile * COLUMNS
+    k = load_rows(k_ptr + batch * k_batch + head * k_head, k_row, column, keys, True, HEAD_DIM, DIM, COLUMNS)
+    v = load_rows(v_ptr + batch * v_batch + head * v_head, v_row, column, keys, True, HEAD_DIM, DIM, COLUMNS)
+    q_ptr += batch * q_batch + head * q_head
+    do_ptr += batch * do_batch + head * do_head
+    return both, batch, head, both * column_tiles + column_tile, column, k, v, q_ptr, do_ptr
+
+
+@triton.jit
+def own_list(index_ptr, count_ptr, own, room):
+    """The list of tile number `own`, of `room` places, and its two counts; see the head of this file."""
+    return index_ptr + own * room, tl.load(count_ptr + own * 2), tl.load(count_ptr + own * 2 + 1)
+
+
+@triton.jit
+def store_key_gradients(
+    dk_ptr, dv_ptr, keep_ptr, dk, dv, batch, head, column, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys,
+    HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Writes the gradients of a tile of keys and of values, both (COLUMNS, DIM), zero for padded keys.
+
+    Along the queries no kernel looks at `keep`: a padded key meets nothing but its own row of both sums, so dropping
+    that row here, once, is enough.
+    """
+    if HAS_KEEP:
+        columns = column + tl.arange(0, COLUMNS)
+        kept = tl.load(keep_ptr + batch * keys + columns, mask=columns < keys, other=0) != 0
+        dk = tl.where(kept[:, None], dk, 0.0)
+        dv = tl.where(kept[:, None], dv, 0.0)
+    store_rows(dk_ptr + batch * dk_batch + head * dk_head, dk_row, column, keys, dk, HEAD_DIM, DIM, COLUMNS)
+    store_rows(dv_ptr + batch * dv_batch + head * dv_head, dv_row, column, keys, dv, HEAD_DIM, DIM, COLUMNS)
+
+
+@triton.jit
+def softmax_step(scores, top, total):
+    """One more tile of an online softmax: its weights, the factor for earlier sums, the new maximum and the new total.
+
+    scores: (ROWS, COLUMNS), in powers of two; top and total: (ROWS,), of the tiles so far. Milakov & Gimelshein 2018,
+    Online normalizer calculation for softmax.
+    """
+    new_top = tl.maximum(top, tl.max(scores, 1))
+    # a row that has seen no key yet has no top; -inf less -inf would be NaN, and its weights are zero at any level
+    level = tl.where(new_top == -float("inf"), 0.0, new_top)
+    weights, shrink = tl.exp2(scores - level[:, None]), tl.exp2(top - level)
+    return weights, shrink, new_top, total * shrink + tl.sum(weights, 1)
+
+
+@triton.jit
+def softmax_end(top, total):
+    """One over the total of each row, zero of a row without a key; and its log mass, by which the backward pass finds
+    the weights again from scores alone: infinity of a row without a key, so that exp2(score - mass) is zero."""
+    seen_any = total > 0.0
+    safe = tl.where(seen_any, total, 1.0)
+    return tl.where(seen_any, 1.0 / safe, 0.0), tl.where(seen_any, top + tl.log2(safe), float("inf"))
 
 
 @triton.jit
