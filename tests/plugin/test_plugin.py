@@ -1,5 +1,6 @@
 """A stranger's distribution, and what `attnbench new` begins: installed with pip, used through the command line."""
 
+import ast
 import json
 import os
 import shutil
@@ -134,6 +135,22 @@ def test_the_templates_are_formatted_and_typed_as_the_package_is(person, tmp_pat
     for command in (["format", "--check"], ["check", "--select", "E,F,W,UP,B,C4,PTH,SIM"]):
         run = subprocess.run([*ruff, *command, *style], capture_output=True, text=True)
         assert run.returncode == 0, run.stdout + run.stderr
+
+
+def attnbench_imports(path):
+    """Modules of attnbench that a file imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    modules |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {module for module in modules if module.split(".")[0] == "attnbench"}
+
+
+def test_a_plugin_imports_the_two_contracts_and_nothing_else_of_attnbench(person, tmp_path):
+    for kind, name in (("variant", "my-map"), ("task", "my-task")):
+        person.types("new", kind, name, "--into", str(tmp_path))
+    contracts = {"attnbench.variants.contract", "attnbench.tasks.contract"}
+    for folder in (tmp_path, HERE / "attnbench_example"):
+        assert set().union(*map(attnbench_imports, folder.rglob("*.py"))) == contracts
 
 
 @pytest.mark.parametrize(
