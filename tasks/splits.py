@@ -1,9 +1,10 @@
-"""Splits: token ids end to end, and some of their examples in an order."""
+"""Splits: the token ids of all examples end to end, and subsets of these examples in an order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,19 @@ Whole = npt.NDArray[np.int64]
 class Split:
     """Sequences of token ids, end to end: example i is `tokens[starts[i]:starts[i + 1]]`. Arrays may be memory maps.
 
-    With two towers, examples 2i and 2i + 1 of `starts` are the pair whose label is `labels[i]`.
+    With two towers, sequences 2i and 2i + 1 are the pair whose label is `labels[i]`.
     """
 
     tokens: Ids
     starts: Whole
     labels: Whole
     towers: int = 1
+
+    @classmethod
+    def of_rows(cls, rows: Ids, labels: Whole) -> Self:
+        """Examples of one length: rows (examples, length), labels (examples,)."""
+        starts = np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]
+        return cls(tokens=rows.reshape(-1), starts=starts, labels=labels)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -40,7 +47,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subset:
-    """Some examples of a Split, in an order."""
+    """Examples of a Split, in an order."""
 
     split: Split
     indices: Whole
@@ -52,17 +59,24 @@ class Subset:
     def labels(self) -> Whole:
         return self.split.labels[self.indices]
 
+    def spread(self, count: int | None) -> Self:
+        """`count` of these examples, spread evenly. All of them for None, or where there are no more."""
+        if count is None or count >= len(self):
+            return self
+        return replace(self, indices=self.indices[np.linspace(0, len(self) - 1, count).round().astype(np.int64)])
+
     def sequences(self) -> Iterator[Ids]:
         for index in self.indices:
             for tower in range(self.split.towers):
                 yield self.split.sequence(int(index), tower)
 
     def batch(self, at: Whole, length: int) -> tuple[Ids, Whole, Whole]:
-        """Examples `at` (positions in this subset), cut and padded to `length`.
+        """Examples `at` (positions in this subset), cut or padded to `length`.
 
         Returns ids (batch, towers, length) with 0 as padding, lengths (batch, towers), labels (batch,).
         """
         towers = self.split.towers
+        # zeros are padding, and real ids overwrite them
         ids = np.zeros((len(at), towers, length), dtype=np.uint16)
         lengths = np.zeros((len(at), towers), dtype=np.int64)
         for row, index in enumerate(self.indices[at]):

@@ -7,11 +7,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ..bench.core.errors import SelectionError
 from ..bench.core.hashing import axis_seed
-from ..bench.core.record import Provenance
-from ..bench.core.spec import Spec
-from .contract import Availability, Classification, DataPlace, Dataset, Split
+from .contract import Availability, Classification, DataPlace, Dataset, Provenance, SelectionError, Spec, Split
 from .preset import Recipe
 from .sweep_inputs import draw_heads, draw_states
 from .sweep_point import Floats, Heads, Level, Mode, Point, Precision, TimedTask

@@ -24,12 +24,12 @@ SHARED = 0.5
 Latent = Callable[[np.random.Generator, int, int, int], Floats]
 
 
-def no_latent(draw: np.random.Generator, rows: int, length: int, features: int) -> Floats:
+def iid_latent(draw: np.random.Generator, rows: int, length: int, features: int) -> Floats:
     """`iid`: nothing is shared, queries and keys are independent."""
     return np.zeros((rows, length, features), dtype=np.float32)
 
 
-def topics(draw: np.random.Generator, rows: int, length: int, features: int) -> Floats:
+def clustered_latent(draw: np.random.Generator, rows: int, length: int, features: int) -> Floats:
     """`clustered`: runs of 128 tokens share one of 16 directions; scores inside a topic are sqrt(d) / 2 higher."""
     centres = draw.standard_normal((rows, TOPICS, features), dtype=np.float32)
     chosen = draw.integers(TOPICS, size=(rows, -(-length // RUN)))
@@ -37,7 +37,7 @@ def topics(draw: np.random.Generator, rows: int, length: int, features: int) -> 
     return np.take_along_axis(centres, per_token[:, :, None], axis=1)
 
 
-def neighbourhoods(draw: np.random.Generator, rows: int, length: int, features: int) -> Floats:
+def local_latent(draw: np.random.Generator, rows: int, length: int, features: int) -> Floats:
     """`local`: a moving mean over 128 tokens, so that scores fall from sqrt(d) / 2 to 0 at a distance of 128."""
     noise = draw.standard_normal((rows, length + RUN, features), dtype=np.float32)
     sums = np.cumsum(noise, axis=1, dtype=np.float64)
@@ -45,7 +45,7 @@ def neighbourhoods(draw: np.random.Generator, rows: int, length: int, features: 
     return latent
 
 
-INPUTS: dict[str, Latent] = {"iid": no_latent, "clustered": topics, "local": neighbourhoods}
+INPUTS: dict[str, Latent] = {"iid": iid_latent, "clustered": clustered_latent, "local": local_latent}
 
 
 def draw_heads(kind: str, batch: int, heads: int, length: int, head_dim: int, seed: int) -> Heads:

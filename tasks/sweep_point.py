@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..bench.core.cell import Lane
-from .contract import Task
+from .contract import Lane, Task
 from .preset import Recipe
 
 Mode = Literal["forward", "step", "decode"]

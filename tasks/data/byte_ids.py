@@ -1,4 +1,4 @@
-"""Byte ids: text as token ids and back."""
+"""Byte ids: text as token ids, and back."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ..contract import Ids
 
 
 def byte_ids(text: bytes) -> Ids:
-    """Byte + 1, so that 0 stays free for padding."""
+    """Token ids of a text: byte + 1, since id 0 is padding."""
     return np.frombuffer(text, dtype=np.uint8).astype(np.uint16) + np.uint16(1)
 
 
 def bytes_of(ids: Ids) -> bytes:
-    """The text that `byte_ids` made ids of.
+    """The text of ids that `byte_ids` made.
 
     >>> bytes_of(byte_ids(b"caf\\xc3"))
     b'caf\\xc3'

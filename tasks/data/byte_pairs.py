@@ -1,20 +1,17 @@
-"""Byte pairs: vocabularies that sentencepiece learns, kept in the cache."""
+"""Byte pairs: vocabularies that sentencepiece learns (Sennrich et al. 2016), and their place in the cache."""
 
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from ...bench.core.errors import DataError
-from ..contract import DataPlace
-from .prepared import writing
+from ..contract import DataError, DataPlace
+from .prepared import write_whole
 
 
 def sentencepiece(instead: str = "") -> Any:
-    """The library; without it raises DataError that says what to install, or what to do `instead`."""
+    """The library. Raises DataError that names the extra to install, and `instead`: another way out."""
     try:
         import sentencepiece as library
     except ModuleNotFoundError:
@@ -22,10 +19,10 @@ def sentencepiece(instead: str = "") -> Any:
     return library
 
 
-def learn_pairs(sentences: Sequence[str], size: int, instead: str = "", **options: Any) -> bytes:
-    """The bytes of a model of at most `size` pieces; the same for the same sentences, in one thread.
+def learn_byte_pairs(sentences: Sequence[str], size: int, instead: str = "", **options: Any) -> bytes:
+    """Learn a model of at most `size` pieces and return its bytes. The same sentences give the same bytes.
 
-    Text goes in as it is. Raises DataError, with what to do `instead`, where the size is too small.
+    Raises DataError where the size is too small; `instead` ends its message.
     """
     model = io.BytesIO()
     try:
@@ -34,8 +31,11 @@ def learn_pairs(sentences: Sequence[str], size: int, instead: str = "", **option
             model_writer=model,
             vocab_size=size,
             model_type="bpe",
+            # no Unicode normalisation: decoded text must equal the original
             normalization_rule_name="identity",
+            # small texts have fewer pairs than `size`, which is no error
             hard_vocab_limit=False,
+            # order and threads could change the model from run to run
             shuffle_input_sentence=False,
             num_threads=1,
             minloglevel=2,
@@ -48,15 +48,11 @@ def learn_pairs(sentences: Sequence[str], size: int, instead: str = "", **option
     return model.getvalue()
 
 
-def kept_model(place: DataPlace, name: str, learn: Callable[[], bytes]) -> bytes:
-    """The model of that name, learned where the cache has none yet. Raises DataError where it cannot be written."""
+def cached_model(place: DataPlace, name: str, learn: Callable[[], bytes]) -> bytes:
+    """The model of that name from the cache, learned if it is not there. Raises DataError if it cannot be written."""
     path = place.cache / "subwords" / f"{name}.model"
     if path.is_file():
         return path.read_bytes()
     model = learn()
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-            file.write(model)
-        Path(file.name).replace(path)
+    write_whole(path, model)
     return model

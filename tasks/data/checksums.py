@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from ...bench.core.hashing import content_hash
 from ..contract import DataPlace
-from .prepared import file_digest, writing
-
-
-def file_checksum(place: DataPlace, task: str, path: Path) -> str:
-    """SHA-256 of a file, read again only when its size or modification time changes."""
-    return _remembered(place, {"task": task, "root": str(path), "folders": []}, [path], lambda: file_digest(path))
-
-
-def tree_checksum(place: DataPlace, task: str, root: Path, folders: Sequence[str]) -> str:
-    """SHA-256 over (path, length, bytes) of these files, and the files in these folders, of `root`, sorted by path.
-
-    Read again only when a folder's modification time changes: a file edited in place is found by `verify_originals`.
-    """
-    note = {"task": task, "root": str(root), "folders": list(folders)}
-    return _remembered(place, note, [root / folder for folder in folders], lambda: _tree_digest(place, root, folders))
+from .prepared import file_digest, write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What became of something that was checked: 'ok', 'changed' or 'gone'."""
+class ChecksumNote:
+    """A remembered checksum, one JSON file of the cache. `states`: modification time in ns and size of each path."""
+
+    task: str
+    root: str
+    folders: tuple[str, ...]
+    states: tuple[tuple[int, int], ...]
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksumResult:
+    """The state of an original that was read again: 'ok', 'changed' or 'gone'."""
 
     task: str
     path: str
@@ -39,44 +35,61 @@ class Verdict:
     sha256: str
 
 
-def verify_originals(place: DataPlace, task: str | None = None) -> Iterator[Verdict]:
-    """Reads every original again whose checksum is remembered; a checksum that no longer holds is forgotten."""
+def file_checksum(place: DataPlace, task: str, path: Path) -> str:
+    """SHA-256 of a file. It is read again only when its size or modification time changes."""
+    return _remembered(place, task, path, (), lambda: file_digest(path))
+
+
+def tree_checksum(place: DataPlace, task: str, root: Path, folders: Sequence[str]) -> str:
+    """SHA-256 over (path, length, bytes) of these files, and the files in these folders, of `root`, sorted by path.
+
+    They are read again only when a folder's modification time changes: 50,000 files take longer to look at than to
+    train on. `verify_originals` finds a file that was edited in place.
+    """
+    return _remembered(place, task, root, tuple(folders), lambda: _tree_digest(place, root, folders))
+
+
+def verify_originals(place: DataPlace, task: str | None = None) -> Iterator[ChecksumResult]:
+    """Read every original again whose checksum is remembered. A checksum that no longer holds is forgotten."""
     for path in sorted((place.cache / "checksums").glob("*.json")):
-        try:
-            note = json.loads(path.read_text(encoding="utf-8"))
-            root = Path(note["root"])
-        except (ValueError, KeyError):
-            path.unlink()  # a note that does not read is no loss: the next use makes another
+        note = _read_note(path)
+        if note is None:
+            # nothing is lost: the next use of the original writes another note
+            path.unlink()
             continue
-        if task is not None and note["task"] != task:
+        if task is not None and note.task != task:
             continue
-        folders = [root / folder for folder in note["folders"]]
+        root = Path(note.root)
+        folders = [root / folder for folder in note.folders]
         if not all(each.exists() for each in folders or [root]):
             state = "gone"
         else:
-            now = _tree_digest(place, root, note["folders"]) if folders else file_digest(root)
-            state = "ok" if now == note["sha256"] else "changed"
+            now = _tree_digest(place, root, note.folders) if folders else file_digest(root)
+            state = "ok" if now == note.sha256 else "changed"
         if state != "ok":
             path.unlink()
-        yield Verdict(task=note["task"], path=note["root"], state=state, sha256=note["sha256"])
+        yield ChecksumResult(task=note.task, path=note.root, state=state, sha256=note.sha256)
 
 
-def _remembered(place: DataPlace, note: dict[str, Any], paths: Sequence[Path], compute: Callable[[], str]) -> str:
-    states = [(path.stat().st_mtime_ns, path.stat().st_size) for path in paths]
-    path = place.cache / "checksums" / f"{content_hash(note)}.json"
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        if known["states"] == [list(state) for state in states]:
-            return str(known["sha256"])
-    except (OSError, ValueError, KeyError):
-        pass
+def _remembered(place: DataPlace, task: str, root: Path, folders: tuple[str, ...], compute: Callable[[], str]) -> str:
+    stats = [path.stat() for path in ([root / folder for folder in folders] or [root])]
+    states = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
+    name = content_hash({"task": task, "root": str(root), "folders": list(folders)})
+    path = place.cache / "checksums" / f"{name}.json"
+    known = _read_note(path)
+    if known is not None and known.states == states:
+        return known.sha256
     digest = compute()
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(note | {"states": states, "sha256": digest}, file)
-        Path(file.name).replace(path)
+    note = ChecksumNote(task=task, root=str(root), folders=folders, states=states, sha256=digest)
+    write_whole(path, msgspec.json.encode(note))
     return digest
+
+
+def _read_note(path: Path) -> ChecksumNote | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ChecksumNote)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _tree_digest(place: DataPlace, root: Path, folders: Sequence[str]) -> str:
@@ -88,6 +101,7 @@ def _tree_digest(place: DataPlace, root: Path, folders: Sequence[str]) -> str:
     )
     for done, (name, path) in enumerate(paths):
         content = path.read_bytes()
+        # the length keeps apart what the end of one file and the start of the next could share
         digest.update(name.encode() + b"\0" + str(len(content)).encode() + b"\0" + content)
         if done % 1000 == 0 or done + 1 == len(paths):
             place.progress(f"reading {root.name}", done + 1, len(paths))

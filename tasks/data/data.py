@@ -1,16 +1,17 @@
-"""Data: where originals and prepared data are, and the first of a task's originals that can be had."""
+"""Data: the place of originals and prepared data, and tasks that load the first source that is at hand."""
 
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from ...bench.core.errors import DataError
-from ..contract import Availability, DataPlace, no_progress
-from .prepared import Prepared
+from ..contract import Availability, DataError, DataPlace, Dataset, Recipe, Task, no_progress
+from .prepared import PreparedData
+from .subsets import make_dataset
 
 
 def place(
@@ -19,8 +20,9 @@ def place(
     notice: Callable[[str], None] = print,
     progress: Callable[[str, int, int], None] = no_progress,
 ) -> DataPlace:
-    """Root: `data_dir`, else ATTNBENCH_DATA, else the user's cache folder. Cache: ATTNBENCH_CACHE, else that folder.
+    """The root of originals and the cache of this user.
 
+    Root: `data_dir`, else ATTNBENCH_DATA, else ~/.cache/attnbench. Cache: ATTNBENCH_CACHE, else ~/.cache/attnbench.
     Raises DataError where a root that was named is no folder.
     """
     base = os.environ.get("XDG_CACHE_HOME")
@@ -41,7 +43,7 @@ def place(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """Why a source gives nothing here, and what would change that."""
+    """The answer of a source without data: why, and what to do about it."""
 
     reason: str
 
@@ -50,19 +52,40 @@ class DataSource(Protocol):
     """One way to a task's data."""
 
     def availability(self, place: DataPlace) -> Availability:
-        """What is there now, quickly and without a download."""
+        """The state of this source now. Quick, and without a download."""
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
-        """The data, fetched and prepared where needed. Raises DataError for originals that are there but damaged."""
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
+        """The data, fetched and prepared where needed. Raises DataError where the originals are damaged."""
 
 
-def first_of(sources: Sequence[DataSource], place: DataPlace, task: str) -> Prepared:
-    """The prepared data of the first source that has it; raises DataError with every source's reason otherwise."""
+def load_first(sources: Sequence[DataSource], place: DataPlace, task: str) -> PreparedData:
+    """The data of the first source that has them. Raises DataError with every source's reason if none has."""
     reasons = []
     for source in sources:
         found = source.prepared(place)
-        if isinstance(found, Prepared):
+        if isinstance(found, PreparedData):
             return found
         reasons.append(found.reason)
     tried = "".join(f"\n  - {reason}" for reason in reasons)
     raise DataError(f"{task} has no data here. In the order tried:{tried}")
+
+
+class SourcedTask(Task):
+    """A task whose data come from the first of several sources that has them."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def sources(self, place: DataPlace) -> Sequence[DataSource]:
+        """The ways to the data, in the order in which they are tried."""
+
+    def availability(self, place: DataPlace) -> list[Availability]:
+        return [source.availability(place) for source in self.sources(place)]
+
+    def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
+        prepared = self.at_length(load_first(self.sources(place), place, self.name), recipe.length, place)
+        return make_dataset(prepared, task=self.name, recipe=recipe, seed=seed, selection=selection)
+
+    def at_length(self, prepared: PreparedData, length: int, place: DataPlace) -> PreparedData:
+        """The same data for a preset of that length. Sequences that are too long are cut when a batch is made."""
+        return prepared

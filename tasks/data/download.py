@@ -17,9 +17,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from ...bench.core.errors import DataError
-from ..contract import DataPlace
-from .prepared import file_digest, writing
+from ..contract import DataError, DataPlace
+from .prepared import file_digest, write_errors
 
 CHUNK = 1 << 18
 CONNECT_SECONDS = 5.0
@@ -29,7 +28,7 @@ RETRY_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
+class RemoteFile:
     """A file that can be had at any of `urls`. `bytes` and `sha256` are those of the whole file."""
 
     name: str
@@ -42,7 +41,7 @@ class Unreachable(Exception):
     """No server answered, or none gave the whole file; the reason is the message."""
 
 
-def fetch(remote: Remote, place: DataPlace) -> Path:
+def fetch(remote: RemoteFile, place: DataPlace) -> Path:
     """The file under `place.cache`, downloaded where it is not there yet; what an earlier try got is kept and resumed.
 
     Raises Unreachable where no URL answers in a few seconds (remembered for an hour, see `forget_failures`), DataError
@@ -54,7 +53,7 @@ def fetch(remote: Remote, place: DataPlace) -> Path:
         return path
     if failure.is_file() and time.time() - failure.stat().st_mtime < RETRY_SECONDS:
         raise Unreachable(f"{failure.read_text(encoding='utf-8')} (remembered; `attnbench data get` tries again)")
-    with writing(path):
+    with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
             if not path.is_file():
@@ -73,16 +72,16 @@ def forget_failures(place: DataPlace) -> None:
         failure.unlink(missing_ok=True)
 
 
-def downloaded(remote: Remote, place: DataPlace) -> Path:
+def downloaded(remote: RemoteFile, place: DataPlace) -> Path:
     """Where `fetch` puts the file; only a whole, checked file ever has this name."""
     return place.cache / "downloads" / remote.name
 
 
-def _failure(remote: Remote, place: DataPlace) -> Path:
+def _failure(remote: RemoteFile, place: DataPlace) -> Path:
     return downloaded(remote, place).with_name(f"{remote.name}.failed")
 
 
-def _fetch(remote: Remote, path: Path, place: DataPlace) -> None:
+def _fetch(remote: RemoteFile, path: Path, place: DataPlace) -> None:
     partial = path.with_name(f"{path.name}.part")
     problems = []
     for url in remote.urls:
@@ -100,7 +99,7 @@ def _fetch(remote: Remote, path: Path, place: DataPlace) -> None:
     raise Unreachable("; ".join(problems))
 
 
-def _fetch_from(url: str, remote: Remote, partial: Path, place: DataPlace) -> None:
+def _fetch_from(url: str, remote: RemoteFile, partial: Path, place: DataPlace) -> None:
     # a try that brought bytes costs nothing; only barren ones count
     barren = 0
     while True:
@@ -130,7 +129,7 @@ def _fetch_from(url: str, remote: Remote, partial: Path, place: DataPlace) -> No
         time.sleep(0.2 * 2**barren if barren else 0)
 
 
-def _receive(answer: Any, remote: Remote, partial: Path, have: int, place: DataPlace) -> None:
+def _receive(answer: Any, remote: RemoteFile, partial: Path, have: int, place: DataPlace) -> None:
     if answer.status != 206:
         have = 0  # the server ignores ranges and starts again
     with partial.open("ab" if have else "wb") as file:

@@ -1,34 +1,34 @@
-"""Prepared data: token ids, starts and labels as memory-mapped arrays, in a folder named by what made them."""
+"""Prepared data: token ids, starts and labels as memory-mapped arrays, in a folder named by their origin's hash."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 from filelock import FileLock
 
-from ...bench.core.errors import DataError
 from ...bench.core.hashing import content_hash
-from ...bench.core.record import Provenance
-from ..contract import DataPlace, Ids, Split, Whole
+from ..contract import DataError, DataPlace, Ids, Provenance, Split, Whole
 
-FORMAT = 1
+FORMAT: Final = 1
 MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """Splits by name with where they came from.
+class PreparedData:
+    """Splits by name, with their provenance.
 
-    `repeated`: split → indices of the examples whose content occurs elsewhere, in that split or in another.
+    `repeated`: split → indices of the examples whose content occurs a second time, in that split or in another.
+    `folder`: where the arrays lie; None for data that was built and not yet written.
     """
 
     splits: dict[str, Split]
@@ -36,9 +36,33 @@ class Prepared:
     repeated: dict[str, tuple[int, ...]] = field(default_factory=dict)
     folder: Path | None = None
 
+    def with_note(self, note: str) -> PreparedData:
+        """The same data with one more note for the board."""
+        return replace(self, provenance=replace(self.provenance, notes=(*self.provenance.notes, note)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayFile:
+    """Checksum and size of one .npy file."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The content of manifest.json. `name`: of the task; `splits`: towers of each; `arrays`: by file name."""
+
+    format: Literal[1]
+    name: str
+    provenance: Provenance
+    splits: dict[str, int]
+    repeated: dict[str, tuple[int, ...]]
+    arrays: dict[str, ArrayFile]
+
 
 def pack(sequences: Iterable[Ids], labels: Iterable[int], towers: int = 1) -> Split:
-    """A Split of these sequences, laid end to end."""
+    """A Split of these sequences, laid end to end. With two towers, two sequences share a label."""
     parts = list(sequences)
     starts = np.zeros(len(parts) + 1, dtype=np.int64)
     np.cumsum([len(part) for part in parts], out=starts[1:])
@@ -47,36 +71,49 @@ def pack(sequences: Iterable[Ids], labels: Iterable[int], towers: int = 1) -> Sp
 
 
 def prepared_folder(place: DataPlace, name: str, identity: Mapping[str, Any]) -> Path:
-    """Where data of this identity (source, checksums, builder version) is or will be."""
+    """The folder for data of this identity: source, checksums of the originals, version of the builder."""
     return place.cache / "prepared" / f"{name}-{content_hash({'format': FORMAT, **identity})}"
 
 
-def prepare(place: DataPlace, name: str, identity: Mapping[str, Any], build: Callable[[], Prepared]) -> Prepared:
-    """The prepared data of `identity`, built once by `build` and memory-mapped ever after.
+def prepare(
+    place: DataPlace, name: str, identity: Mapping[str, Any], build: Callable[[], PreparedData]
+) -> PreparedData:
+    """Return the data of `identity`. The first call builds it with `build`; later calls memory-map it.
 
-    Builders in several processes wait for one another; a build that is killed leaves nothing that looks complete.
+    Processes that want the same data wait for one builder. A build that is killed leaves nothing that looks complete.
     Raises DataError where the cache cannot be written.
     """
     folder = prepared_folder(place, name, identity)
     if not is_complete(folder):
-        with writing(folder):
+        with write_errors(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(f"{folder}.lock")
             lock.acquire()
         try:
+            # another process may have built it while this one waited for the lock
             if not is_complete(folder):
                 place.notice(f"preparing {name} in {folder}")
                 built = build()
-                with writing(folder):
+                with write_errors(folder):
                     _write(folder, name, built)
         finally:
             lock.release()
     return open_prepared(folder)
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file of the cache so that it is there in full or not at all. Raises DataError where it cannot."""
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # renaming is atomic inside one folder, so a reader never sees half of a file
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+            file.write(content)
+        Path(file.name).replace(path)
+
+
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns what the system says when `path` cannot be written into a DataError that says what to do."""
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn an error of writing `path` into a DataError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -87,20 +124,19 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a build ended well: the manifest is written last."""
+    """Whether the build of this folder ended; the manifest is written last."""
     return (folder / MANIFEST).is_file()
 
 
-def open_prepared(folder: Path) -> Prepared:
-    """The data of a complete folder, memory-mapped. Raises DataError where a file is missing or has another size."""
+def open_prepared(folder: Path) -> PreparedData:
+    """Memory-map the data of a complete folder. Raises DataError where a file is missing or has another size."""
     manifest = read_manifest(folder)
-    for name, entry in manifest["arrays"].items():
+    # sizes are compared on each opening, since that is quick; `damaged` compares the checksums
+    for name, entry in manifest.arrays.items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None
-        if size != entry["bytes"]:
-            raise DataError(
-                f"expected {path} of {entry['bytes']} bytes, got {size}; delete {folder} to prepare it again"
-            )
+        if size != entry.bytes:
+            raise DataError(f"expected {path} of {entry.bytes} bytes, got {size}; delete {folder} to prepare it again")
     splits = {
         name: Split(
             tokens=np.load(folder / f"{name}.tokens.npy", mmap_mode="r"),
@@ -108,33 +144,25 @@ def open_prepared(folder: Path) -> Prepared:
             labels=np.load(folder / f"{name}.labels.npy", mmap_mode="r"),
             towers=towers,
         )
-        for name, towers in manifest["splits"].items()
+        for name, towers in manifest.splits.items()
     }
-    provenance = manifest["provenance"]
-    return Prepared(
-        splits=splits,
-        provenance=Provenance(**provenance | {"notes": tuple(provenance["notes"])}),
-        repeated={name: tuple(indices) for name, indices in manifest["repeated"].items()},
-        folder=folder,
-    )
+    return PreparedData(splits=splits, provenance=manifest.provenance, repeated=manifest.repeated, folder=folder)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a complete folder; raises DataError where it does not read."""
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a complete folder. Raises DataError where it is no manifest of this format."""
+    path = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder / MANIFEST} does not read ({error}); delete {folder} to prepare it again") from error
-    if manifest.get("format") != FORMAT:
+        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError) as error:
         raise DataError(
-            f"expected format {FORMAT} in {folder / MANIFEST}, got {manifest.get('format')!r}; delete {folder}"
-        )
-    return manifest
+            f"expected format {FORMAT} in {path}, and it does not read ({error}); delete {folder} to prepare it again"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """One complete folder of prepared data. `examples`: split → how many."""
+class CachedData:
+    """One complete folder of prepared data. `examples`: split → number of examples."""
 
     task: str
     folder: Path
@@ -143,18 +171,18 @@ class Stored:
     provenance: Provenance
 
 
-def stored(place: DataPlace, task: str | None = None) -> list[Stored]:
-    """What is prepared in the cache, of one task or of all, ordered by task."""
+def stored(place: DataPlace, task: str | None = None) -> list[CachedData]:
+    """The complete folders of the cache, of one task or of all, ordered by task."""
     found = []
     for path in sorted((place.cache / "prepared").glob(f"[!.]*/{MANIFEST}")):
         manifest = read_manifest(path.parent)
-        if task in (None, manifest["name"]):
+        if task in (None, manifest.name):
             prepared = open_prepared(path.parent)
             found.append(
-                Stored(
-                    task=manifest["name"],
+                CachedData(
+                    task=manifest.name,
                     folder=path.parent,
-                    bytes=sum(entry["bytes"] for entry in manifest["arrays"].values()),
+                    bytes=sum(entry.bytes for entry in manifest.arrays.values()),
                     examples={name: len(split) for name, split in prepared.splits.items()},
                     provenance=prepared.provenance,
                 )
@@ -166,8 +194,8 @@ def damaged(folder: Path) -> list[str]:
     """The arrays of a complete folder that are missing or whose SHA-256 is not the manifest's."""
     return [
         name
-        for name, entry in read_manifest(folder)["arrays"].items()
-        if not (folder / name).is_file() or file_digest(folder / name) != entry["sha256"]
+        for name, entry in read_manifest(folder).arrays.items()
+        if not (folder / name).is_file() or file_digest(folder / name) != entry.sha256
     ]
 
 
@@ -177,29 +205,30 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write(folder: Path, name: str, prepared: Prepared) -> None:
-    # the lock makes this process the only builder, so a folder of that name is what a killed one left behind
+def _write(folder: Path, name: str, prepared: PreparedData) -> None:
+    # the lock makes this process the only builder, so a partial folder was left by a build that was killed
     partial = folder.with_name(f".partial-{folder.name}")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
     partial.mkdir()
-    arrays: dict[str, dict[str, Any]] = {}
+    arrays: dict[str, ArrayFile] = {}
     for split_name, split in prepared.splits.items():
         columns: dict[str, Ids | Whole] = {"tokens": split.tokens, "starts": split.starts, "labels": split.labels}
         for column, values in columns.items():
             path = partial / f"{split_name}.{column}.npy"
             np.save(path, values, allow_pickle=False)
             _sync(path)
-            arrays[path.name] = {"sha256": file_digest(path), "bytes": path.stat().st_size}
-    manifest = {
-        "format": FORMAT,
-        "name": name,
-        "provenance": asdict(prepared.provenance),
-        "splits": {split_name: split.towers for split_name, split in prepared.splits.items()},
-        "repeated": {split_name: list(indices) for split_name, indices in prepared.repeated.items()},
-        "arrays": arrays,
-    }
-    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            arrays[path.name] = ArrayFile(sha256=file_digest(path), bytes=path.stat().st_size)
+    manifest = Manifest(
+        format=FORMAT,
+        name=name,
+        provenance=prepared.provenance,
+        splits={split_name: split.towers for split_name, split in prepared.splits.items()},
+        repeated=prepared.repeated,
+        arrays=arrays,
+    )
+    # the manifest marks the folder as complete, so it comes after the arrays are on the disk
+    (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     _sync(partial / MANIFEST)
     partial.rename(folder)
 

@@ -1,39 +1,52 @@
-"""Sources: the ways to original data that several tasks share, each fetching nothing unless it must."""
+"""Sources: the ways to original data that several tasks share. A source downloads nothing unless it must."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...bench.core.errors import DataError
-from ..contract import Availability, DataPlace
+import msgspec
+
+from ..contract import Availability, DataError, DataPlace
 from .checksums import file_checksum, tree_checksum
 from .data import Unavailable
-from .download import Remote, Unreachable, downloaded, fetch
-from .prepared import Prepared, is_complete, prepare, prepared_folder
+from .download import RemoteFile, Unreachable, downloaded, fetch
+from .prepared import PreparedData, is_complete, prepare, prepared_folder
 
-Read = Callable[[Path, str, dict[str, str]], Prepared]
-"""(path of the original, name of the source, checksums by file) → prepared data, whose fidelity it decides."""
+Read = Callable[[Path, str, dict[str, str]], PreparedData]
+"""(path of the original, name of the source, checksums by file) → prepared data. The reader decides the fidelity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
-    """An unpacked official folder under the data root. `parts`: folders of files, or files, that make it whole.
+class OfficialSource:
+    """An official form of a task's data. `builder`: raised when `read` yields other arrays; `estimate`: time, disk."""
+
+    task: str
+    read: Read = field(repr=False)
+    builder: int = 1
+    estimate: str = ""
+
+    def prepare_from(
+        self, place: DataPlace, kind: str, original: Path, name: str, files: dict[str, str]
+    ) -> PreparedData:
+        """Data of an original that is here, prepared on first use. The checksums decide the folder in the cache."""
+        identity = {"source": kind, "files": files, "builder": self.builder}
+        return prepare(place, self.task, identity, lambda: self.read(original, name, files))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderSource(OfficialSource):
+    """An unpacked official folder under the data root. `parts`: folders of files, or files, that make it complete.
 
     `hint`: where the archive can be had.
     """
 
-    task: str
     name: str
     parts: tuple[str, ...]
     archive: str
-    read: Read = field(repr=False)
-    builder: int = 1
-    estimate: str = ""
     hint: str = ""
 
     def availability(self, place: DataPlace) -> Availability:
@@ -51,25 +64,20 @@ class Tree:
     def missing(self, place: DataPlace) -> list[str]:
         return [part for part in self.parts if not (place.root / self.name / part).exists()]
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         if self.missing(place):
             reason = f"no {self.name}/ with {', '.join(self.parts)} under {place.root}"
             return Unavailable(reason="; ".join(filter(None, [reason, self.hint])))
         root = place.root / self.name
         files = {f"{self.name}/": tree_checksum(place, self.task, root, self.parts)}
-        identity = {"source": "tree", "files": files, "builder": self.builder}
-        return prepare(place, self.task, identity, lambda: self.read(root, f"{self.name} tree", files))
+        return self.prepare_from(place, "tree", root, f"{self.name} tree", files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
-    """An official archive under the data root, which must be the published one."""
+class ArchiveSource(OfficialSource):
+    """An official archive under the data root. Its SHA-256 must be the published one."""
 
-    task: str
-    remote: Remote
-    read: Read = field(repr=False)
-    builder: int = 1
-    estimate: str = ""
+    remote: RemoteFile
 
     def availability(self, place: DataPlace) -> Availability:
         path = place.root / self.remote.name
@@ -82,10 +90,11 @@ class Archive:
             estimate=self.estimate,
         )
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         path = place.root / self.remote.name
         if not path.is_file():
             return Unavailable(reason=f"no {self.remote.name} in {place.root}")
+        # a damaged archive is an error and no reason to try the next source, which could be another text
         digest = file_checksum(place, self.task, path)
         if digest != self.remote.sha256:
             raise DataError(
@@ -94,19 +103,20 @@ class Archive:
             )
         return self.from_archive(path, place)
 
-    def identity(self) -> dict[str, object]:
-        return {"source": "archive", "files": {self.remote.name: self.remote.sha256}, "builder": self.builder}
+    def is_prepared(self, place: DataPlace) -> bool:
+        """Whether the cache has what this archive becomes, so that the archive itself is not needed."""
+        identity = {"source": "archive", "files": {self.remote.name: self.remote.sha256}, "builder": self.builder}
+        return is_complete(prepared_folder(place, self.task, identity))
 
-    def from_archive(self, path: Path, place: DataPlace) -> Prepared:
-        files = {self.remote.name: self.remote.sha256}
-        return prepare(place, self.task, self.identity(), lambda: self.read(path, self.remote.name, files))
+    def from_archive(self, path: Path, place: DataPlace) -> PreparedData:
+        return self.prepare_from(place, "archive", path, self.remote.name, {self.remote.name: self.remote.sha256})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Download:
-    """An official archive, downloaded; what was prepared from it serves on when it is deleted."""
+class DownloadSource:
+    """An official archive, downloaded. It can be deleted once the data are prepared."""
 
-    archive: Archive
+    archive: ArchiveSource
 
     def availability(self, place: DataPlace) -> Availability:
         remote = self.archive.remote
@@ -114,19 +124,16 @@ class Download:
         return Availability(
             source=f"download of {remote.name}",
             fidelity="official",
-            ready=path.is_file() or self.is_prepared(place),
+            ready=path.is_file() or self.archive.is_prepared(place),
             detail=str(path) if path.is_file() else remote.urls[0],
             advice=f"attnbench data get {self.archive.task}",
             estimate=f"{remote.bytes / 1e6:.0f} MB to download, then {self.archive.estimate}",
         )
 
-    def is_prepared(self, place: DataPlace) -> bool:
-        return is_complete(prepared_folder(place, self.archive.task, self.archive.identity()))
-
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         remote = self.archive.remote
         path = downloaded(remote, place)
-        if not (path.is_file() or self.is_prepared(place)):
+        if not (path.is_file() or self.archive.is_prepared(place)):
             if place.offline:
                 return Unavailable(reason=f"no download of {remote.name}, and --offline forbids one")
             try:
@@ -137,19 +144,22 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TFDS:
-    """A TensorFlow Datasets set that is prepared as array_record or parquet already; read without TensorFlow.
+class DatasetInfo:
+    """The one field of a TFDS set's dataset_info.json that decides whether it reads without TensorFlow."""
 
-    `dataset`: name, or name/configuration. TFDS itself never downloads here: offline it would retry for minutes.
-    `needs`: what preparing the set takes besides TFDS.
+    fileFormat: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TfdsSource(OfficialSource):
+    """A TensorFlow Datasets set that is already prepared as array_record or parquet. It is read without TensorFlow.
+
+    `dataset`: name, or name/configuration; `needs`: what preparing the set takes besides TFDS. TFDS itself downloads
+    nothing here: without a network it would retry for minutes.
     """
 
-    task: str
     dataset: str
-    read: Read = field(repr=False)
-    builder: int = 1
     needs: str = ""
-    estimate: str = ""
 
     def availability(self, place: DataPlace) -> Availability:
         folder = self.folder(place)
@@ -166,22 +176,26 @@ class TFDS:
     def folder(self, place: DataPlace) -> Path | None:
         """The newest prepared version whose records read without TensorFlow."""
         for root in tfds_roots(place):
-            for info in sorted(root.glob(f"{self.dataset}/*/dataset_info.json"), reverse=True):
-                if json.loads(info.read_text(encoding="utf-8")).get("fileFormat") in ("array_record", "parquet"):
-                    return info.parent
+            for path in sorted(root.glob(f"{self.dataset}/*/dataset_info.json"), reverse=True):
+                try:
+                    info = msgspec.json.decode(path.read_bytes(), type=DatasetInfo)
+                except msgspec.DecodeError as error:
+                    raise DataError(f"{path} does not read ({error}); prepare {self.dataset} again") from error
+                # the default of TFDS, tfrecord, needs TensorFlow
+                if info.fileFormat in ("array_record", "parquet"):
+                    return path.parent
         return None
 
-    def prepared(self, place: DataPlace) -> Prepared | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         folder = self.folder(place)
         if folder is None or not self.availability(place).ready:
             return Unavailable(reason=f"no TFDS {self.dataset} prepared as array_record, or no extra `tfds`")
         records = [path for path in sorted(folder.iterdir()) if "-train." in path.name or "-test." in path.name]
         files = {path.name: file_checksum(place, self.task, path) for path in records}
-        identity = {"source": "tfds", "files": files, "builder": self.builder}
-        return prepare(place, self.task, identity, lambda: self.read(folder, f"TFDS {self.dataset}", files))
+        return self.prepare_from(place, "tfds", folder, f"TFDS {self.dataset}", files)
 
 
 def tfds_roots(place: DataPlace) -> list[Path]:
-    """Where TFDS sets are looked for: TFDS_DATA_DIR, else the data root and TFDS's own default."""
+    """Folders that may hold TFDS sets: TFDS_DATA_DIR, else the data root and TFDS's own default."""
     named = os.environ.get("TFDS_DATA_DIR")
     return [Path(named).expanduser()] if named else [place.root, Path.home() / "tensorflow_datasets"]

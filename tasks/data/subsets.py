@@ -1,4 +1,4 @@
-"""Slices: which examples of prepared data a Cell trains on, validates on and is judged on."""
+"""Subsets: the examples of prepared data that a Cell trains on, validates on and is tested on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ...bench.core.hashing import axis_seed
 from ..contract import Dataset, Recipe, Subset, Whole
-from .prepared import Prepared
+from .prepared import PreparedData
 
 
 def stratified(labels: Whole, count: int, seed: int, exclude: Whole | None = None) -> Whole:
@@ -25,7 +25,7 @@ def stratified(labels: Whole, count: int, seed: int, exclude: Whole | None = Non
     order = np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32]).permutation(len(labels))
     if exclude is not None:
         order = order[~np.isin(order, exclude)]
-    # taken by relative rank inside the class, examples keep the classes' shares at every count
+    # sorted by relative rank inside their class, the first `count` examples keep the shares of the classes
     rank = np.empty(len(order), dtype=np.float64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels[order] == label)
@@ -34,17 +34,18 @@ def stratified(labels: Whole, count: int, seed: int, exclude: Whole | None = Non
     return np.sort(order[taken]).astype(np.int64)
 
 
-def divide(
-    prepared: Prepared, *, task: str, recipe: Recipe, seed: int, selection: str, validation_share: float = 0.1
+def make_dataset(
+    prepared: PreparedData, *, task: str, recipe: Recipe, seed: int, selection: str, validation_share: float = 0.1
 ) -> Dataset:
-    """Train, validation and test subsets of prepared data, with a provenance that tells what was left out.
+    """Train, validation and test subsets of prepared data. The provenance notes what was left out.
 
-    Without a validation split of its own, a share of training is carved off, by seed and label, among the examples
-    whose content occurs nowhere else. The test slice depends on the task alone, never on the seed. With
-    `selection='test'` validation is the test subset, and training keeps all of its examples.
+    Data without a validation split give up a share of the training split, by seed and label. The test slice depends on
+    the task alone, never on the seed. With `selection='test'` validation is the test subset, and training keeps all of
+    its examples.
     """
     notes = list(prepared.provenance.notes)
     train, test = prepared.splits["train"].all(), prepared.splits["test"].all()
+    # every seed and every variant is tested on the same examples, since results are paired by example
     test = _slice(test, recipe.test_examples, axis_seed(use="test", task=task), "test", notes)
     if selection == "test":
         held_out = test
@@ -62,8 +63,9 @@ def divide(
     return Dataset(train=train, validation=held_out, test=test, provenance=provenance)
 
 
-def _carve(prepared: Prepared, share: float, seed: int) -> tuple[Subset, Subset]:
+def _carve(prepared: PreparedData, share: float, seed: int) -> tuple[Subset, Subset]:
     train = prepared.splits["train"]
+    # a text that also stands in training would make validation look too good
     repeated = np.array(prepared.repeated.get("train", ()), dtype=np.int64)
     held_out = stratified(train.labels, round(share * len(train)), seed, repeated)
     return train.subset(np.setdiff1d(np.arange(len(train)), held_out)), train.subset(held_out)

@@ -1,4 +1,4 @@
-"""Baselines of language modelling: tokens predicted by how often they occur, alone or after the one before."""
+"""Baselines of language modeling: n-gram models that predict a token from its frequency."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ROWS = 256
 
 
 def unigram(dataset: Dataset, recipe: Recipe) -> Real:
-    """Bits and characters of each test window under the frequencies of training, each token counted once more."""
+    """Bits and characters of each test window under the token frequencies of training, with add-one smoothing."""
     bits = -np.log2(frequencies(dataset.train))
     return _spent(dataset, recipe, lambda before, ids: bits[ids])
 
 
 def bigram(dataset: Dataset, recipe: Recipe) -> Real:
-    """Likewise under the frequencies after each token, with as much weight on the unigram as one more pair has."""
+    """The same under the frequencies after each token. The unigram weighs as much as one more pair."""
     shares = frequencies(dataset.train)
     size = len(shares)
     pairs, counts = _pairs(dataset.train.split.tokens, size)
@@ -40,10 +40,11 @@ def bigram(dataset: Dataset, recipe: Recipe) -> Real:
 
 
 def frequencies(train: Subset) -> Real:
-    """Probability of each token but padding, (vocabulary - 1,), from its count and one."""
+    """Probability of each token but padding, (vocabulary - 1,), with add-one smoothing."""
     assert isinstance(train, Windows)
     tokens, size = train.split.tokens, len(train.vocabulary.pieces) - 1
     counts = np.ones(size)
+    # in chunks, since the tokens may be a memory map larger than memory
     for first in range(0, len(tokens), CHUNK):
         counts += np.bincount(np.asarray(tokens[first : first + CHUNK], dtype=np.int64) - 1, minlength=size)
     shares: Real = counts / counts.sum()
@@ -51,13 +52,13 @@ def frequencies(train: Subset) -> Real:
 
 
 def _pairs(tokens: Ids, size: int) -> tuple[Whole, Whole]:
-    """Each pair of tokens that follow one another, first · size + second, ascending, and how often it comes."""
+    """Each pair of neighbouring tokens as first · size + second, ascending, and its count."""
     pairs, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     for first in range(0, len(tokens) - 1, CHUNK):
         part = np.asarray(tokens[first : first + CHUNK + 1], dtype=np.int64) - 1
         coded = part[:-1] * size + part[1:]
         if size * size <= CHUNK:
-            # far faster than sorting where all pairs fit in a table
+            # counting in a table is much faster than sorting, where all pairs fit in one
             table = np.bincount(coded, minlength=size * size)
             found = np.flatnonzero(table)
             often = table[found]
@@ -69,7 +70,10 @@ def _pairs(tokens: Ids, size: int) -> tuple[Whole, Whole]:
 
 
 def _spent(dataset: Dataset, recipe: Recipe, cost: Callable[[Whole, Whole], Real]) -> Real:
-    """(windows, 2): bits and characters of what counts in each test window; `cost` of tokens after others."""
+    """Bits and characters of the predictions that count in each test window, (windows, 2).
+
+    `cost`: bits of tokens, given the token before each.
+    """
     test = dataset.test
     assert isinstance(test, Windows) and isinstance(recipe, LanguageRecipe)
     found = np.empty((len(test), 2))
@@ -77,7 +81,7 @@ def _spent(dataset: Dataset, recipe: Recipe, cost: Callable[[Whole, Whole], Real
         at = np.arange(first, min(first + ROWS, len(test)))
         ids, _, targets = test.batch(at, recipe.length)
         counted = targets > 0
-        # what does not count has id 0, which is no token
+        # predictions that do not count have target 0; their cost is masked below
         before, after = np.maximum(ids[:, 0].astype(np.int64) - 1, 0), np.maximum(targets - 1, 0)
         found[at, 0] = (cost(before, after) * counted).sum(1)
         found[at, 1] = test.vocabulary.characters[targets].sum(1)

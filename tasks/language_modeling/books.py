@@ -1,4 +1,4 @@
-"""pg19 and gutenberg-char: whole books, for contexts of thousands of characters."""
+"""pg19 and gutenberg-char: whole books, for contexts of thousands of bytes."""
 
 from __future__ import annotations
 
@@ -42,52 +42,38 @@ class PG19(LanguageModelingTask):
     paper: ClassVar[str] = "Rae et al. 2020, Compressive Transformers for Long-Range Sequence Modelling"
     recipes: ClassVar[Mapping[str, Recipe]] = _long()
 
-    def sources(self) -> Sequence[DataSource]:
-        return [Folders(task=self.name)]
+    def sources(self, place: DataPlace) -> Sequence[DataSource]:
+        tree = FolderSource(
+            task=self.name,
+            name="pg19",
+            parts=PARTS,
+            archive="the folders of gs://deepmind-gutenberg",
+            # 22 GB of tokens fit in few memories, so they go to the cache book by book
+            read=partial(read_folders, scratch=place.cache),
+            estimate="minutes and 22 GB, and as much again meanwhile",
+            hint="gutenberg-char is a task of the same kind with a few books of its own",
+        )
+        return [tree]
 
 
 class GutenbergCharacters(LanguageModelingTask):
-    """The next byte of a few books of Project Gutenberg; a surrogate for PG-19 with any books that are there.
+    """The next byte of a few books of Project Gutenberg: a surrogate for PG-19 with whatever books are there.
 
-    Every file gutenberg/*.txt is a book. Of each the last tenth is held out, its first half for validation and its
-    second for testing, so that all books are trained on and the end of each is predicted.
+    Every file gutenberg/*.txt is a book. The last tenth of each is held out: its first half validates, its second half
+    tests. So all books train, and the end of each is predicted.
     """
 
     name: ClassVar[str] = "gutenberg-char"
     paper: ClassVar[str] = "after Rae et al. 2020; books of Project Gutenberg"
     recipes: ClassVar[Mapping[str, Recipe]] = _long()
 
-    def sources(self) -> Sequence[DataSource]:
+    def sources(self, place: DataPlace) -> Sequence[DataSource]:
         return [BooksSource(task=self.name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
-    """The official folders, read book by book by way of the cache: 22 GB of tokens fit in few memories."""
-
-    task: str
-
-    def availability(self, place: DataPlace) -> Availability:
-        return self._tree(place).availability(place)
-
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
-        return self._tree(place).prepared(place)
-
-    def _tree(self, place: DataPlace) -> FolderSource:
-        return FolderSource(
-            task=self.task,
-            name="pg19",
-            parts=PARTS,
-            archive="the folders of gs://deepmind-gutenberg",
-            read=partial(read_folders, scratch=place.cache),
-            estimate="minutes and 22 GB, and as much again meanwhile",
-            hint="gutenberg-char is a task of the same kind with a few books of its own",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BooksSource:
-    """A folder of books, whichever they are."""
+    """A folder of books, whatever they are."""
 
     task: str
     folder: str = "gutenberg"
@@ -117,7 +103,7 @@ class BooksSource:
 
 
 def divided(books: Sequence[Path], source: str, files: dict[str, str]) -> PreparedData:
-    """Nine tenths, a twentieth and a twentieth of each book."""
+    """Split each book: nine tenths train, a twentieth validates, a twentieth tests."""
     splits: dict[str, list[bytes]] = {"train": [], "validation": [], "test": []}
     for book in books:
         text = book.read_bytes()
@@ -129,10 +115,10 @@ def divided(books: Sequence[Path], source: str, files: dict[str, str]) -> Prepar
 
 
 def read_folders(root: Path, source: str, files: dict[str, str], scratch: Path) -> PreparedData:
-    """A folder for each split, a file for each book; `scratch`: where their tokens lie until they are prepared."""
+    """A folder for each split, a file for each book. `scratch`: a folder for their tokens until they are prepared."""
     splits = {
         split: streamed((byte_ids(path.read_bytes()) for path in sorted((root / split).glob("*.txt"))), scratch)
         for split in PARTS
     }
-    # 28,752 books: their checksums were never published, so the layout is all that can be checked
+    # no checksum of the 28,752 books was ever published, so only the layout can be checked
     return prepared_texts(splits, source=source, fidelity="official", files=files)

@@ -1,4 +1,4 @@
-"""enwik8: the first hundred million bytes of the English Wikipedia of 2006, as they lie in its dump."""
+"""enwik8: the first hundred million bytes of the English Wikipedia dump of 2006, markup included."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUILDER = 1
 class Enwik8(LanguageModelingTask):
     """The next byte of the Hutter Prize's text (enwik8): 90, 5 and 5 million bytes.
 
-    A character is a byte here, as in all that was published on it.
+    A character is a byte here, as in all published results.
     """
 
     name: ClassVar[str] = NAME
@@ -30,11 +30,11 @@ class Enwik8(LanguageModelingTask):
     metric: ClassVar[Metric] = METRICS["bits_per_character"].with_chance(8.0)
     paper: ClassVar[str] = "Mahoney 2006, Large Text Compression Benchmark; split: Graves 2013"
 
-    def sources(self) -> Sequence[DataSource]:
-        return [File()]
+    def sources(self, place: DataPlace) -> Sequence[DataSource]:
+        return [Enwik8Source()]
 
 
-class File:
+class Enwik8Source:
     """The unpacked text under the data root."""
 
     def path(self, place: DataPlace) -> Path:
@@ -53,6 +53,7 @@ class File:
 
     def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         path = self.path(place)
+        # checked by size: the zip archive's checksum says nothing of the unpacked file
         if not path.is_file():
             return Unavailable(
                 reason=f"no file {NAME} of {BYTES:,} bytes in {place.root}; it is in mattmahoney.net/dc/enwik8.zip "
@@ -66,7 +67,7 @@ class File:
 
 
 def read(path: Path, files: dict[str, str]) -> PreparedData:
-    """The one file, divided from its end."""
+    """Split the file from its end: the last 5 million bytes test, the 5 million before them validate."""
     text = path.read_bytes()
     first, second = len(text) - VALIDATION - TEST, len(text) - TEST
     splits = {"train": [text[:first]], "validation": [text[first:second]], "test": [text[second:]]}

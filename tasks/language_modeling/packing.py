@@ -1,4 +1,4 @@
-"""Packing: texts as splits of token ids, at hand or one by one by way of a file."""
+"""Packing: texts as splits of token ids, in memory or streamed through a file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from ..data.prepared import pack, write_errors
 
 
 def texts(split: Iterable[bytes]) -> Split:
-    """A split of bytes, of one example for each text."""
+    """A split of byte ids with one example for each text."""
     parts = [byte_ids(text) for text in split]
     return pack(parts, [0] * len(parts))
 
 
 def streamed(sequences: Iterable[Ids], scratch: Path) -> Split:
-    """A split of one example for each of these, read one by one; tokens lie in a nameless file under `scratch`.
+    """A split with one example for each sequence. They are read one by one into a nameless file under `scratch`.
 
-    The space is free again when the split is no longer used. Raises DataError where `scratch` cannot be written.
+    Texts of any size fit: PG-19 has 22 GB of tokens. The disk space is free again when the split is no longer used.
+    Raises DataError where `scratch` cannot be written.
     """
     ends = [0]
     with write_errors(scratch), TemporaryFile(dir=scratch) as file:
@@ -31,11 +32,11 @@ def streamed(sequences: Iterable[Ids], scratch: Path) -> Split:
             file.write(ids.tobytes())
             ends.append(ends[-1] + len(ids))
         file.flush()
-        # the map outlives the open file; of nothing there is none
+        # the map outlives the open file; an empty file cannot be mapped
         tokens = np.memmap(file, dtype=np.uint16, mode="r") if ends[-1] else np.zeros(0, dtype=np.uint16)
     return Split(tokens=tokens, starts=np.array(ends), labels=np.zeros(len(ends) - 1, dtype=np.int64))
 
 
 def joined(split: Split) -> Split:
-    """The same tokens as one text."""
+    """The same tokens as one text, so that training windows cross the ends of texts."""
     return replace(split, starts=np.array([0, len(split.tokens)]), labels=np.zeros(1, dtype=np.int64))

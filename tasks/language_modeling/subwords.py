@@ -1,4 +1,4 @@
-"""Subwords: byte pairs learned on a training text, which spell any text byte for byte, with no word unknown."""
+"""Subwords: byte pairs learned on a training text. They encode any text without loss; no word is unknown."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ..problems.vocabulary import Character, Vocabulary
 from .packing import streamed
 
 BUILDER = 1
-LEAST, MOST = 512, 65_535
-"""How many there may be: 256 bytes with some room for pairs, and what a token id of two bytes can tell apart."""
+MIN_SUBWORDS, MAX_SUBWORDS = 512, 65_535
+"""Bounds of the vocabulary's size: 256 bytes and room for pairs; the largest id of 16 bits."""
 
 LEARNING_BYTES = 16_000_000
-"""Bytes of the training text, spread over it, that the vocabulary is learned on where there are more."""
+"""The vocabulary is learned on at most so many bytes, spread over the training text."""
 
 SAMPLE_BYTES = 250_000
 ENCODED_LINES = 20_000
-"""Lines that are encoded together: ids come as Python's numbers, 40 bytes each."""
+"""Lines that are encoded at once: sentencepiece returns Python integers, 40 bytes each."""
 
 _MARK = "\N{LOWER ONE EIGHTH BLOCK}"
-"""What sentencepiece writes for a space; a text's own is spelled in bytes."""
+"""sentencepiece's sign for a space. Where a text contains that sign itself, it is encoded in bytes."""
 
 _APART = re.compile(f"([\\n{_MARK}\\udc80-\\udcff])")
 
@@ -39,7 +39,7 @@ _APART = re.compile(f"([\\n{_MARK}\\udc80-\\udcff])")
 def to_subwords(
     prepared: PreparedData, size: int, place: DataPlace, task: str, character: Character
 ) -> tuple[PreparedData, Vocabulary]:
-    """Texts of bytes in at most `size` subwords of their training text, kept in the cache, and how these are spelled.
+    """Texts of bytes in at most `size` subwords of their training text, and the vocabulary. Both are cached.
 
     Raises DataError without the extra `translation`, and for a text with more characters than the size has room for.
     """
@@ -65,11 +65,12 @@ def to_subwords(
 
 
 def learn(sentences: list[str], size: int) -> bytes:
-    """The bytes of a sentencepiece model with all 256 bytes among its pieces."""
+    """Learn a sentencepiece model that has all 256 bytes among its pieces, and return its bytes."""
     return learn_byte_pairs(
         sentences,
         size,
         instead="; ask for more of them, or for bytes by subwords=0",
+        # a character without a subword is encoded as its bytes, so that nothing is unknown
         byte_fallback=True,
         character_coverage=0.9995,
         remove_extra_whitespaces=False,
@@ -83,7 +84,7 @@ def learn(sentences: list[str], size: int) -> bytes:
 
 
 def vocabulary_of(model: bytes, size: int, character: Character) -> Vocabulary:
-    """What the pieces of a model stand for; ids that it has not used stand for nothing."""
+    """The vocabulary of a model, padded to `size`. Ids that the model does not use have no text."""
     processor = sentencepiece().SentencePieceProcessor(model_proto=model)
     pieces = []
     for each in range(processor.get_piece_size()):
@@ -93,13 +94,15 @@ def vocabulary_of(model: bytes, size: int, character: Character) -> Vocabulary:
             pieces.append(b"")
         else:
             pieces.append(processor.id_to_piece(each).replace(_MARK, " ").encode())
+    # pieces of one byte may also be learned; only the fallback ids stand for any byte
     of_byte = {piece: each for each, piece in enumerate(pieces) if processor.is_byte(each)}
     pieces += [b""] * (size - len(pieces))
     return Vocabulary.of(pieces, partial(_encode, processor, of_byte), character)
 
 
 def _encode(processor: Any, of_byte: dict[bytes, int], text: bytes) -> Ids:
-    # what is no UTF-8, as where a text was cut inside a character, is spelled byte by byte, as are line ends
+    # Bytes that are no UTF-8, as where a text was cut inside a character, are encoded one by one. So are line ends:
+    # sentencepiece treats a line as one sentence and drops them.
     parts = _APART.split(text.decode(errors="surrogateescape"))
     plain, alone = parts[::2], [*parts[1::2], ""]
     spelled = {sign: [of_byte[bytes([byte])] for byte in sign.encode(errors="surrogateescape")] for sign in set(alone)}
@@ -113,14 +116,14 @@ def _encode(processor: Any, of_byte: dict[bytes, int], text: bytes) -> Ids:
 
 
 def _encoded(split: Split, vocabulary: Vocabulary, place: DataPlace) -> Split:
-    """Each text in subwords, one at a time."""
+    """Each text in subwords, one at a time, since a text of 100 MB takes gigabytes while it is encoded."""
     texts = (vocabulary.encode(bytes_of(split.sequence(at))) for at in range(len(split)))
     place.cache.mkdir(parents=True, exist_ok=True)
     return streamed(texts, place.cache)
 
 
 def _sentences(split: Split) -> Iterator[str]:
-    """Lines of stretches that are spread over the texts; of a short one all lines."""
+    """The lines that the vocabulary is learned on: all of a short text, samples spread over a long one."""
     total = len(split.tokens)
     if total <= LEARNING_BYTES:
         text = b"\n".join(bytes_of(split.sequence(at)) for at in range(len(split)))
@@ -128,5 +131,5 @@ def _sentences(split: Split) -> Iterator[str]:
         return
     for first in np.linspace(0, total - SAMPLE_BYTES, LEARNING_BYTES // SAMPLE_BYTES).astype(np.int64):
         stretch = bytes_of(split.tokens[first : first + SAMPLE_BYTES]).decode(errors="ignore").split("\n")
-        # the first and the last line of a stretch are cut off somewhere; one alone is cut off at both ends
+        # the first and the last line of a sample are cut off; a single line is cut off at both ends, and is kept
         yield from filter(None, stretch[1:-1] or stretch)

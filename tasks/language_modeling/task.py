@@ -1,8 +1,7 @@
-"""Modelling: what all tasks of language modelling share, from texts to windows."""
+"""The base of all language modeling tasks: from texts to windows."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -11,7 +10,6 @@ import numpy as np
 
 from ..contract import (
     METRICS,
-    Availability,
     Baseline,
     DataError,
     DataPlace,
@@ -21,25 +19,23 @@ from ..contract import (
     Recipe,
     SelectionError,
     Split,
-    Task,
 )
-from ..data.data import DataSource, load_first
+from ..data.data import SourcedTask, load_first
 from ..data.prepared import PreparedData
 from ..problems.language_modeling import LANGUAGE_PRESETS, Language, LanguageRecipe, Windows
 from ..problems.vocabulary import BYTES, RAW_BYTES, Character, Vocabulary
 from .baselines import bigram, unigram
 from .packing import joined, texts
-from .subwords import LEAST, MOST, to_subwords
+from .subwords import MAX_SUBWORDS, MIN_SUBWORDS, to_subwords
 
 
-class LanguageModelingTask(Task):
+class LanguageModelingTask(SourcedTask):
     """Predict each token of a text from those before it: bytes, or with `subwords=N` up to N byte pairs.
 
-    Training reads the texts end to end; validation and test read each text by itself, in windows that slide. The first
-    token of a text is given, not predicted. Bits are counted by the characters of the text, whatever the tokens are.
+    Training reads all texts end to end. Validation and test read each text by itself, in sliding windows. The first
+    token of a text is given, not predicted. Bits are counted per character of the text, whatever the tokens are.
     """
 
-    name: ClassVar[str]
     character: ClassVar[Character] = "unicode"
     metric: ClassVar[Metric] = METRICS["bits_per_character"]
     objective: ClassVar[str] = "language_modeling"
@@ -47,27 +43,20 @@ class LanguageModelingTask(Task):
     baselines: ClassVar[Mapping[str, Baseline]] = {"unigram": unigram, "bigram": bigram}
 
     def __init__(self, *, subwords: int = 0):
-        if subwords and not LEAST <= subwords <= MOST:
+        if subwords and not MIN_SUBWORDS <= subwords <= MAX_SUBWORDS:
             raise SelectionError(
-                f"{self.name}: expected 0 subwords, for bytes, or {LEAST} to {MOST:,} of them, got {subwords}"
+                f"{self.name}: expected 0 subwords, for bytes, or {MIN_SUBWORDS} to {MAX_SUBWORDS:,}, got {subwords}"
             )
         self.subwords = subwords
         if subwords:
-            # what blind guessing costs is known of bytes
+            # blind guessing costs 8 bits a byte; of subwords the cost per character is not known
             self.metric = self.metric.with_chance(None)  # type: ignore[misc]
-
-    @abstractmethod
-    def sources(self) -> Sequence[DataSource]:
-        """The ways to the texts, in the order in which they are tried."""
 
     def problem(self) -> Language:
         return Language(vocabulary=self.subwords or len(BYTES.pieces))
 
-    def availability(self, place: DataPlace) -> list[Availability]:
-        return [source.availability(place) for source in self.sources()]
-
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        prepared = load_first(self.sources(), place, self.name)
+        prepared = load_first(self.sources(place), place, self.name)
         assert isinstance(recipe, LanguageRecipe)
         vocabulary = RAW_BYTES if self.character == "byte" else BYTES
         if self.subwords:
@@ -78,7 +67,7 @@ class LanguageModelingTask(Task):
 def make_windows(prepared: PreparedData, recipe: LanguageRecipe, selection: str, vocabulary: Vocabulary) -> Dataset:
     """Windows of prepared texts. With `selection='test'` validation is the test windows.
 
-    Slices are spread evenly over the text and are the same for every seed. Raises DataError for a split without text.
+    A slice is spread evenly over the text, and is the same for every seed. Raises DataError for a split without text.
     """
     for name, part in prepared.splits.items():
         if not (np.diff(part.starts) > 1).any():
@@ -86,6 +75,7 @@ def make_windows(prepared: PreparedData, recipe: LanguageRecipe, selection: str,
                 f"expected a text of at least two tokens in {name}, got none from {prepared.provenance.source}"
             )
     notes = list(prepared.provenance.notes)
+    # a stride of the length: training reads every token once an epoch
     train = Windows.over(joined(prepared.splits["train"]), recipe.length, recipe.length, vocabulary)
     chosen = {}
     for split, count in (("validation", recipe.validation_examples), ("test", recipe.test_examples)):
@@ -109,7 +99,7 @@ def prepared_texts(
     files: dict[str, str],
     notes: Sequence[str] = (),
 ) -> PreparedData:
-    """Texts by split as prepared data."""
+    """Texts by split as prepared data, with their provenance."""
     return PreparedData(
         splits={name: split if isinstance(split, Split) else texts(split) for name, split in splits.items()},
         provenance=Provenance(source=source, fidelity=fidelity, files=files, notes=tuple(notes)),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from ..contract import METRICS, Metric, Recipe
+from ..contract import METRICS, DataPlace, Metric, Recipe
 from ..data.data import DataSource
 from ..data.download import RemoteFile
 from ..data.prepared import PreparedData
@@ -27,8 +27,7 @@ REMOTE = RemoteFile(
 class TinyShakespeare(LanguageModelingTask):
     """The next byte of a million bytes of Shakespeare's plays (char-rnn's tinyshakespeare).
 
-    The first 90 % are for training, the next 5 % for validation and the last 5 % for testing, as TensorFlow Datasets
-    divides them.
+    The first 90 % train, the next 5 % validate and the last 5 % test, as TensorFlow Datasets splits them.
     """
 
     name: ClassVar[str] = NAME
@@ -37,14 +36,15 @@ class TinyShakespeare(LanguageModelingTask):
 
     recipes: ClassVar[Mapping[str, Recipe]] = {"quick": LanguageRecipe(validation_examples=None, test_examples=None)}
 
-    def sources(self) -> Sequence[DataSource]:
+    def sources(self, place: DataPlace) -> Sequence[DataSource]:
         file = ArchiveSource(task=NAME, remote=REMOTE, read=read, estimate="a second and 2 MB")
         return [file, DownloadSource(archive=file)]
 
 
 def read(path: Path, source: str, files: dict[str, str]) -> PreparedData:
-    """The one file, divided."""
+    """Split the one file by position: neighbouring lines belong to one play."""
     text = path.read_bytes()
+    # TensorFlow Datasets takes int(0.9 n) bytes, then half of the rest
     first = int(len(text) * 0.9)
     second = first + (len(text) - first) // 2
     splits = {"train": [text[:first]], "validation": [text[first:second]], "test": [text[second:]]}

@@ -1,4 +1,4 @@
-"""wikitext2, wikitext2-char and wikitext103: articles of Wikipedia, from the raw files of Merity et al."""
+"""wikitext2, wikitext2-char and wikitext103: Wikipedia articles, from the raw files of Merity et al. 2016."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from ..contract import DataPlace
 from ..data.data import DataSource
 from ..data.prepared import PreparedData
 from ..data.sources import FolderSource
@@ -17,8 +18,8 @@ PARTS = {"train": "wiki.train.raw", "validation": "wiki.valid.raw", "test": "wik
 class WikiText2(LanguageModelingTask):
     """The next subword of Wikipedia articles, two million words (WikiText-2, raw), with the perplexity of a word.
 
-    The perplexity is 2 to the bits spent on the test text, over its words and line ends as the data's authors count
-    them; no word is unknown, so it stands beside that of any tokens, but not beside published ones with <unk>.
+    The perplexity is 2 to the power of (bits of the test text / its words and line ends, as the data's authors count
+    them). No word is unknown, so it compares with that of any other tokens, but not with published ones with <unk>.
     """
 
     name: ClassVar[str] = "wikitext2"
@@ -30,7 +31,7 @@ class WikiText2(LanguageModelingTask):
     def __init__(self, *, subwords: int = 8_000):
         super().__init__(subwords=subwords)
 
-    def sources(self) -> Sequence[DataSource]:
+    def sources(self, place: DataPlace) -> Sequence[DataSource]:
         tree = FolderSource(
             task=self.name,
             name=self.folder,
@@ -71,7 +72,7 @@ class WikiText103(WikiText2):
 
 
 def read(root: Path, source: str, files: dict[str, str]) -> PreparedData:
-    """The three files, each one text."""
+    """The three files, each as one text."""
     splits = {split: [(root / name).read_bytes()] for split, name in PARTS.items()}
-    # the archive's checksums were never published, so the layout is all that can be checked
+    # no checksum of the archive was ever published, so only the layout can be checked
     return prepared_texts(splits, source=source, fidelity="official", files=files)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from ..contract import (
     METRICS,
-    Availability,
     Baseline,
     Classification,
     DataPlace,
@@ -16,23 +16,22 @@ from ..contract import (
     Metric,
     Recipe,
     Subset,
-    Task,
     Whole,
 )
 from ..data.baselines import majority, ridge
-from ..data.data import load_first
-from ..data.subsets import make_dataset
+from ..data.data import DataSource, SourcedTask
+from ..data.prepared import PreparedData
 from ._image.cifar import NAME, PIXELS, at_length
 from ._image.cifar_sources import sources
 
 
 def mean_intensity(dataset: Dataset, recipe: Recipe) -> Whole:
-    """Ridge regression of the class on powers of an image's mean gray value: what brightness alone tells."""
+    """Predict the class from the brightness alone: ridge regression on powers of the mean gray value."""
     return ridge(_powers(dataset.train), dataset.train.labels, _powers(dataset.test), penalty=1e-6)
 
 
 def _powers(subset: Subset) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    # read in the order of the file, a block at a time: random rows of a memory map are slow
+    # in the order of the file, in blocks: reading random rows of a memory map is slow
     means = np.empty(len(subset.split), dtype=np.float64)
     pixels = len(subset.split.tokens) // len(means)
     for low in range(0, len(means), 4096):
@@ -41,20 +40,21 @@ def _powers(subset: Subset) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]
     return means[subset.indices][:, None] ** np.arange(1, 8)
 
 
-class Image(Task):
+class Image(SourcedTask):
     """Class of a 32 × 32 gray image from its 1,024 pixels in raster order (CIFAR-10); Long Range Arena's Image.
 
     Token id = gray value + 1, and nothing is padding: black is a pixel like any other. Validation is a seeded 5,000 of
-    the 50,000 training images, label by label (Long Range Arena takes the last tenth in the order of one library). A
-    preset of 256 or 64 tokens gets images whose blocks of pixels are averaged; any other length below 1,024 cuts them.
+    the 50,000 training images, stratified by label (Long Range Arena takes the last tenth in the order of one library).
+    A preset of 256 or 64 tokens averages blocks of pixels; any other length below 1,024 cuts the images.
     """
 
+    name: ClassVar[str] = NAME
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.1)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.4; data: Krizhevsky 2009"
     suites: ClassVar[tuple[str, ...]] = ("lra",)
 
     recipes: ClassVar[dict[str, Recipe]] = {
-        # an image cannot be cut, so these two save on the batch and on the steps
+        # whole images, since half an image is another task; a small batch and few steps save the time instead
         "smoke": Recipe(
             length=PIXELS,
             batch=2,
@@ -127,9 +127,8 @@ class Image(Task):
     def problem(self) -> Classification:
         return Classification(vocabulary=257, classes=10, padded=False)
 
-    def availability(self, place: DataPlace) -> list[Availability]:
-        return [source.availability(place) for source in sources()]
+    def sources(self, place: DataPlace) -> Sequence[DataSource]:
+        return sources()
 
-    def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        prepared = at_length(load_first(sources(), place, NAME), recipe.length, place)
-        return make_dataset(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)
+    def at_length(self, prepared: PreparedData, length: int, place: DataPlace) -> PreparedData:
+        return at_length(prepared, length, place)

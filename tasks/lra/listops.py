@@ -1,4 +1,4 @@
-"""lra-listops: the value of a nested list expression, read token by token."""
+"""lra-listops: the value of a nested list expression, generated or read from the official files."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ APPLY: dict[str, Callable[[list[int]], int]] = {
 class ListOps(Task):
     """Value of a nested list expression of MIN, MAX, MED and SM (ListOps); Long Range Arena's own grammar.
 
-    `examples`: how many expressions to generate, 96 in 100 for training and 2 each for validation and test. A preset
-    of fewer than 2,000 tokens gets expressions that fit it, between a quarter and the whole of its length, since a cut
-    one has no value; one that names `train_examples` gets no more than it asks for.
+    `examples`: number of expressions to generate, 96 in 100 for training and 2 each for validation and test. A preset
+    of fewer than 2,000 tokens gets expressions that fit, between a quarter and the whole of its length: a cut
+    expression has no value. A preset with `train_examples` gets no more than it asks for.
     """
 
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.1)
@@ -157,6 +157,7 @@ class ListOps(Task):
         ]
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
+        # the official expressions have up to 1,999 tokens, so a shorter preset needs expressions of its own
         prepared = None
         if self.examples == 100_000 and recipe.length >= OFFICIAL_LENGTH:
             prepared = official(place)
@@ -165,7 +166,7 @@ class ListOps(Task):
         return make_dataset(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)
 
     def sizes(self, recipe: Recipe) -> Sizes:
-        """What to generate for a preset."""
+        """The splits to generate for a preset."""
         held_out = self.examples // 50
         train, validation, test = self.examples - 2 * held_out, held_out, held_out
         if recipe.train_examples is not None:
@@ -177,13 +178,14 @@ class ListOps(Task):
 
 
 def evaluate(text: str) -> int:
-    """The value of an expression, with or without parentheses; MED truncates, SM is the sum modulo 10.
+    """The value of an expression, with or without parentheses. MED truncates the median; SM is the sum modulo 10.
 
-    Raises DataError for what is no expression.
+    It checks labels by a second way: the generator computes values level by level. Raises DataError for any other text.
 
     >>> evaluate("[MAX 2 9 [MIN 4 7 ] 0 ]"), evaluate("( ( ( [SM 6 ) 7 ) ] )")
     (9, 3)
     """
+    # a stack of open operators with the arguments read so far; no recursion, so depth has no limit
     frames: list[tuple[str, list[int]]] = []
     value: int | None = None
     open_parentheses = 0
@@ -221,13 +223,14 @@ def evaluate(text: str) -> int:
 
 
 def regenerate(sizes: Sizes, place: DataPlace) -> PreparedData:
-    """Generated expressions of these sizes, prepared once."""
+    """Generated expressions of these sizes, prepared once and read from the cache later."""
     lengths = f"expressions of {sizes.low + 1} to {sizes.high - 1} tokens"
     is_whole = sizes.high == OFFICIAL_LENGTH
     origin = f"ListOps generator {VERSION}, seed {SEED}, {sizes.train:,}/{sizes.validation:,}/{sizes.test:,}"
     origin += "" if is_whole else f", {lengths}"
 
     def build() -> PreparedData:
+        # an export of the same expressions from another machine saves generating them
         exported = ExportSource(task=NAME, fits=origin.__eq__).read(place)
         if exported is not None:
             return exported
@@ -249,7 +252,7 @@ def regenerate(sizes: Sizes, place: DataPlace) -> PreparedData:
 
 
 def official(place: DataPlace) -> PreparedData | None:
-    """The official expressions, from their files or from an export of them; None where they are not here."""
+    """The official expressions, from their files or from an export; None where neither is here."""
     folder = official_folder(place)
     if folder:
         return read_official(folder, place)
@@ -264,14 +267,14 @@ def official_folder(place: DataPlace) -> Path | None:
 
 
 def read_official(folder: Path, place: DataPlace) -> PreparedData:
-    """The official files, parentheses dropped; raises DataError where a line is no expression with its value."""
+    """The official files without parentheses. Raises DataError where a line is no expression with its value."""
     paths = {split: folder / name for split, name in OFFICIAL.items()}
     files = {path.name: file_checksum(place, NAME, path) for path in paths.values()}
 
     def build() -> PreparedData:
         return PreparedData(
             splits={split: read_tsv(path) for split, path in paths.items()},
-            # the archive's own checksums were never published, so the layout is all that can be checked
+            # no checksum of the archive was ever published, so only the layout can be checked
             provenance=Provenance(source=OFFICIAL_SOURCE, fidelity="official", files=files),
         )
 
@@ -279,12 +282,16 @@ def read_official(folder: Path, place: DataPlace) -> PreparedData:
 
 
 def read_tsv(path: Path) -> Split:
-    """One official file: a header, then expression and value with a tab between."""
+    """One official file: a header, then lines of an expression, a tab and its value.
+
+    The released files bracket every argument with parentheses. They carry no information, and the released code drops
+    them too.
+    """
     header, *lines = path.read_bytes().rstrip(b"\n").split(b"\n")
     if header.strip().split(b"\t") != [b"Source", b"Target"]:
         raise DataError(f"expected the header Source<tab>Target in {path}, got {header[:60]!r}")
     table = np.zeros(256, dtype=np.uint16)
-    # every operator becomes one byte, so that one table turns a line into ids
+    # each operator becomes one byte, so that one table turns a whole line into ids: 100,000 lines in seconds
     for symbol, token in IDS.items():
         table[_STAND_IN.get(symbol, symbol.encode())[0]] = token
     sequences, labels = [], []
@@ -296,6 +303,7 @@ def read_tsv(path: Path) -> Split:
         ids = table[np.frombuffer(flat, dtype=np.uint8)]
         if not len(ids) or not ids.all() or label not in _LABELS:
             raise DataError(f"{path}, line {number}: expected an expression, a tab and a digit, got {line[:60]!r}")
+        # a wrong grammar shows in the first hundred lines, and evaluating all of them is slow
         value = evaluate(text.decode()) if number < CHECKED else int(label)
         if value != int(label):
             raise DataError(f"{path}, line {number}: the expression's value is {value}, not {int(label)}")

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from ..contract import METRICS, Availability, Baseline, Classification, DataPlace, Dataset, Metric, Recipe, Task
+from ..contract import METRICS, Baseline, Classification, DataPlace, Metric, Recipe
 from ..data.baselines import majority
-from ..data.data import load_first
-from ..data.subsets import make_dataset
+from ..data.data import DataSource, SourcedTask
 from ._text.baselines import word_overlap
 from ._text.pairs import DOCUMENT, NAME, sources
 
 
-class Retrieval(Task):
+class Retrieval(SourcedTask):
     """Whether one paper cites the other, from the first 4,000 bytes of each (AAN); Long Range Arena's Retrieval.
 
-    Both documents go through one encoder and meet in the head: `nli4` sees [x1, x2, x1 * x2, x1 - x2], as the paper
-    and the PyTorch ports, `concat2` sees [x1, x2], as the released code. Other pairs in the official format are read
-    as a surrogate.
+    One encoder reads both documents, and the head compares them: `nli4` sees [x1, x2, x1 * x2, x1 - x2], as in the
+    paper and the PyTorch ports; `concat2` sees [x1, x2], as in the released code. Other pairs in the official format
+    are read as a surrogate.
     """
 
+    name: ClassVar[str] = NAME
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.3; data: Radev et al. 2013"
     suites: ClassVar[tuple[str, ...]] = ("lra",)
@@ -51,7 +52,7 @@ class Retrieval(Task):
             precision="bfloat16",
         ),
         # Paper and code agree on the model. The base rate is the code's 0.05 (paper: 0.5): times 1 / sqrt(8,000) it is
-        # what the other byte task uses. Warming up over 8,000 of 5,000 steps is theirs: the peak is never reached.
+        # the rate of lra-text. The warm-up of 8,000 steps is theirs too: training ends after 5,000, below the peak.
         "lra-paper": Recipe(
             layers=4,
             width=128,
@@ -82,10 +83,5 @@ class Retrieval(Task):
     def problem(self) -> Classification:
         return Classification(vocabulary=257, classes=2, towers=2, head=self.head)
 
-    def availability(self, place: DataPlace) -> list[Availability]:
-        return [source.availability(place) for source in sources(place)]
-
-    def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        return make_dataset(
-            load_first(sources(place), place, NAME), task=NAME, recipe=recipe, seed=seed, selection=selection
-        )
+    def sources(self, place: DataPlace) -> Sequence[DataSource]:
+        return sources(place)

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from ..contract import (
     METRICS,
-    Availability,
     Baseline,
     Classification,
     DataPlace,
-    Dataset,
     Metric,
     Recipe,
     SelectionError,
     Spec,
-    Task,
 )
 from ..data.baselines import bag_of_tokens, majority
-from ..data.data import load_first
-from ..data.subsets import make_dataset
+from ..data.data import DataSource, SourcedTask
 from ._text.imdb import NAME
 from ._text.imdb_sources import sources
 
 
-class Text(Task):
+class Text(SourcedTask):
     """Sentiment of a movie review from its bytes (IMDb); Long Range Arena's Text.
 
-    `length` overrides the preset's: Long Range Arena names 1,000, 2,000, 3,000 and 4,000 bytes. No byte marks begin or
-    end. Validation is a seeded tenth of the training reviews, label by label, of texts that occur nowhere else.
+    `length` overrides the preset's: Long Range Arena names 1,000, 2,000, 3,000 and 4,000 bytes. No byte marks the
+    beginning or the end. Validation is a seeded tenth of the training reviews, stratified by label, of texts that occur
+    nowhere else.
     """
 
+    name: ClassVar[str] = NAME
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.2; data: Maas et al. 2011"
     suites: ClassVar[tuple[str, ...]] = ("lra",)
@@ -106,9 +105,5 @@ class Text(Task):
     def problem(self) -> Classification:
         return Classification(vocabulary=257, classes=2)
 
-    def availability(self, place: DataPlace) -> list[Availability]:
-        return [source.availability(place) for source in sources()]
-
-    def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        prepared = load_first(sources(), place, NAME)
-        return make_dataset(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)
+    def sources(self, place: DataPlace) -> Sequence[DataSource]:
+        return sources()

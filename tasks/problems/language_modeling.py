@@ -1,4 +1,4 @@
-"""Language: what a model must know of a text to predict, its recipe, and the windows in which it is read."""
+"""Language modeling: the problem, its recipe with presets, and the windows of text that a model reads."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from ...bench.core.errors import SelectionError
-from ...bench.core.spec import Spec
-from ..contract import Ids, Problem, Recipe, Split, Subset, Whole
-from .vocabulary import BYTES, Spelling
+from ..contract import Ids, Problem, Recipe, SelectionError, Spec, Split, Subset, Whole
+from .vocabulary import BYTES, Vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language(Problem):
-    """The next token of a text, by default a byte, of which byte + 1 is the id. Its data are `Windows`, its recipe a
-    `LanguageRecipe`.
+    """Predict the next token of a text: by default the next byte, whose id is byte + 1.
+
+    Its data are `Windows` and its recipe is a `LanguageRecipe`.
     """
 
     causal: ClassVar[bool] = True
@@ -28,10 +27,10 @@ class Language(Problem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageRecipe(Recipe):
-    """A preset of language modelling. `length`: tokens of context; `stride`: how far evaluation windows are apart.
+    """A preset of language modeling. `length`: tokens of context; `stride`: distance between evaluation windows.
 
     Every predicted token but the first `length` of a text has at least length - stride tokens before it. Examples are
-    windows: `validation_examples` and `test_examples` are spread evenly over the text. `pooling` means nothing here.
+    windows; `validation_examples` and `test_examples` are spread evenly over the text. `pooling` has no effect.
     """
 
     width: int = 128
@@ -61,7 +60,7 @@ class LanguageRecipe(Recipe):
             )
         if changed.train_examples is not None:
             raise SelectionError(
-                "expected no train_examples, since all of a text is trained on, as far as the steps go; use steps"
+                "expected no train_examples: training reads the text from end to end; set steps to train on less"
             )
         return changed
 
@@ -74,36 +73,36 @@ LANGUAGE_PRESETS: dict[str, Recipe] = {
     # Many small steps: with softmax on tinyshakespeare 200 steps of 16 × 256 bytes and 400 of 8 × 256 end at 3.6 bits a
     # byte, where a bigram stands; 1,500 of 8 × 128 leave that level after some 500 and end at 2.8
     "quick": LanguageRecipe(),
-    # the size at which character models of enwik8 are compared: 12 layers, width 512 (Al-Rfou et al. 2018)
+    # the size at which papers compare character models of enwik8: 12 layers, width 512 (Al-Rfou et al. 2018)
     "base": LanguageRecipe(
         layers=12, width=512, heads=8, feed_forward=2048, dropout=0.1, attention_dropout=0.1, length=512, stride=256,
         batch=32, steps=50_000, learning_rate=5e-4, warmup=2_000, label_smoothing=0.0, weight_decay=0.1,
         evaluate_every=1_000, validation_examples=None, test_examples=None, precision="bfloat16",
     ),
 }  # fmt: skip
-"""What a preset means for a language that says nothing else of it."""
+"""The presets of a language modeling task that defines none of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows(Subset):
-    """Stretches of a text that a model of language reads, in an order: window i reads tokens, and predicts the next.
+    """Windows of a text, in an order. A language model reads each and predicts the next token at every position.
 
-    Window i reads `reads[i]` tokens from `places[i]` and predicts those one place further on; of these predictions the
-    last `scored[i]` count, so that overlapping windows count every token once. `indices` are those in use, `spelling`
-    what the tokens stand for.
+    Window i reads `reads[i]` tokens from position `places[i]` and predicts the tokens one position later. Only the last
+    `scored[i]` predictions count, so that overlapping windows count every token once. `indices`: the windows in use;
+    `vocabulary`: the text of the tokens.
     """
 
     places: Whole
     reads: Whole
     scored: Whole
-    spelling: Spelling = BYTES
+    vocabulary: Vocabulary = BYTES
 
     @classmethod
-    def over(cls, split: Split, length: int, stride: int, spelling: Spelling = BYTES) -> Windows:
+    def over(cls, split: Split, length: int, stride: int, vocabulary: Vocabulary = BYTES) -> Windows:
         """All windows of up to `length` tokens, `stride` apart, inside each example of `split`.
 
-        The last one of an example ends where that ends. Every token but an example's first is predicted once, from at
-        least length - stride tokens where the example has them before it.
+        The last window of an example ends where the example ends. Every token but an example's first is predicted once,
+        from at least length - stride tokens where the example has as many before it.
         """
         rows = [
             _windows(int(start), int(end), length, stride)
@@ -112,29 +111,24 @@ class Windows(Subset):
         ]
         places, reads, scored = np.concatenate(rows, axis=1) if rows else np.zeros((3, 0), dtype=np.int64)
         used = np.arange(len(places), dtype=np.int64)
-        return cls(split=split, indices=used, places=places, reads=reads, scored=scored, spelling=spelling)
+        return cls(split=split, indices=used, places=places, reads=reads, scored=scored, vocabulary=vocabulary)
 
     @property
     def labels(self) -> Whole:
+        # a window has no class; code that groups examples by label sees one group
         return np.zeros(len(self), dtype=np.int64)
 
     def moved(self, by: int) -> Windows:
-        """The same windows `by` tokens further on, all counted in full, as far as the text goes."""
+        """The same windows `by` tokens later, as far as the text goes. All their predictions count."""
         last = np.maximum(len(self.split.tokens) - 1 - self.reads, 0)
         return replace(self, places=np.minimum(self.places + by, last), scored=self.reads)
 
     def taken(self, at: Whole) -> Windows:
-        """Windows `at` (positions in this subset) alone, in that order: a few of millions can be moved at no cost."""
+        """Windows `at` (positions in this subset), in that order, as a subset that is cheap to move."""
         chosen = self.indices[at]
         alone = np.arange(len(chosen), dtype=np.int64)
         places, reads, scored = (each[chosen] for each in (self.places, self.reads, self.scored))
         return replace(self, indices=alone, places=places, reads=reads, scored=scored)
-
-    def spread(self, count: int | None) -> Windows:
-        """`count` of these windows, spread evenly; all of them for None or where there are no more."""
-        if count is None or count >= len(self):
-            return self
-        return replace(self, indices=self.indices[np.linspace(0, len(self) - 1, count).round().astype(np.int64)])
 
     def sequences(self) -> Iterator[Ids]:
         for index in self.indices:
@@ -144,13 +138,14 @@ class Windows(Subset):
         """Windows `at` (positions in this subset), each at most `length` long.
 
         Returns ids (batch, 1, longest) with 0 as padding, lengths (batch, 1), targets (batch, longest) with 0 where
-        none counts.
+        no prediction counts.
         """
         chosen = self.indices[at]
         longest = int(min(self.reads[chosen].max(initial=0), length))
         ids = np.zeros((len(at), 1, longest), dtype=np.uint16)
         targets = np.zeros((len(at), longest), dtype=np.int64)
         for row, index in enumerate(chosen):
+            # the target of a position is the token after it, so targets are read one token further on
             place, reads, scored = self.places[index], self.reads[index], self.scored[index]
             ids[row, 0, :reads] = self.split.tokens[place : place + reads]
             targets[row, reads - scored : reads] = self.split.tokens[place + 1 + reads - scored : place + 1 + reads]
@@ -158,10 +153,11 @@ class Windows(Subset):
 
 
 def _windows(start: int, end: int, length: int, stride: int) -> Whole:
-    """Places, reads and scored of the windows over tokens [start, end): (3, windows)."""
+    """`places`, `reads` and `scored` of the windows over tokens [start, end), (3, windows)."""
+    # the first token of a text is given and not predicted
     predicted = end - start - 1
     first = min(length, predicted)
-    # how many predictions each window ends after
+    # the number of predictions made by the end of each window
     ends = np.unique(np.append(np.arange(first, predicted, stride), predicted))
     places = start + np.maximum(ends - length, 0)
     return np.stack([places, start + ends - places, np.diff(ends, prepend=0)])

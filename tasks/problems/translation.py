@@ -1,31 +1,30 @@
-"""Translation: what a model must know of a translation task, its recipe, and its pairs of sentences."""
+"""Translation: the problem, its recipe with presets, pairs of sentences as token ids, and gold word alignments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ...bench.core.errors import DataError, SelectionError
-from ..contract import Dataset, Ids, Problem, Recipe, Subset, Whole
+from ..contract import DataError, Dataset, Ids, Problem, Recipe, SelectionError, Subset, Whole
 
 Links = frozenset[tuple[int, int]]
 """(source word, target word), counted from 0."""
 
 KINDS = ("encoder", "decoder", "cross")
-"""Where a model translates with attention: encoder self, decoder self, and decoder to encoder."""
+"""The attention layers of an encoder-decoder: encoder self, decoder self, decoder to encoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation(Problem):
-    """A sequence into another, with one vocabulary for both.
+    """Translate a sequence into another, with one vocabulary for both.
 
-    `where`: which of KINDS the variant under test is used in; the others use softmax. `vocabulary` is what ids stay
-    below; a preset decides how many there are. `begin`: id of the first decoder input, `end`: of the last output.
-    `sentences`: the most that are joined to one source.
+    `where`: the KINDS of attention that use the variant under test; the others use softmax. `vocabulary`: upper bound
+    of the ids; the preset decides how many there are. `begin`: id of the first decoder input; `end`: id of the last
+    output; `sentences`: the most that are joined to one source.
     """
 
     where: tuple[str, ...] = KINDS
@@ -36,11 +35,11 @@ class Translation(Problem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationRecipe(Recipe):
-    """A preset of translation. `length`: most tokens of a source, and of a translation; `tokens`: of a batch, a side.
+    """A preset of translation. `length`: most tokens of a source and of a translation; `tokens`: per batch and side.
 
-    `vocabulary`: joint subwords. `norm`: before each sublayer, or after its residual as Vaswani et al. 2017. `layers`:
-    of encoder and decoder each. `beam` and `length_penalty`: of the search that is judged (Wu et al. 2016, eq. 14).
-    `batch` and `pooling` mean nothing here.
+    `vocabulary`: joint subwords. `norm`: before each sublayer, or after its residual as in Vaswani et al. 2017.
+    `layers`: of the encoder, and of the decoder. `beam` and `length_penalty`: of the search whose output is scored (Wu
+    et al. 2016, eq. 14). `batch` and `pooling` have no effect.
     """
 
     width: int = 128
@@ -73,9 +72,9 @@ TRANSLATION_PRESETS: dict[str, Recipe] = {
         evaluate_every=3, train_examples=2_000, validation_examples=32, test_examples=16, ranked=False,
         timing_seconds=4.0,
     ),
-    # many small steps, since nothing is translated before cross attention has found what to look at; a rate that ends
-    # at zero, since a slow decay takes longer than this; and no dropout, which costs a fifth of a step on a CPU and has
-    # nothing to prevent when each pair is seen once or twice
+    # Many small steps: nothing is translated before cross attention has aligned source and target. A rate that ends at
+    # zero: a slower decay needs a longer run. No dropout: it costs a fifth of a step on a CPU, and each pair is seen
+    # only once or twice.
     "quick": TranslationRecipe(
         dropout=0.0, attention_dropout=0.0, tokens=1_024, steps=3_000, warmup=300, schedule="linear",
         evaluate_every=500,
@@ -88,15 +87,15 @@ TRANSLATION_PRESETS: dict[str, Recipe] = {
         validation_examples=None, precision="bfloat16",
     ),
 }  # fmt: skip
-"""What a preset means for a translation task that says nothing else of it."""
+"""The presets of a translation task that defines none of its own."""
 
 
 def untrained(dataset: Dataset, recipe: Recipe) -> npt.NDArray[Any]:
-    """A baseline that is only a mark: the lane that makes baselines judges the reference at its initial parameters.
+    """A placeholder: the baseline lane scores the reference model at its initial parameters in its place.
 
-    Tasks know no models. Raises SelectionError.
+    A task has no models, so calling this raises SelectionError.
     """
-    raise SelectionError("expected the lane of baselines to judge the untrained model: a task has none")
+    raise SelectionError("expected the baseline lane to score the untrained model: a task has no models")
 
 
 def bleu_metric(language: str, effective_order: bool = False) -> Any:
@@ -111,7 +110,7 @@ def bleu_metric(language: str, effective_order: bool = False) -> Any:
     try:
         return BLEU(trg_lang=language, effective_order=effective_order)
     except RuntimeError as error:
-        # Japanese and Korean have no spaces to go by, or too few
+        # Japanese and Korean are split into words by extra packages
         said = " ".join(str(error).split())
         raise DataError(f"BLEU of {language!r} needs more: pip install 'sacrebleu[{language}]' ({said})") from None
 
@@ -126,16 +125,11 @@ class SentencePairs(Subset):
         return np.asarray(both.max(1)[self.indices], dtype=np.int64)
 
     def cut(self, length: int) -> int:
-        """How many pairs have a side that `batch` cuts at `length`."""
+        """Number of pairs with a side that `batch` cuts at `length`."""
         return int((self.lengths() > length).sum())
 
-    def sequences(self) -> Iterator[Ids]:
-        for index in self.indices:
-            yield self.split.sequence(int(index), 0)
-            yield self.split.sequence(int(index), 1)
-
     def batch(self, at: Whole, length: int) -> tuple[Ids, Whole, Whole]:
-        """Pairs `at` (positions in this subset), each side cut to `length` and padded to the longest there is.
+        """Pairs `at` (positions in this subset), each side cut to `length` and padded to the longest of the batch.
 
         Returns source ids (batch, 1, sources) with 0 as padding, lengths (batch, 1), target ids (batch, targets).
         """
@@ -144,15 +138,9 @@ class SentencePairs(Subset):
         lengths = np.array([[len(source)] for source in sources], dtype=np.int64).reshape(-1, 1)
         return padded(sources)[:, None], lengths, padded(targets).astype(np.int64)
 
-    def spread(self, count: int | None) -> Self:
-        """`count` of these pairs, spread evenly; all of them for None or where there are no more."""
-        if count is None or count >= len(self):
-            return self
-        return replace(self, indices=self.indices[np.linspace(0, len(self) - 1, count).round().astype(np.int64)])
-
 
 def padded(sequences: list[Ids]) -> Ids:
-    """(sequences, longest), 0 after each end."""
+    """The sequences as rows, (sequences, longest), with 0 as padding."""
     table = np.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=np.uint16)
     for row, sequence in enumerate(sequences):
         table[row, : len(sequence)] = sequence
@@ -161,20 +149,20 @@ def padded(sequences: list[Ids]) -> Ids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldLinks:
-    """Links that are sure, and those that are possible, which the sure ones are too (Och & Ney 2003)."""
+    """Gold links of a sentence pair. `possible` includes the `sure` ones (Och & Ney 2003)."""
 
     sure: Links
     possible: Links
 
     def swapped(self) -> GoldLinks:
-        """For the other direction of translation."""
+        """The links of the other direction of translation."""
         sure, possible = (frozenset((b, a) for a, b in side) for side in (self.sure, self.possible))
         return GoldLinks(sure=sure, possible=possible)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignedPair:
-    """One sentence pair as words, and its links."""
+    """One sentence pair as words, with its gold links."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -186,7 +174,7 @@ class AlignedPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignedIds:
-    """An aligned pair as token ids, END last, and the word of each id, -1 for none."""
+    """An aligned pair as token ids, END last. `source_words`, `target_words`: the word of each id, -1 for none."""
 
     source: Ids
     target: Ids
@@ -196,12 +184,12 @@ class AlignedIds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedPairs(SentencePairs):
-    """Pairs whose translations are searched for and judged as text.
+class EvaluationPairs(SentencePairs):
+    """Test pairs whose translations are decoded and scored as text.
 
-    `sources` and `references`: lines, by index into `split`; `sets`: names of the test sets that labels number, the
-    first of which ranks; `language`: of the references; `decode` turns ids into text, `pieces` into subwords; `encode`
-    lines into ids; `aligned`: sentences that people have aligned, in this direction.
+    `sources` and `references`: lines, by index into `split`. `sets`: names of the test sets, by label; the first ranks.
+    `language`: of the references. `decode` turns ids into text, `pieces` turns ids into subwords, `encode` turns lines
+    into ids. `aligned`: sentences with gold word alignments, in this direction.
     """
 
     sources: tuple[str, ...]
@@ -214,7 +202,7 @@ class JudgedPairs(SentencePairs):
     aligned: tuple[AlignedIds, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises DataError for a pair of no named set: it would be translated and judged by nothing."""
+        """Raises DataError for a label without a name: no score would count that pair."""
         sets = int(self.labels.max(initial=-1)) + 1
         if sets > len(self.sets):
             raise DataError(f"expected a name for each of {sets} test sets, got {', '.join(self.sets) or 'none'}")

@@ -1,4 +1,7 @@
-"""Spelling: what the token ids of a text stand for, so that bits are counted by its characters and its words."""
+"""Vocabulary: the text of each token id, and how many characters and words begin in it.
+
+Bits are reported per character and per word, so that models with different vocabularies can be compared.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ from ..contract import Ids, Whole
 from ..data.byte_ids import byte_ids
 
 Character = Literal["unicode", "byte"]
-"""What bits are counted by: characters of UTF-8 text, or bytes."""
+"""The unit of bits per character: a Unicode character of UTF-8 text, or a byte."""
 
 _BLANKS = frozenset(b" \t\n\r\v\f")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Spelling:
-    """What each id of a vocabulary stands for; `encode` turns any text into ids that spell it byte for byte.
+class Vocabulary:
+    """The text of each token id. `encode` turns any text into ids, and `decode` gives back the same bytes.
 
-    `pieces`: the bytes of each id, none for 0, which is padding, and for signs that are no text. By id: `characters`
-    that begin in it, `inside`, the words that begin in it whatever stands before, `opens` and `closes`, whether it
-    begins with a blank and whether it ends with one. A word is what stands between blanks; the end of a line is a word
-    too, as for WikiText (Merity et al. 2016).
+    `pieces`: the bytes of each id; none for 0, which is padding, and for control ids. The arrays are indexed by id.
+    `characters`: number of characters that begin in it. `inside`: number of words that begin in it, whatever comes
+    before. `opens`, `closes`: whether it begins and ends with a blank. Words are separated by blanks, and the end of a
+    line is a word too, as for WikiText (Merity et al. 2016).
     """
 
     pieces: tuple[bytes, ...]
@@ -38,12 +41,13 @@ class Spelling:
 
     @classmethod
     def of(cls, pieces: Sequence[bytes], encode: Callable[[bytes], Ids], character: Character = "unicode") -> Self:
+        """A vocabulary of these pieces; counts per id are tables, since they are read once for each token."""
         blanks = [[byte in _BLANKS for byte in piece] for piece in pieces]
         begun = [
             piece.count(b"\n") + sum(was and not now for was, now in pairwise(blank))
             for piece, blank in zip(pieces, blanks, strict=True)
         ]
-        # of UTF-8 every byte begins a character but those that continue one
+        # in UTF-8, bytes 10xxxxxx continue a character and all others begin one
         counted = [sum(character == "byte" or byte & 0xC0 != 0x80 for byte in piece) for piece in pieces]
         return cls(
             pieces=tuple(pieces),
@@ -55,24 +59,25 @@ class Spelling:
         )
 
     def words(self, before: Ids, ids: Whole) -> Whole:
-        """How many words begin with or in each of `ids`, given the id before it.
+        """Number of words that begin in each of `ids`, given the id before it.
 
         >>> ids = BYTES.encode(b"\\n = A b =\\n").astype(np.int64)
         >>> BYTES.words(ids[:-1], ids[1:]).tolist()
         [0, 1, 0, 1, 0, 1, 0, 1, 1]
         """
+        # a piece that starts without a blank begins a word only after a piece that ends with one
         begun: Whole = self.inside[ids] + (self.closes[before] & ~self.opens[ids])
         return begun
 
-    def text(self, ids: Iterable[int]) -> bytes:
-        """The bytes that ids spell."""
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """The text of these ids."""
         return b"".join(self.pieces[each] for each in ids)
 
 
 _BYTE_PIECES = (b"", *(bytes([byte]) for byte in range(256)))
 
-BYTES = Spelling.of(_BYTE_PIECES, byte_ids)
-"""Of UTF-8 text, byte by byte."""
+BYTES = Vocabulary.of(_BYTE_PIECES, byte_ids)
+"""UTF-8 text, byte by byte. Bits are counted per Unicode character."""
 
-RAW_BYTES = Spelling.of(_BYTE_PIECES, byte_ids, "byte")
-"""As `BYTES`, where each byte counts as a character."""
+RAW_BYTES = Vocabulary.of(_BYTE_PIECES, byte_ids, "byte")
+"""The ids of `BYTES`, where each byte counts as a character."""

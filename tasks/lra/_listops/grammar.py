@@ -1,4 +1,4 @@
-"""Expressions: Long Range Arena's ListOps grammar, grown level by level in numpy, many trees at once.
+"""Grammar of ListOps: Long Range Arena's generator, level by level in numpy, many trees at once.
 
 The grammar is that of Long Range Arena's generator: a node above depth 10 is an operator with probability 0.25 and
 2 to 10 arguments, else a digit; a tree is kept when its length is strictly between two bounds. Length counts the
@@ -42,7 +42,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How many expressions each split gets, of lengths strictly between `low` and `high` tokens."""
+    """Number of expressions of each split, with lengths strictly between `low` and `high` tokens."""
 
     train: int = 96_000
     validation: int = 2_000
@@ -58,12 +58,13 @@ class Sizes:
 def generate(sizes: Sizes, seed: int = SEED, progress: Callable[[int], None] = lambda done: None) -> dict[str, Split]:
     """Distinct expressions with their values as labels, split by the SHA-256 of their ids, one byte an id.
 
-    The lowest hashes are the test split, the next ones validation, so membership follows from content. numpy promises
-    that a bit generator's raw stream never changes; nothing else random is used.
+    The lowest hashes are the test split and the next ones validation, so that the split follows from the content.
+    `progress` is called with the number of expressions so far.
     """
     found: dict[bytes, tuple[Bytes, int]] = {}
     batch = 0
     while len(found) < sizes.total:
+        # numpy promises that the raw stream of a bit generator never changes; distributions may change
         bits = np.random.PCG64(axis_seed(use="listops", version=VERSION, seed=seed, batch=batch))
         tokens, starts, values = grow(bits, TREES, sizes.low, sizes.high)
         for index, value in enumerate(values.tolist()):
@@ -85,7 +86,11 @@ def generate(sizes: Sizes, seed: int = SEED, progress: Callable[[int], None] = l
 
 
 def grow(bits: np.random.PCG64, trees: int, low: int, high: int) -> tuple[Bytes, Array, Array]:
-    """Grow `trees` trees. Of the accepted: tokens end to end, starts (accepted + 1,), values (accepted,)."""
+    """Grow `trees` trees. Returns of the accepted ones: tokens end to end, starts (accepted + 1,), values (accepted,).
+
+    A draw of 64 bits describes a node: the lowest two bits its kind, the next two its operator, the upper half its
+    digit or its number of arguments.
+    """
     lengths = np.zeros(trees, dtype=np.int64)
     owner = np.arange(trees)
     levels: list[tuple[Array, Array]] = []
@@ -97,7 +102,7 @@ def grow(bits: np.random.PCG64, trees: int, low: int, high: int) -> tuple[Bytes,
         lengths += np.bincount(owner, minlength=trees) + np.bincount(owner[_is_operator(draws)], minlength=trees)
         levels.append((draws, owner))
         owner = np.repeat(owner[_is_operator(draws)], _arity(draws))
-        # what is already too long needs no leaves
+        # trees that are already too long are dropped before they grow further
         owner = owner if depth == DEPTH else _drop(levels, owner, lengths >= high)
     accepted = (lengths > low) & (lengths < high)
     return _layout([draws[accepted[owner]] for draws, owner in levels], lengths[accepted])
@@ -111,7 +116,10 @@ def _drop(levels: list[tuple[Array, Array]], owner: Array, lost: Array) -> Array
 
 
 def _layout(levels: list[Array], lengths: Array) -> tuple[Bytes, Array, Array]:
-    """Tokens, starts and values of whole trees, given level by level; the children of a level's operators, in order."""
+    """Tokens, starts and values of whole trees, given level by level, with the children of each operator in order.
+
+    Sizes and values are computed from the leaves upwards, positions of tokens from the roots downwards.
+    """
     sizes: list[Array] = [np.empty(0)] * len(levels)
     values: list[Array] = [np.empty(0)] * len(levels)
     for level in reversed(range(len(levels))):
@@ -120,6 +128,7 @@ def _layout(levels: list[Array], lengths: Array) -> tuple[Bytes, Array, Array]:
         sizes[level] = np.ones(len(draws), dtype=np.int64)
         values[level] = _scaled(draws, 10)
         if operators.any():
+            # an operator takes two tokens, itself and its closing bracket, around those of its arguments
             first = _exclusive(_arity(draws))
             sizes[level][operators] = 2 + np.add.reduceat(sizes[level + 1], first)
             values[level][operators] = _apply(_operator(draws[operators]), values[level + 1], first, _arity(draws))
@@ -139,7 +148,7 @@ def _layout(levels: list[Array], lengths: Array) -> tuple[Bytes, Array, Array]:
 
 
 def _apply(operator: Array, values: Array, first: Array, arity: Array) -> Array:
-    """Value of each operator over `values[first : first + arity]`."""
+    """The value of each operator over `values[first : first + arity]`."""
     result = np.select(
         [operator == 0, operator == 1],
         [np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)],
@@ -147,6 +156,7 @@ def _apply(operator: Array, values: Array, first: Array, arity: Array) -> Array:
     )
     medians = operator == 2
     first, arity = first[medians], arity[medians]
+    # rows of arguments, padded with 10, which sorts after every digit
     column = np.arange(MAX_ARGUMENTS)
     inside = column < arity[:, None]
     table = np.where(inside, values[np.minimum(first[:, None] + column, len(values) - 1)], 10)
@@ -176,5 +186,5 @@ def _scaled(draws: Words, count: int) -> Array:
 
 
 def _exclusive(counts: Array) -> Array:
-    """Sum of all that comes before each entry."""
+    """The sum of all entries before each."""
     return np.cumsum(counts) - counts

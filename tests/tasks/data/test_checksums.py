@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 from attnbench.tasks.contract import DataPlace
-from attnbench.tasks.data.checksums import Verdict, file_checksum, tree_checksum, verify_originals
+from attnbench.tasks.data.checksums import ChecksumResult, file_checksum, tree_checksum, verify_originals
 
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
@@ -30,7 +30,7 @@ def test_verification_reads_again_and_forgets_what_no_longer_holds(place: DataPl
     path.write_bytes(b"abc")
     file_checksum(place, "t", path)
     state = path.stat()
-    assert list(verify_originals(place)) == [Verdict(task="t", path=str(path), state="ok", sha256=ABC)]
+    assert list(verify_originals(place)) == [ChecksumResult(task="t", path=str(path), state="ok", sha256=ABC)]
     path.write_bytes(b"xyz")
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert [verdict.state for verdict in verify_originals(place)] == ["changed"]

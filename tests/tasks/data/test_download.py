@@ -13,7 +13,7 @@ import pytest
 from attnbench.bench.core.errors import DataError
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data import download
-from attnbench.tasks.data.download import Remote, Unreachable, fetch, forget_failures, members
+from attnbench.tasks.data.download import RemoteFile, Unreachable, fetch, forget_failures, members
 
 CONTENT = np.random.default_rng(0).bytes(1_500_000)
 
@@ -66,13 +66,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.fixture
-def remote(server: Server) -> Remote:
-    return Remote(
+def remote(server: Server) -> RemoteFile:
+    return RemoteFile(
         name="file.tar.gz", urls=(server.url,), sha256=hashlib.sha256(CONTENT).hexdigest(), bytes=len(CONTENT)
     )
 
 
-def test_a_file_is_fetched_once_with_progress(place: DataPlace, server: Server, remote: Remote) -> None:
+def test_a_file_is_fetched_once_with_progress(place: DataPlace, server: Server, remote: RemoteFile) -> None:
     told: list[tuple[str, int, int]] = []
     watching = replace(place, progress=lambda what, done, total: told.append((what, done, total)))
     assert fetch(remote, watching).read_bytes() == CONTENT
@@ -81,13 +81,15 @@ def test_a_file_is_fetched_once_with_progress(place: DataPlace, server: Server, 
     assert server.asked == [None]
 
 
-def test_a_connection_that_breaks_is_resumed_where_it_broke(place: DataPlace, server: Server, remote: Remote) -> None:
+def test_a_connection_that_breaks_is_resumed_where_it_broke(
+    place: DataPlace, server: Server, remote: RemoteFile
+) -> None:
     server.cuts = [400_000, 300_000]
     assert fetch(remote, place).read_bytes() == CONTENT
     assert server.asked == [None, "bytes=400000-", "bytes=700000-"]
 
 
-def test_what_an_interrupted_process_got_is_kept(place: DataPlace, server: Server, remote: Remote) -> None:
+def test_what_an_interrupted_process_got_is_kept(place: DataPlace, server: Server, remote: RemoteFile) -> None:
     partial = place.cache / "downloads" / "file.tar.gz.part"
     partial.parent.mkdir(parents=True)
     partial.write_bytes(CONTENT[:1_000_000])
@@ -96,14 +98,16 @@ def test_what_an_interrupted_process_got_is_kept(place: DataPlace, server: Serve
 
 
 def test_a_server_without_ranges_starts_again_and_is_not_appended(
-    place: DataPlace, server: Server, remote: Remote
+    place: DataPlace, server: Server, remote: RemoteFile
 ) -> None:
     server.ranges, server.cuts = False, [400_000]
     assert fetch(remote, place).read_bytes() == CONTENT
     assert server.asked == [None, "bytes=400000-"]
 
 
-def test_another_file_of_the_same_size_is_refused_and_deleted(place: DataPlace, server: Server, remote: Remote) -> None:
+def test_another_file_of_the_same_size_is_refused_and_deleted(
+    place: DataPlace, server: Server, remote: RemoteFile
+) -> None:
     server.content = CONTENT[:-1] + b"?"
     with pytest.raises(DataError, match=f"expected {remote.sha256}"):
         fetch(remote, place)
@@ -112,14 +116,14 @@ def test_another_file_of_the_same_size_is_refused_and_deleted(place: DataPlace, 
     assert fetch(remote, place).read_bytes() == CONTENT
 
 
-def test_more_bytes_than_the_file_has_are_not_taken(place: DataPlace, server: Server, remote: Remote) -> None:
+def test_more_bytes_than_the_file_has_are_not_taken(place: DataPlace, server: Server, remote: RemoteFile) -> None:
     server.content = CONTENT * 2
     with pytest.raises(Unreachable, match="more than the expected 1,500,000 bytes"):
         fetch(remote, place)
 
 
 def test_a_server_that_always_breaks_is_given_up_and_what_came_is_kept(
-    place: DataPlace, server: Server, remote: Remote, monkeypatch: pytest.MonkeyPatch
+    place: DataPlace, server: Server, remote: RemoteFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
     server.cuts = [200_000, *[0] * 20]
@@ -128,19 +132,19 @@ def test_a_server_that_always_breaks_is_given_up_and_what_came_is_kept(
     assert len(server.asked) == 1 + download.TRIES
 
 
-def test_the_next_url_serves_where_the_first_has_nothing(place: DataPlace, server: Server, remote: Remote) -> None:
+def test_the_next_url_serves_where_the_first_has_nothing(place: DataPlace, server: Server, remote: RemoteFile) -> None:
     closed = f"http://127.0.0.1:{_closed_port()}/file.tar.gz"
     assert fetch(replace(remote, urls=(closed, server.url)), place).read_bytes() == CONTENT
 
 
-def test_a_refusal_names_its_status(place: DataPlace, server: Server, remote: Remote) -> None:
+def test_a_refusal_names_its_status(place: DataPlace, server: Server, remote: RemoteFile) -> None:
     server.status = 403
     with pytest.raises(Unreachable, match="HTTP 403"):
         fetch(remote, place)
     assert len(server.asked) == 1, "what is forbidden stays forbidden"
 
 
-def test_no_network_fails_at_once_and_is_remembered(place: DataPlace, server: Server, remote: Remote) -> None:
+def test_no_network_fails_at_once_and_is_remembered(place: DataPlace, server: Server, remote: RemoteFile) -> None:
     closed = replace(remote, urls=(f"http://127.0.0.1:{_closed_port()}/x",))
     with pytest.raises(Unreachable, match="refused"):
         fetch(closed, place)
@@ -152,7 +156,7 @@ def test_no_network_fails_at_once_and_is_remembered(place: DataPlace, server: Se
 
 
 def test_a_server_that_never_answers_does_not_hold_the_run(
-    place: DataPlace, remote: Remote, monkeypatch: pytest.MonkeyPatch
+    place: DataPlace, remote: RemoteFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go = threading.Event()
 

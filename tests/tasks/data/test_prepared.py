@@ -11,15 +11,15 @@ from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.record import Provenance
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data import prepared as module
-from attnbench.tasks.data.prepared import Prepared, damaged, pack, prepare, stored
+from attnbench.tasks.data.prepared import PreparedData, damaged, pack, prepare, stored
 
 SEQUENCES = [np.array([5, 256, 1], np.uint16), np.array([2], np.uint16), np.array([65_535, 9], np.uint16)]
 
 
-def built() -> Prepared:
+def built() -> PreparedData:
     splits = {"train": pack(SEQUENCES, [1, 0, 1]), "test": pack(SEQUENCES[:1], [0])}
     provenance = Provenance(source="here", fidelity="surrogate", files={"a": "b"}, notes=("one", "two"))
-    return Prepared(splits=splits, provenance=provenance, repeated={"train": (2,)})
+    return PreparedData(splits=splits, provenance=provenance, repeated={"train": (2,)})
 
 
 def test_what_was_built_comes_back_memory_mapped_and_equal(place: DataPlace) -> None:
@@ -40,7 +40,7 @@ def test_mapped_arrays_cannot_be_written_to(place: DataPlace) -> None:
 def test_a_second_use_builds_nothing_and_another_identity_builds_anew(place: DataPlace) -> None:
     calls = []
 
-    def build() -> Prepared:
+    def build() -> PreparedData:
         calls.append(1)
         return built()
 
@@ -65,7 +65,7 @@ def build():
     time.sleep(0.3)
     split = module.pack([np.arange(1, 50, dtype=np.uint16)] * 10, range(10))
     provenance = Provenance(source="x", fidelity="surrogate")
-    return module.Prepared(splits={"train": split, "test": split}, provenance=provenance)
+    return module.PreparedData(splits={"train": split, "test": split}, provenance=provenance)
 
 digest, calls = module.file_digest, []
 
@@ -103,7 +103,7 @@ def test_a_build_killed_between_files_is_not_taken_for_whole(place: DataPlace, t
 
 
 def test_a_build_that_fails_leaves_nothing_and_keeps_its_own_error(place: DataPlace) -> None:
-    def build() -> Prepared:
+    def build() -> PreparedData:
         raise FileNotFoundError("an original is gone")
 
     with pytest.raises(FileNotFoundError, match="an original is gone"):

@@ -5,20 +5,20 @@ from hypothesis import strategies as st
 
 from attnbench.bench.core.record import Provenance
 from attnbench.tasks.contract import Recipe
-from attnbench.tasks.data.prepared import Prepared, pack
-from attnbench.tasks.data.subsets import divide, stratified
+from attnbench.tasks.data.prepared import PreparedData, pack
+from attnbench.tasks.data.subsets import make_dataset, stratified
 
 LABELS = np.arange(1_000) % 2
 
 
-def prepared(train: int = 1_000, test: int = 300, repeated: tuple[int, ...] = (), **more: int) -> Prepared:
+def prepared(train: int = 1_000, test: int = 300, repeated: tuple[int, ...] = (), **more: int) -> PreparedData:
     sizes = {"train": train, "test": test, **more}
     splits = {
         name: pack([np.array([1 + i % 7], np.uint16) for i in range(n)], [i % 2 for i in range(n)])
         for name, n in sizes.items()
     }
     provenance = Provenance(source="x", fidelity="official", notes=("as found",))
-    return Prepared(splits=splits, provenance=provenance, repeated={"train": repeated})
+    return PreparedData(splits=splits, provenance=provenance, repeated={"train": repeated})
 
 
 @given(
@@ -55,7 +55,7 @@ def test_excluded_examples_are_never_drawn_and_balance_holds_all_the_same() -> N
 
 
 def test_validation_is_carved_from_training_balanced_and_apart() -> None:
-    dataset = divide(
+    dataset = make_dataset(
         prepared(repeated=(3, 5)), task="t", recipe=Recipe(validation_examples=None), seed=0, selection="validation"
     )
     train, held_out = set(dataset.train.indices.tolist()), set(dataset.validation.indices.tolist())
@@ -67,19 +67,19 @@ def test_validation_is_carved_from_training_balanced_and_apart() -> None:
 
 def test_the_carve_out_depends_on_the_seed_and_the_test_slice_does_not() -> None:
     recipe = Recipe(validation_examples=40, test_examples=50, train_examples=200)
-    first, second = (divide(prepared(), task="t", recipe=recipe, seed=s, selection="validation") for s in (0, 1))
+    first, second = (make_dataset(prepared(), task="t", recipe=recipe, seed=s, selection="validation") for s in (0, 1))
     assert first.test.indices.tolist() == second.test.indices.tolist()
     assert first.validation.indices.tolist() != second.validation.indices.tolist()
     assert first.train.indices.tolist() != second.train.indices.tolist()
-    again = divide(prepared(), task="t", recipe=recipe, seed=0, selection="validation")
+    again = make_dataset(prepared(), task="t", recipe=recipe, seed=0, selection="validation")
     assert again.train.indices.tolist() == first.train.indices.tolist()
-    other = divide(prepared(), task="another", recipe=recipe, seed=0, selection="validation")
+    other = make_dataset(prepared(), task="another", recipe=recipe, seed=0, selection="validation")
     assert other.test.indices.tolist() != first.test.indices.tolist()
 
 
 def test_every_slice_is_told_on_the_board() -> None:
     recipe = Recipe(validation_examples=40, test_examples=50, train_examples=200)
-    notes = divide(prepared(), task="t", recipe=recipe, seed=0, selection="validation").provenance.notes
+    notes = make_dataset(prepared(), task="t", recipe=recipe, seed=0, selection="validation").provenance.notes
     assert notes == (
         "as found",
         "test: seeded slice of 50 of 300",
@@ -90,23 +90,23 @@ def test_every_slice_is_told_on_the_board() -> None:
 
 def test_validation_is_the_test_split_only_when_selection_says_so() -> None:
     recipe = Recipe(validation_examples=40, test_examples=60)
-    dataset = divide(prepared(), task="t", recipe=recipe, seed=0, selection="test")
+    dataset = make_dataset(prepared(), task="t", recipe=recipe, seed=0, selection="test")
     assert dataset.validation.indices.tolist() == dataset.test.indices.tolist()
     assert dataset.validation.split is dataset.test.split and len(dataset.train) == 1_000
     assert any("chosen on the test split" in note for note in dataset.provenance.notes)
-    usual = divide(prepared(), task="t", recipe=recipe, seed=0, selection="validation")
+    usual = make_dataset(prepared(), task="t", recipe=recipe, seed=0, selection="validation")
     assert usual.validation.split is not usual.test.split
     assert not any("chosen on the test split" in note for note in usual.provenance.notes)
 
 
 def test_a_validation_split_of_its_own_is_used_and_training_keeps_everything() -> None:
     recipe = Recipe(validation_examples=None)
-    dataset = divide(prepared(validation=70), task="t", recipe=recipe, seed=0, selection="validation")
+    dataset = make_dataset(prepared(validation=70), task="t", recipe=recipe, seed=0, selection="validation")
     assert len(dataset.validation) == 70 and len(dataset.train) == 1_000
 
 
 @pytest.mark.parametrize("batch", [7, 32, 64])
 def test_batches_over_the_test_split_drop_no_remainder(batch: int) -> None:
-    test = divide(prepared(), task="t", recipe=Recipe(), seed=0, selection="validation").test
+    test = make_dataset(prepared(), task="t", recipe=Recipe(), seed=0, selection="validation").test
     seen = sum(len(test.batch(np.arange(at, min(at + batch, len(test))), 4)[2]) for at in range(0, len(test), batch))
     assert seen == len(test) == 300

@@ -10,8 +10,8 @@ from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import DataError
 from attnbench.tasks.contract import DataPlace, Recipe
 from attnbench.tasks.data.data import Unavailable
-from attnbench.tasks.data.prepared import Stored, stored
-from attnbench.tasks.data.tfds import METADATA, RecordSet, export
+from attnbench.tasks.data.prepared import CachedData, stored
+from attnbench.tasks.data.tfds import METADATA, ExportSource, export
 from attnbench.tasks.lra.listops import ListOps
 from attnbench.tasks.lra.retrieval import Retrieval
 from attnbench.tasks.lra.text import Text
@@ -37,7 +37,7 @@ def elsewhere(place: DataPlace, exports: Path, monkeypatch: pytest.MonkeyPatch) 
     return replace(place, root=place.root.parent / "nothing", cache=place.cache.parent / "other")
 
 
-def only(place: DataPlace, task: str) -> Stored:
+def only(place: DataPlace, task: str) -> CachedData:
     [found] = stored(place, task)
     return found
 
@@ -61,7 +61,7 @@ def test_what_is_no_export_of_ours_is_passed_over(place: DataPlace) -> None:
         folder = place.root / "lra_text" / "abc" / "1.0.0"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / METADATA).write_text(content)
-        source = RecordSet(task="lra-text")
+        source = ExportSource(task="lra-text")
         assert source.folder(place) is None and isinstance(source.prepared(place), Unavailable)
 
 
@@ -148,7 +148,7 @@ class TestWithTFDS:
         with pytest.raises(KeyboardInterrupt):
             export(only(place, "lra-text"), exports, replace(place, progress=killed))
         other = elsewhere(place, exports, monkeypatch)
-        assert RecordSet(task="lra-text").folder(other) is None
+        assert ExportSource(task="lra-text").folder(other) is None
         assert (export(only(place, "lra-text"), exports, place) / METADATA).is_file()
 
     def test_the_command_exports_what_is_prepared(

@@ -18,7 +18,7 @@ from attnbench.tasks.language_modeling.packing import texts
 from attnbench.tasks.language_modeling.tinyshakespeare import TinyShakespeare
 from attnbench.tasks.language_modeling.wikitext import WikiText2, WikiText2Characters, WikiText103
 from attnbench.tasks.problems.language_modeling import LanguageRecipe, Windows
-from attnbench.tasks.problems.vocabulary import BYTES, Spelling
+from attnbench.tasks.problems.vocabulary import BYTES, Vocabulary
 
 pytest.importorskip("sentencepiece", reason="needs the extra `translation`")
 
@@ -28,8 +28,8 @@ RECIPE = LanguageRecipe(length=16, stride=8, validation_examples=None, test_exam
 
 
 @pytest.fixture(scope="module")
-def spelling() -> Spelling:
-    return subwords.spelling_of(subwords.learn(LINES, SIZE), SIZE, "unicode")
+def vocabulary() -> Vocabulary:
+    return subwords.vocabulary_of(subwords.learn(LINES, SIZE), SIZE, "unicode")
 
 
 @pytest.fixture
@@ -45,23 +45,23 @@ def loaded(task: Task, place: DataPlace) -> Dataset:
 
 
 @given(text=st.text(st.sampled_from("the cat\n\t  \r\u2581\u00fc\u4e2d\U0001f600\x00<0A>"), max_size=40))
-def test_any_text_is_spelled_byte_for_byte(spelling: Spelling, text: str) -> None:
-    ids = spelling.encode(text.encode())
-    assert spelling.text(ids.tolist()) == text.encode()
+def test_any_text_is_spelled_byte_for_byte(vocabulary: Vocabulary, text: str) -> None:
+    ids = vocabulary.encode(text.encode())
+    assert vocabulary.decode(ids.tolist()) == text.encode()
     assert ids.dtype == np.uint16 and (ids > 1).all(), "neither padding nor unknown"
 
 
-def test_what_is_frequent_takes_few_tokens(spelling: Spelling) -> None:
-    assert len(spelling.encode(b"the cat sat on the mat")) <= 8
-    assert len(spelling.pieces) == SIZE and len(set(spelling.pieces)) > 300
+def test_what_is_frequent_takes_few_tokens(vocabulary: Vocabulary) -> None:
+    assert len(vocabulary.encode(b"the cat sat on the mat")) <= 8
+    assert len(vocabulary.pieces) == SIZE and len(set(vocabulary.pieces)) > 300
 
 
 @given(text=st.text(st.sampled_from("the cat\n \t\u00fc\u4e2d"), min_size=1, max_size=60))
-def test_characters_and_words_are_as_many_as_of_bytes(spelling: Spelling, text: str) -> None:
+def test_characters_and_words_are_as_many_as_of_bytes(vocabulary: Vocabulary, text: str) -> None:
     whole = f"\n{text}".encode()
-    ids, plain = spelling.encode(whole).astype(np.int64), BYTES.encode(whole).astype(np.int64)
-    assert spelling.characters[ids].sum() == BYTES.characters[plain].sum() == len(text) + 1
-    found, expected = (s.words(i[:-1], i[1:]).sum() for s, i in ((spelling, ids), (BYTES, plain)))
+    ids, plain = vocabulary.encode(whole).astype(np.int64), BYTES.encode(whole).astype(np.int64)
+    assert vocabulary.characters[ids].sum() == BYTES.characters[plain].sum() == len(text) + 1
+    found, expected = (s.words(i[:-1], i[1:]).sum() for s, i in ((vocabulary, ids), (BYTES, plain)))
     assert found == expected == len(text.split()) + text.count("\n")
 
 
@@ -71,10 +71,10 @@ def test_a_task_in_subwords_reads_the_same_text(place: DataPlace, book: bytes) -
     assert task.problem().vocabulary == SIZE and GutenbergCharacters().problem().vocabulary == 257
     for ours, theirs in zip((found.train, found.test), (plain.train, plain.test), strict=True):
         assert isinstance(ours, Windows) and isinstance(theirs, Windows)
-        texts_of = [w.spelling.text(w.split.tokens.tolist()) for w in (ours, theirs)]
+        texts_of = [w.vocabulary.decode(w.split.tokens.tolist()) for w in (ours, theirs)]
         assert texts_of[0] == texts_of[1] and len(ours.split.tokens) < len(theirs.split.tokens) / 2
     assert isinstance(found.test, Windows)
-    count = sum(map(bool, found.test.spelling.pieces))
+    count = sum(map(bool, found.test.vocabulary.pieces))
     assert any(f"{count} subwords (byte pairs) of the training text" in note for note in found.provenance.notes)
 
 
@@ -97,8 +97,8 @@ def test_a_vocabulary_is_learned_once_and_from_the_training_text_alone(
 
 
 def test_of_a_long_text_whole_lines_spread_over_it_are_learned_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subwords, "LEARNED_ON", 1_200)
-    monkeypatch.setattr(subwords, "STRETCH", 300)
+    monkeypatch.setattr(subwords, "LEARNING_BYTES", 1_200)
+    monkeypatch.setattr(subwords, "SAMPLE_BYTES", 300)
     found = list(subwords._sentences(texts(["\n".join(LINES).encode()])))
     assert set(found) <= set(LINES) and 8 <= len(found) <= 16
     places = [LINES.index(line) for line in found]
@@ -117,7 +117,7 @@ def test_ngrams_of_subwords_spend_the_bits_of_a_count_by_hand(place: DataPlace, 
     }
     found = baseline(data, RECIPE)
     assert found[:, 0].sum() == pytest.approx(bits[baseline])
-    assert found[:, 1].sum() == len(data.test.spelling.text(test[1:]).decode())
+    assert found[:, 1].sum() == len(data.test.vocabulary.decode(test[1:]).decode())
 
 
 def test_a_text_that_is_cut_inside_a_character_is_spelled_all_the_same(place: DataPlace) -> None:
@@ -128,13 +128,13 @@ def test_a_text_that_is_cut_inside_a_character_is_spelled_all_the_same(place: Da
     assert any(text[cut] & 0xC0 == 0x80 for cut in cuts), "the case that is meant"
     parts = (text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :])
     for part, expected in zip((data.train, data.validation, data.test), parts, strict=True):
-        assert isinstance(part, Windows) and part.spelling.text(part.split.tokens.tolist()) == expected
+        assert isinstance(part, Windows) and part.vocabulary.decode(part.split.tokens.tolist()) == expected
 
 
 def test_more_subwords_than_a_text_has_leave_ids_that_stand_for_nothing(place: DataPlace, book: bytes) -> None:
     data = loaded(GutenbergCharacters(subwords=4_000), place)
     assert isinstance(data.test, Windows)
-    pieces = data.test.spelling.pieces
+    pieces = data.test.vocabulary.pieces
     assert len(pieces) == 4_000 and pieces[-1] == b""
 
 

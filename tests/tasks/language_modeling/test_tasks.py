@@ -116,7 +116,7 @@ def test_enwik8_is_divided_from_its_end_and_counts_bytes(place: DataPlace, monke
         text[900:950],
         text[950:],
     )
-    assert isinstance(data.test, Windows) and data.test.spelling is RAW_BYTES
+    assert isinstance(data.test, Windows) and data.test.vocabulary is RAW_BYTES
     (place.root / "enwik8").write_bytes(text[:-1])
     with pytest.raises(DataError, match=r"of 1,000 bytes, got 999"):
         loaded(Enwik8(), place)

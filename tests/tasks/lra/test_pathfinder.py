@@ -11,7 +11,7 @@ from attnbench.tasks.contract import DataPlace, Recipe
 from attnbench.tasks.lra._pathfinder import archive as pathfinder_archive
 from attnbench.tasks.lra._pathfinder import contours, shards
 from attnbench.tasks.lra._pathfinder.archive import metadata
-from attnbench.tasks.lra._pathfinder.images import LOOKS, Scene, draw, stretched
+from attnbench.tasks.lra._pathfinder.images import SIZE_SETTINGS, Scene, draw, stretch_contrast
 from attnbench.tasks.lra._pathfinder.paddles import DEGREES, displacement, downsampled, lanczos, line, paddles
 from attnbench.tasks.lra._pathfinder.random_streams import Streams, key
 from attnbench.tasks.lra._pathfinder.shards import assembled, make, make_shard
@@ -81,7 +81,7 @@ def test_contours_and_distractors_have_the_lengths_of_their_level(level: str, le
 @pytest.mark.parametrize("size", [32, 128])
 def test_paddles_follow_one_another_at_the_margins_distance(size: int) -> None:
     drawing = draw(Scene(size=size), 0, 8)
-    look = LOOKS[size]
+    look = SIZE_SETTINGS[size]
     for starts, margin in zip(drawing.snakes.starts, drawing.margins.tolist(), strict=True):
         # from the third paddle on, heads are as far apart as a paddle and its two margins, but for rounding and turns
         steps = np.linalg.norm(np.diff(starts[:, 1:], axis=1), axis=-1)
@@ -116,7 +116,7 @@ def test_no_paddle_grows_into_what_is_occupied(size: int) -> None:
     """The growth is replayed paddle by paddle on whole images, in fractions, dilated by scipy."""
     ndimage = pytest.importorskip("scipy.ndimage", reason="scipy is not installed")
     drawing = draw(Scene(size=size), 0, 6)
-    look = LOOKS[size]
+    look = SIZE_SETTINGS[size]
     distractor_length = drawing.distractors.kinds.shape[2]
     for index, margin in enumerate(drawing.margins.tolist()):
         table = paddles(Scene(size=size).stroke(margin))
@@ -157,7 +157,7 @@ def test_attempts_fail_as_often_as_the_originals() -> None:
     """298 attempts an image there, those included whose direction leaves no place; 422 at 128."""
     scene = Scene()
     table = paddles(scene.stroke(1))
-    course = contours.Course(size=32, border=1, distance=7, paddles=14)
+    course = contours.ContourSettings(size=32, border=1, distance=7, paddles=14)
     attempts = contours._Attempts(course, table, key(np.array([3], dtype=np.uint64), np.arange(600)), 256)
     while attempts.advance():
         pass
@@ -185,7 +185,7 @@ def test_gray_values_are_stretched_image_by_image(drawing) -> None:
     assert (drawing.images.min((1, 2)) == 0).all() and (drawing.images.max((1, 2)) == 255).all()
     ink = np.random.default_rng(0).integers(0, 50_000, (3, 8, 8))
     low, high = ink.min((1, 2), keepdims=True), ink.max((1, 2), keepdims=True)
-    assert (stretched(ink) == np.floor((ink - low) * 255.0 / (high - low) + 0.5)).all()
+    assert (stretch_contrast(ink) == np.floor((ink - low) * 255.0 / (high - low) + 0.5)).all()
 
 
 def test_several_processes_make_what_one_makes(

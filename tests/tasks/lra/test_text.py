@@ -149,7 +149,7 @@ def test_the_download_serves_where_nothing_is_laid_out_and_outlives_its_archive(
 
 
 def test_without_any_source_the_error_says_what_goes_where(place: DataPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imdb_sources.Package, "path", lambda self: None)
+    monkeypatch.setattr(imdb_sources.MovieReviewsSource, "path", lambda self: None)
     with pytest.raises(DataError) as raised:
         Text().load(place, ALL, 0, "validation")
     for part in (str(place.root), "aclImdb_v1.tar.gz", "--offline", "TFDS", "pip install 'attnbench[imdb]'"):
@@ -213,7 +213,7 @@ def test_tfds_is_passed_over_unless_it_is_prepared_for_reading_without_tensorflo
     folder = place.root / "imdb_reviews" / "plain_text" / "1.0.0"
     folder.mkdir(parents=True)
     source = imdb_sources.sources()[2]
-    assert isinstance(source, sources.TFDS)
+    assert isinstance(source, sources.TfdsSource)
     (folder / "dataset_info.json").write_text(json.dumps({"fileFormat": "tfrecord"}))
     assert source.folder(place) is None
     (folder / "dataset_info.json").write_text(json.dumps({"fileFormat": "array_record"}))

@@ -15,15 +15,23 @@ from attnbench.bench.core.record import Provenance
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data.byte_ids import bytes_of
-from attnbench.tasks.data.prepared import Prepared
+from attnbench.tasks.data.prepared import PreparedData
 from attnbench.tasks.problems.translation import TranslationRecipe
-from attnbench.tasks.translation.build import TEST_DIGESTS, Cut, Raw, arrange, carved, drawn, texts
+from attnbench.tasks.translation.build import (
+    TEST_DIGESTS,
+    CorpusSlice,
+    RawCorpus,
+    arrange,
+    carve_validation,
+    drawn,
+    texts,
+)
 from attnbench.tasks.translation.corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018
 from attnbench.tasks.translation.documents import joined, joined_text, spans
 from attnbench.tasks.translation.parallel import ParallelSet, found, read_lines, without
 from attnbench.tasks.translation.sources import sources
 from attnbench.tasks.translation.subwords import END, Subwords, learn, learned
-from attnbench.tasks.translation.tasks import EnglishGerman, Parallel, copied
+from attnbench.tasks.translation.tasks import EnglishGerman, Parallel, copy_source
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -47,8 +55,8 @@ def write(folder: Path, stem: str, languages: tuple[str, str], each: ParallelSet
         (folder / f"{stem}.{language}").write_text("".join(line + "\n" for line in side), encoding="utf-8", newline="")
 
 
-def small(place: DataPlace, **changes) -> Prepared:
-    raw = Raw(
+def small(place: DataPlace, **changes) -> PreparedData:
+    raw = RawCorpus(
         source="made up",
         files={},
         training=[sentences(60, 1), sentences(40, 2)],
@@ -56,7 +64,7 @@ def small(place: DataPlace, **changes) -> Prepared:
         tests=[sentences(12, 4), sentences(5, 5)],
         official_training=False,
     )
-    return arrange(raw, EN_DE_2014, Cut(vocabulary=120, **changes), place)
+    return arrange(raw, EN_DE_2014, CorpusSlice(vocabulary=120, **changes), place)
 
 
 def test_only_a_newline_ends_a_line(tmp_path):
@@ -99,7 +107,7 @@ def test_a_smaller_slice_is_a_part_of_a_larger_one():
 
 
 def test_carved_validation_shares_no_sentence_with_what_still_trains():
-    training, validation = carved([sentences(300, 1)])
+    training, validation = carve_validation([sentences(300, 1)])
     assert 0 < len(validation) <= 30
     assert not set(training[0].source) & set(validation.source)
     assert not set(training[0].target) & set(validation.target)
@@ -116,7 +124,7 @@ def test_a_vocabulary_is_the_same_bytes_for_the_same_lines_and_is_kept_by_them(p
 
 
 def test_the_vocabulary_knows_nothing_of_held_out_text(place):
-    raw = Raw(
+    raw = RawCorpus(
         source="made up",
         files={},
         training=[sentences(60, 1)],
@@ -124,7 +132,7 @@ def test_the_vocabulary_knows_nothing_of_held_out_text(place):
         tests=[ParallelSet(name="t", source=("xxx yyy",), target=("xxx",))],
         official_training=False,
     )
-    prepared = arrange(raw, EN_DE_2014, Cut(vocabulary=120), place)
+    prepared = arrange(raw, EN_DE_2014, CorpusSlice(vocabulary=120), place)
     subwords = Subwords(bytes_of(prepared.splits["subwords"].tokens))
     assert subwords.decode(subwords.encode(["zzz"])[0]).strip() == "⁇"
     assert texts(prepared.splits["test.text"], 0) == ["xxx yyy"]
@@ -214,7 +222,7 @@ def test_plain_files_become_a_task_and_are_used_again_from_the_cache(place):
     assert dataset.test.labels.tolist() == [0] * 30 + [1] * 8
     # pairs that stand in a held-out set do not train
     assert not set(dataset.test.sources) & set(texts_of(dataset.train, dataset.test.decode))
-    assert copied(dataset, recipe).tolist() == list(dataset.test.sources)
+    assert copy_source(dataset, recipe).tolist() == list(dataset.test.sources)
     again = task.load(place, recipe, 1, "validation")
     assert again.train.split.tokens.tobytes() == dataset.train.split.tokens.tobytes()
     chosen_on_test = task.load(place, recipe, 0, "test")
@@ -233,7 +241,7 @@ def english_german(place: DataPlace, **training: int) -> Callable[..., Provenanc
     corpus = replace(EN_DE_2014, official=("europarl", "crawl"), official_pairs=200, substitutes=("tatoeba",))
 
     def provenance(sets: str = "") -> Provenance:
-        return sources("wmt14-en-de", corpus, Cut(vocabulary=100, sets=sets))[0].prepared(place).provenance
+        return sources("wmt14-en-de", corpus, CorpusSlice(vocabulary=100, sets=sets))[0].prepared(place).provenance
 
     return provenance
 
@@ -310,19 +318,19 @@ def test_test_sets_that_sacrebleu_downloaded_are_a_source(place, monkeypatch, tm
     corpus = replace(
         EN_DE_2014, sacrebleu={"news-test2008": "wmt08", "newstest2013": "wmt13", "newstest2014": "wmt14/full"}
     )
-    source = sources("wmt14-en-de", corpus, Cut(vocabulary=100))[2]
+    source = sources("wmt14-en-de", corpus, CorpusSlice(vocabulary=100))[2]
     prepared = source.prepared(replace(place, offline=False))
     assert prepared.provenance.source == "sacreBLEU's test sets"
     assert texts(prepared.splits["test.text"], 1) == list(sentences(30, 2).target)
     assert len(prepared.splits["validation"]) == 20
-    none = sources("wmt14-en-de", corpus, Cut(vocabulary=100, sets="multi30k"))[2].prepared(
+    none = sources("wmt14-en-de", corpus, CorpusSlice(vocabulary=100, sets="multi30k"))[2].prepared(
         replace(place, offline=False)
     )
     assert "is one of sets=multi30k" in none.reason
 
 
 def test_a_slice_by_set_takes_the_sets_that_are_named():
-    cut = Cut(vocabulary=10, sets="multi30k+tatoeba")
+    cut = CorpusSlice(vocabulary=10, sets="multi30k+tatoeba")
     assert cut.takes("multi30k/train") and cut.takes("tatoeba-test-v2021-08-07") and not cut.takes("newstest2009")
 
 

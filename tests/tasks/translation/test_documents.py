@@ -8,8 +8,8 @@ import pytest
 
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data.byte_ids import bytes_of
-from attnbench.tasks.data.prepared import Prepared
-from attnbench.tasks.translation.build import Cut, Raw, arrange, carved, drawn
+from attnbench.tasks.data.prepared import PreparedData
+from attnbench.tasks.translation.build import CorpusSlice, RawCorpus, arrange, carve_validation, drawn
 from attnbench.tasks.translation.corpora import EN_DE_2014
 from attnbench.tasks.translation.documents import spans
 from attnbench.tasks.translation.parallel import ParallelSet, without
@@ -25,17 +25,17 @@ def numbered(name: str, count: int, start: int = 0) -> ParallelSet:
     return ParallelSet(name=name, source=tuple(rows), target=tuple(row.replace("so", "ja") for row in rows))
 
 
-def prepared(place: DataPlace, **changes) -> Prepared:
+def prepared(place: DataPlace, **changes) -> PreparedData:
     training = [numbered("first", 200), numbered("second", 150, 1_000)]
     known = [f"<{number}> known" for number in range(50)]
     tests = ParallelSet(
         name="t", source=(*training[0].source[20:200:17], *known), target=(*training[0].target[20:200:17], *known)
     )
-    raw = Raw(source="", files={}, training=training, validation=None, tests=[tests], official_training=False)
-    return arrange(raw, EN_DE_2014, Cut(vocabulary=60, **changes), place)
+    raw = RawCorpus(source="", files={}, training=training, validation=None, tests=[tests], official_training=False)
+    return arrange(raw, EN_DE_2014, CorpusSlice(vocabulary=60, **changes), place)
 
 
-def numbers(made: Prepared, split: str) -> list[list[int]]:
+def numbers(made: PreparedData, split: str) -> list[list[int]]:
     """The sentences of each document, by number."""
     subwords = Subwords(bytes_of(made.splits["subwords"].tokens))
     its = made.splits[split]
@@ -79,7 +79,7 @@ def test_a_document_ends_where_a_sentence_was_left_out():
 
 
 def test_what_is_carved_for_validation_keeps_its_runs_apart():
-    training, validation = carved([numbered("a", 200), numbered("b", 100, 1_000)], 6)
+    training, validation = carve_validation([numbered("a", 200), numbered("b", 100, 1_000)], 6)
     assert len(validation) == 30
     where = [int(re.findall(r"\d+", line)[0]) for line in validation.source]
     breaks = {at for at in range(1, 30) if where[at] != where[at - 1] + 1}

@@ -14,10 +14,10 @@ import pytest
 
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data.byte_ids import bytes_of
-from attnbench.tasks.data.prepared import Prepared
-from attnbench.tasks.translation.build import Cut, texts
+from attnbench.tasks.data.prepared import PreparedData
+from attnbench.tasks.translation.build import CorpusSlice, texts
 from attnbench.tasks.translation.corpora import RO_EN_2016
-from attnbench.tasks.translation.sources import Records
+from attnbench.tasks.translation.sources import TfdsPairsSource
 from attnbench.tasks.translation.subwords import Subwords
 from attnbench.tasks.translation.tasks import RomanianEnglish
 
@@ -25,7 +25,7 @@ pytest.importorskip("sentencepiece", reason="the extra `translation` is not inst
 
 WORDS = {"casa": "house", "câinele": "dog", "copacul": "tree", "vede": "sees", "mică": "small", "fuge": "runs"}
 HELD_OUT = ("casa vede copacul", "house sees tree")
-CUT = Cut(vocabulary=90)
+CUT = CorpusSlice(vocabulary=90)
 
 
 def pairs(count: int, seed: int) -> list[tuple[str, str]]:
@@ -41,7 +41,7 @@ SPLITS = {
 }
 
 
-def check(prepared: Prepared) -> None:
+def check(prepared: PreparedData) -> None:
     """The pairs of SPLITS, source first, without those held out and with every sentence on one line."""
     provenance = prepared.provenance
     assert provenance.source == "TFDS wmt16_translate/ro-en"
@@ -89,14 +89,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
 
 
-def source() -> Records:
-    return Records(task="wmt16-ro-en", corpus=RO_EN_2016, cut=CUT)
+def source() -> TfdsPairsSource:
+    return TfdsPairsSource(task="wmt16-ro-en", corpus=RO_EN_2016, cut=CUT)
 
 
 def test_pairs_are_read_by_language_and_what_is_tested_on_does_not_train(place: DataPlace, stand_in: None) -> None:
     written(place.root)
     prepared = source().prepared(place)
-    assert isinstance(prepared, Prepared)
+    assert isinstance(prepared, PreparedData)
     check(prepared)
     assert sorted(prepared.provenance.files) == [f"wmt16_translate-{split}.rows" for split in sorted(SPLITS)]
 
@@ -104,10 +104,10 @@ def test_pairs_are_read_by_language_and_what_is_tested_on_does_not_train(place: 
 def test_prepared_pairs_serve_on_and_other_records_are_prepared_anew(place: DataPlace, stand_in: None) -> None:
     folder = written(place.root)
     first, again = source().prepared(place), source().prepared(place)
-    assert isinstance(first, Prepared) and isinstance(again, Prepared) and first.folder == again.folder
+    assert isinstance(first, PreparedData) and isinstance(again, PreparedData) and first.folder == again.folder
     (folder / "wmt16_translate-test.rows").write_text(json.dumps(pairs(3, 9)), encoding="utf-8")
     other = source().prepared(place)
-    assert isinstance(other, Prepared) and other.folder != first.folder and other.provenance.counts["test"] == 3
+    assert isinstance(other, PreparedData) and other.folder != first.folder and other.provenance.counts["test"] == 3
 
 
 def test_the_task_takes_them_where_there_are_no_plain_files(place: DataPlace, stand_in: None) -> None:
@@ -120,7 +120,7 @@ def test_records_that_only_tensorflow_reads_are_no_source(place: DataPlace, stan
     written(place.root, file_format="tfrecord")
     way = source().availability(place)
     assert not way.ready and "array_record" in way.advice
-    assert not isinstance(source().prepared(place), Prepared)
+    assert not isinstance(source().prepared(place), PreparedData)
 
 
 def test_without_tfds_the_extra_is_named(place: DataPlace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_without_tfds_the_extra_is_named(place: DataPlace, monkeypatch: pytest.M
     way = source().availability(place)
     assert not way.ready and "attnbench[tfds]" in way.advice
     found = source().prepared(place)
-    assert not isinstance(found, Prepared) and "no extra `tfds`" in found.reason
+    assert not isinstance(found, PreparedData) and "no extra `tfds`" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_a_slice_that_one_shuffled_set_cannot_give_is_refused(
     place: DataPlace, stand_in: None, changes: dict[str, Any], reason: str
 ) -> None:
     written(place.root)
-    records = Records(task="wmt16-ro-en", corpus=RO_EN_2016, cut=replace(CUT, **changes))
+    records = TfdsPairsSource(task="wmt16-ro-en", corpus=RO_EN_2016, cut=replace(CUT, **changes))
     way, found = records.availability(place), records.prepared(place)
     assert not way.ready and reason in way.detail
-    assert not isinstance(found, Prepared) and reason in found.reason
+    assert not isinstance(found, PreparedData) and reason in found.reason
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -171,7 +171,7 @@ def test_pairs_prepared_by_tfds_are_read_without_tensorflow(place: DataPlace, fi
 
     Wmt16Translate(data_dir=str(place.root), config="ro-en", file_format=file_format).download_and_prepare()
     prepared = source().prepared(place)
-    assert isinstance(prepared, Prepared) and "tensorflow" not in sys.modules
+    assert isinstance(prepared, PreparedData) and "tensorflow" not in sys.modules
     # TFDS shuffles what it writes
     for split in ("validation", "test"):
         towers = (texts(prepared.splits[f"{split}.text"], tower) for tower in (0, 1))
