@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def files_of_lane(lane: str) -> list[Path]:
     return [*found, lanes / f"{lane}.py", *(lanes / name for name in others)]
 
 
+@cache
 def tokens_now() -> dict[str, dict[str, tuple[int, str]]]:
     """Declared version and token hash of every lane, objective and task of ours."""
     objectives = BENCH / "train" / "objectives"
