@@ -1,4 +1,4 @@
-"""Alignments: sentence pairs whose words people have linked, `PAIR/{text.src,text.tgt,gold.talp}`."""
+"""Gold word alignments: sentence pairs whose words people have linked, `PAIR/{text.src,text.tgt,gold.talp}`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILES = ("text.src", "text.tgt", "gold.talp")
 
 
 def aligned_pairs(place: DataPlace, source: str, target: str) -> list[AlignedPair]:
-    """The pairs of `alignments/SOURCE-TARGET`, or those of the other direction swapped; none where neither is there."""
+    """The pairs of `alignments/SOURCE-TARGET`, or those of the other direction swapped; empty if neither is there."""
     folder = _folder(place, source, target)
     if folder is None:
         return []
@@ -35,7 +35,7 @@ def _folder(place: DataPlace, source: str, target: str) -> Path | None:
 
 
 def read_pairs(folder: Path) -> list[AlignedPair]:
-    """Raises DataError for a line whose links do not fit its sentences, or files of different lengths."""
+    """The pairs of a folder. Raises DataError for links outside of a sentence, or files of different lengths."""
     sources, targets, golds = (read_lines(folder / name) for name in FILES)
     if not len(sources) == len(targets) == len(golds):
         counts = ", ".join(f"{len(lines):,}" for lines in (sources, targets, golds))
@@ -54,7 +54,7 @@ def read_pairs(folder: Path) -> list[AlignedPair]:
 
 
 def _words(line: str) -> tuple[str, ...]:
-    """What spaces part, and nothing else: a word may hold U+00A0 or U+2028."""
+    """Words separated by spaces alone: a word may contain U+00A0 or U+2028, at which `split()` breaks."""
     return tuple(word for word in line.split(" ") if word)
 
 
@@ -70,6 +70,7 @@ def read_links(text: str) -> GoldLinks:
         if found is None:
             raise DataError(f"expected links such as 0-1 (sure) or 2p0 (possible), got {part!r}")
         link = int(found[1]), int(found[3])
+        # sure links count as possible ones too: the alignment error rate is defined so
         possible.add(link)
         if found[2] == "-":
             sure.add(link)

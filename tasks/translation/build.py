@@ -1,4 +1,4 @@
-"""Arrange: raw sentence pairs, cut to a slice, as token ids with the vocabulary and the texts that they came from."""
+"""Build prepared data from raw sentence pairs: the slice, its vocabulary, token ids and the texts themselves."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .parallel import ParallelSet, without
 from .subwords import Subwords, learned
 
 BUILDER = 2
-"""2: documents hold what stood together; official is only what has the pairs for it."""
+"""Raised when the same originals give other arrays. 2: documents join neighbours only; `official` counts the pairs."""
 
 CARVED = 1_000
-"""Validation pairs that are carved off training where a corpus has none, a tenth at most."""
+"""Validation pairs that are taken from training where a corpus has none; a tenth of it at most."""
 
 OFFICIAL_SHARE = 0.9
-"""Of the official number of training pairs: what has fewer is not the official training text, whatever its name."""
+"""Share of the official number of training pairs. A text with fewer is not official, whatever its name."""
 
 TEST_DIGESTS = {
     "4bc3fa75b55b83ee78846d0e17c185bac1863c9e0334d9fd5bc2924ccce8bdfb": "newstest2014, en-de, 3,003 lines",
@@ -38,11 +38,11 @@ TEST_DIGESTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusSlice:
-    """A slice of a corpus: `pairs` drawn by a seed of the task's own, None = all; `max_length` subwords on both sides.
+    """A slice of a corpus: `pairs` drawn by a fixed seed, None = all; at most `max_length` subwords on either side.
 
-    `document`: consecutive pairs that are joined into one; then whole runs of so many are drawn, the last of which may
-    exceed `pairs`. `sets`: parts of names of training sets, joined by plus signs; empty = all. `vocabulary`: subwords
-    of the joint vocabulary.
+    `document`: consecutive pairs that are joined into one. Then whole runs of so many are drawn, and the last run may
+    exceed `pairs`. `sets`: parts of names of training sets, joined by plus signs; empty = all. `vocabulary`: size of
+    the joint vocabulary.
     """
 
     vocabulary: int
@@ -51,7 +51,7 @@ class CorpusSlice:
     document: int = 1
     sets: str = ""
 
-    def takes(self, name: str) -> bool:
+    def includes(self, name: str) -> bool:
         return not self.sets or any(part in name for part in self.sets.split("+"))
 
     def to_json(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class CorpusSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCorpus:
-    """Sentence pairs as a source has them. The first of `tests` ranks."""
+    """Sentence pairs as a source has them, before any slice. The first of `tests` ranks."""
 
     source: str
     files: dict[str, str]
@@ -71,17 +71,19 @@ class RawCorpus:
 
 
 def arrange(raw: RawCorpus, corpus: Corpus, cut: CorpusSlice, place: DataPlace) -> PreparedData:
-    """Splits train, validation, test of ids, source and target of a pair as two towers; the label is the set's number.
+    """Splits train, validation and test: source and target ids of a pair as two towers, the number of its set as label.
 
-    `validation.text` and `test.text` are the same pairs as UTF-8, byte + 1, and `subwords` is the vocabulary's model:
-    what is judged can be judged again when the originals are gone. Raises DataError where nothing is left.
+    `validation.text` and `test.text` hold the same pairs as UTF-8 (byte + 1), and `subwords` the model of the
+    vocabulary, so that translations can be scored again when the originals are gone. Raises DataError for a slice
+    without training pairs.
     """
+    # held-out sentences leave training first, so that the slice and its notes count usable pairs only
     held_out = [*raw.tests, *([raw.validation] if raw.validation else [])]
     training, dropped = without(raw.training, held_out)
     notes = []
     if dropped:
         notes.append(f"{dropped:,} training pairs left out: one side is empty or stands in a held-out set")
-    training = drawn(training, cut.pairs, cut.document)
+    training = sample_pairs(training, cut.pairs, cut.document)
     available = sum(map(len, raw.training))
     if cut.pairs is not None and cut.pairs < available - dropped:
         slice_pairs = sum(map(len, training))
@@ -94,6 +96,7 @@ def arrange(raw: RawCorpus, corpus: Corpus, cut: CorpusSlice, place: DataPlace) 
         validation = raw.validation
     if not sum(map(len, training)):
         raise DataError(f"expected training pairs in {raw.source}, got none after the slice {cut.to_json()}")
+    # the vocabulary is learned on the training slice alone: test words must not shape it
     lines = [line for each in training for side in (each.source, each.target) for line in side]
     subwords = learned(place, lines, cut.vocabulary, corpus.languages)
     train, kept = encoded_training(training, subwords, cut)
@@ -124,10 +127,10 @@ def arrange(raw: RawCorpus, corpus: Corpus, cut: CorpusSlice, place: DataPlace) 
     return PreparedData(splits=splits, provenance=provenance)
 
 
-def drawn(sets: Sequence[ParallelSet], count: int | None, document: int = 1) -> list[ParallelSet]:
-    """`count` pairs of all sets together, in their order; a smaller slice is a part of a larger one.
+def sample_pairs(sets: Sequence[ParallelSet], count: int | None, document: int = 1) -> list[ParallelSet]:
+    """`count` pairs of all sets together, in their order. A smaller slice is a part of a larger one.
 
-    Whole runs of `document` consecutive pairs are drawn, until there are `count` pairs or just more.
+    Whole runs of `document` consecutive pairs are drawn until there are at least `count` pairs.
     """
     if count is None or count >= sum(map(len, sets)):
         return list(sets)
@@ -135,12 +138,13 @@ def drawn(sets: Sequence[ParallelSet], count: int | None, document: int = 1) -> 
 
 
 def carve_validation(sets: Sequence[ParallelSet], document: int = 1) -> tuple[list[ParallelSet], ParallelSet]:
-    """Training without a seeded few pairs, and these as one validation set; no sentence is on both sides.
+    """Training sets without a seeded sample, and the sample as a validation set. No sentence is in both.
 
-    They are runs of `document` consecutive pairs, shorter where that would be more than a few.
+    The sample consists of runs of `document` consecutive pairs; runs are shorter where the sample is smaller than one.
     """
     count = min(CARVED, sum(map(len, sets)) // 10)
     chosen = _pick_runs(sets, count, max(min(document, count), 1), axis_seed(use="translation validation"))
+    # the chosen parts of different sets are no neighbours, so each begins with a gap
     firsts = np.cumsum([0, *map(len, chosen)]).tolist()
     validation = ParallelSet(
         name="validation",
@@ -152,7 +156,7 @@ def carve_validation(sets: Sequence[ParallelSet], document: int = 1) -> tuple[li
 
 
 def encoded_training(sets: Sequence[ParallelSet], subwords: Subwords, cut: CorpusSlice) -> tuple[Split, int]:
-    """The pairs that are short enough, joined into documents set by set; and how many pairs these are."""
+    """The pairs that are short enough, joined into documents set by set; the number of these pairs."""
     sides: list[Ids] = []
     kept = 0
     for each in sets:
@@ -167,7 +171,7 @@ def encoded_training(sets: Sequence[ParallelSet], subwords: Subwords, cut: Corpu
 
 
 def encoded(sets: Sequence[ParallelSet], subwords: Subwords, cut: CorpusSlice) -> tuple[Split, Split]:
-    """Ids and texts of whole sets, whatever their lengths; labels number the sets."""
+    """Ids and texts of whole sets; labels number the sets. Test pairs are never dropped for their length."""
     ids: list[Ids] = []
     texts: list[Ids] = []
     labels: list[int] = []
@@ -186,15 +190,15 @@ def interleaved(first: Iterable[Ids], second: Iterable[Ids]) -> list[Ids]:
 
 
 def texts(split: Split, tower: int) -> list[str]:
-    """The lines of one side of a text split."""
+    """The lines of one tower of a text split."""
     return [bytes_of(split.sequence(at, tower)).decode() for at in range(len(split))]
 
 
 def _pick_runs(sets: Sequence[ParallelSet], count: int, document: int, seed: int) -> list[ParallelSet]:
-    """Runs of `document` consecutive pairs in a seeded order, as many as it takes for `count` pairs."""
+    """Runs of `document` consecutive pairs, taken in a seeded order until there are `count` pairs."""
     starts = runs(sets, document)
     sizes = np.diff(starts, append=sum(map(len, sets)))
-    # RandomState: numpy promises that this stream never changes
+    # RandomState: numpy promises that this stream never changes, and a slice must be the same under every version
     order = np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32]).permutation(len(starts))
     enough = np.searchsorted(np.cumsum(sizes[order]), count) + 1 if count else 0
     is_taken = np.zeros(len(starts), dtype=bool)

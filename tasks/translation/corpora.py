@@ -1,4 +1,4 @@
-"""Corpora: what each translation task trains on, validates on and is tested on, by the names of its sets."""
+"""Corpora: the names of the sets on which each translation task trains, validates and tests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 class Corpus:
     """One direction of one pair. Names are those of files, `SET.L1-L2.{L1,L2}` or `SET.{L1,L2}`.
 
-    `official`: the training sets of the shared task, `official_pairs` pairs in all; `substitutes`: what small runs
-    train on where those are not at hand. The first of `tests` is what a task is ranked by; the others are shown.
-    `validation` may be empty or missing: then a share of training is carved off. `sacrebleu`: set → name
-    under which sacreBLEU downloads it; `tfds`: its configuration.
+    `official`: the training sets of the shared task, `official_pairs` pairs in all. `substitutes`: the training sets
+    of small runs that do not have those. The first of `tests` ranks; the others are shown. `validation` may be empty
+    or missing: then a share of training validates. `sacrebleu`: set → name under which sacreBLEU downloads it; `tfds`:
+    its configuration.
     """
 
     source: str
@@ -32,15 +32,15 @@ class Corpus:
 
     @property
     def training(self) -> tuple[str, ...]:
-        """Every set that some source trains on."""
+        """Every set that one of the sources trains on."""
         names = (*self.official, *self.substitutes, *(self.sacrebleu or {}))
         return tuple(name for name in dict.fromkeys(names) if name not in (*self.tests, self.validation))
 
 
 def invalid_sets(sets: str, names: Sequence[str]) -> str:
-    """What is wrong with parts of names, joined by plus signs, that are to choose among `names`; empty if nothing is.
+    """The error in `sets`, parts of names joined by plus signs that choose among `names`; empty if there is none.
 
-    >>> mistaken("news", ["books", "newstest"]), invalid_sets("", ["books"])
+    >>> invalid_sets("news", ["books", "newstest"]), invalid_sets("", ["books"])
     ('', '')
     """
     unknown = [part for part in sets.split("+") if not any(part and part in name for name in names)]
@@ -52,7 +52,7 @@ def invalid_sets(sets: str, names: Sequence[str]) -> str:
 NEWS_2008_2012 = (
     "news-test2008", "newssyscomb2009", "newstest2009", "newstest2010", "newstest2011", "newstest2012",
 )  # fmt: skip
-"""No English sentence of these is in newstest2014."""
+"""Test sets of earlier years. No English sentence of these is in newstest2014."""
 
 SACREBLEU_NEWS = {
     "news-test2008": "wmt08", "newstest2009": "wmt09", "newstest2010": "wmt10", "newstest2011": "wmt11",

@@ -1,4 +1,4 @@
-"""Documents: consecutive sentence pairs joined, so that there is more than a sentence to attend to."""
+"""Documents: consecutive sentence pairs joined, so that attention spans more than one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_TOKENS = 8_192
 
 
 def runs(sets: Sequence[ParallelSet], size: int) -> Whole:
-    """Where each run of `size` pairs begins, counted over all sets; shorter ones end at a gap or at the end of a set.
+    """Starts of the runs of `size` pairs, counted over all sets. A gap or the end of a set ends a run early.
 
     >>> runs([ParallelSet(name="", source=tuple("abcdef"), target=tuple("ABCDEF"), gaps=frozenset({3}))], 2).tolist()
     [0, 2, 3, 5]
@@ -22,7 +22,7 @@ def runs(sets: Sequence[ParallelSet], size: int) -> Whole:
     starts = [np.zeros(0, dtype=np.int64)]
     first = 0
     for each in sets:
-        # alone, every pair is a run
+        # with a size of 1, gaps change nothing: every pair is a run
         bounds = sorted({0, len(each), *(each.gaps if size > 1 else ())})
         starts += [np.arange(first + begin, first + end, size) for begin, end in pairwise(bounds)]
         first += len(each)
@@ -36,9 +36,10 @@ def spans(
     most: int = MAX_TOKENS,
     gaps: Set[int] = frozenset(),
 ) -> list[range]:
-    """Which sentences make up each document: `size` in a row, fewer where either side would exceed `most` tokens.
+    """The sentences of each document: `size` in a row, fewer where either side would exceed `most` tokens.
 
-    A sentence that is longer by itself is a document of its own; at each of `gaps` a new one begins.
+    A sentence that is longer than `most` is a document by itself. At each of `gaps` a new document begins, since the
+    sentences before and after it did not stand together.
 
     >>> import numpy as np
     >>> sides = [np.ones(3)] * 5

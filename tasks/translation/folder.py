@@ -1,4 +1,4 @@
-"""Folder: a person's own parallel text, any number of sets in one folder; the names of sets say what is held out."""
+"""A folder of your own parallel text: any number of sets, whose names say which are held out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..contract import Availability, DataPlace
-from ..data.checksums import file_checksum
 from ..data.data import Unavailable
-from ..data.prepared import PreparedData, prepare
-from .build import CorpusSlice, RawCorpus, arrange
-from .corpora import Corpus, invalid_sets
-from .parallel import found, list_sets
-from .sources import identity
+from ..data.prepared import PreparedData
+from .corpora import invalid_sets
+from .parallel import find_sets, list_sets
+from .sources import PairsSource
 
 TEST = re.compile(r"test([._\d-].*)?", re.IGNORECASE)
 VALIDATION = re.compile(r"(valid|validation|val|dev|devtest)([._\d-].*)?", re.IGNORECASE)
@@ -21,21 +19,18 @@ VALIDATION = re.compile(r"(valid|validation|val|dev|devtest)([._\d-].*)?", re.IG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnFolderSource:
-    """Sets that `TEST` or `VALIDATION` matches are held out, all others train. The test set called `test` ranks."""
+class OwnFolderSource(PairsSource):
+    """Sets whose name matches `TEST` or `VALIDATION` are held out; all others train. The set called `test` ranks."""
 
-    task: str
     path: Path
-    corpus: Corpus
-    cut: CorpusSlice
 
     def availability(self, place: DataPlace) -> Availability:
-        lack = self._lack(place)
+        problem = self._problem(place)
         return Availability(
             source="folder of parallel text",
             fidelity="surrogate",
-            ready=not lack,
-            detail=f"{self._root(place)}: {lack or ', '.join(self._names(place))}",
+            ready=not problem,
+            detail=f"{self._root(place)}: {problem or ', '.join(self._names(place))}",
             advice="put SET.L1 and SET.L2, one sentence a line, there; a set called test is needed",
         )
 
@@ -44,27 +39,18 @@ class OwnFolderSource:
         if not availability.ready:
             return Unavailable(reason=f"{availability.detail}; {availability.advice}")
         root = self._root(place)
-        training = [name for name in self._training(place) if self.cut.takes(name)]
-        tests, validation = self.tests(place), self._validation(place)
-        pairs = {name: found(root, name, self.corpus.languages)[0] for name in [*training, *tests, *validation]}
-        files = {
-            path.name: file_checksum(place, self.task, path)
-            for pair in pairs.values()
-            for path in (pair.source, pair.target)
-        }
-
-        def build() -> PreparedData:
-            raw = RawCorpus(
-                source=f"{root.name}/",
-                files=files,
-                training=[pairs[name].read() for name in training],
-                validation=pairs[validation[0]].read() if validation else None,
-                tests=[pairs[name].read() for name in tests],
-                official_training=False,
+        # a set may lie there as SET.L1 and as SET.L1-L2.L1: the first that is found is read
+        training, validation, tests = (
+            [find_sets(root, name, self.corpus.languages)[0] for name in names]
+            for names in (
+                [name for name in self._training(place) if self.cut.includes(name)],
+                self._validation(place),
+                self.tests(place),
             )
-            return arrange(raw, self.corpus, self.cut, place)
-
-        return prepare(place, self.task, identity("folder", files, self.corpus, self.cut), build)
+        )
+        return self.prepare_files(
+            place, "folder", f"{root.name}/", training=training, validation=validation, tests=tests
+        )
 
     def tests(self, place: DataPlace) -> tuple[str, ...]:
         """Names of the test sets, the one that ranks first."""
@@ -78,8 +64,8 @@ class OwnFolderSource:
         held_out = {*self.tests(place), *self._validation(place)}
         return [name for name in self._names(place) if name not in held_out]
 
-    def _lack(self, place: DataPlace) -> str:
-        """What keeps the folder from being used; empty where nothing does."""
+    def _problem(self, place: DataPlace) -> str:
+        """The reason why the folder cannot be used; empty if it can."""
         names, training, validation = self._names(place), self._training(place), self._validation(place)
         if not names:
             return "no set of these languages"

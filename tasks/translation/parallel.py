@@ -1,4 +1,4 @@
-"""Parallel: sets of sentence pairs from plain text, one sentence a line, two files a set."""
+"""Parallel text: sets of sentence pairs from plain files, one sentence a line, two files a set."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from ..contract import DataError
 
 FOLDERS = ("wmt/newstest", "wmt/train", "")
-"""Where under a root a set is looked for, `SET.L1-L2.{L1,L2}` or `SET.{L1,L2}`."""
+"""Folders under a root that may hold a set, as `SET.L1-L2.{L1,L2}` or `SET.{L1,L2}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSet:
-    """Sentence pairs in the order of their files. `gaps`: places of pairs before which others have been left out."""
+    """Sentence pairs in the order of their files. `gaps`: positions of pairs before which others were left out."""
 
     name: str
     source: tuple[str, ...]
@@ -27,7 +27,7 @@ class ParallelSet:
         return len(self.source)
 
     def only(self, places: Sequence[int]) -> ParallelSet:
-        """The pairs at these places, which ascend; where others were left out between two there is a gap."""
+        """The pairs at these ascending places. Where others between two were left out, there is a gap."""
         follow = enumerate(pairwise(places), start=1)
         return ParallelSet(
             name=self.name,
@@ -37,7 +37,7 @@ class ParallelSet:
         )
 
     def digest(self) -> str:
-        """SHA-256 over both sides: the same whichever file names and line ends they came with."""
+        """SHA-256 over both sides. File names and line ends do not change it."""
         digest = hashlib.sha256()
         for side in (self.source, self.target):
             digest.update(f"{len(side)}\n".encode())
@@ -47,7 +47,7 @@ class ParallelSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePair:
-    """The two files of a set, there or not."""
+    """The paths of the two files of a set, which may not exist."""
 
     name: str
     source: Path
@@ -57,7 +57,7 @@ class FilePair:
         return self.source.is_file() and self.target.is_file()
 
     def read(self) -> ParallelSet:
-        """Raises DataError where the two files have not as many lines as each other."""
+        """The pairs of both files. Raises DataError where one has more lines than the other."""
         source, target = read_lines(self.source), read_lines(self.target)
         if len(source) != len(target):
             raise DataError(
@@ -67,7 +67,7 @@ class FilePair:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file. Only "\\n" ends one: texts hold U+0085 and U+2028, at which `splitlines` breaks."""
+    """The lines of a UTF-8 file. Only "\\n" ends one: sentences contain U+0085, where `splitlines` breaks."""
     try:
         text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
@@ -76,9 +76,10 @@ def read_lines(path: Path) -> list[str]:
     return lines[:-1] if not lines[-1] else lines
 
 
-def found(root: Path, name: str, languages: tuple[str, str]) -> list[FilePair]:
-    """Every set of that name under `root`, source language first; `name` may hold folders of its own."""
+def find_sets(root: Path, name: str, languages: tuple[str, str]) -> list[FilePair]:
+    """Every set of that name under `root`, source language first. `name` may contain folders."""
     first, second = languages
+    # WMT names a set after one direction and uses it for both
     stems = [f"{name}.{a}-{b}" for a, b in permutations(languages)] + [name]
     pairs = [
         FilePair(
@@ -93,7 +94,7 @@ def found(root: Path, name: str, languages: tuple[str, str]) -> list[FilePair]:
 
 
 def list_sets(folder: Path, languages: tuple[str, str]) -> list[str]:
-    """Names of the sets of two languages that lie in a folder, sorted."""
+    """Sorted names of the sets of two languages in a folder."""
     ends = [f".{a}-{b}" for a, b in permutations(languages)]
     names = set()
     for path in folder.glob(f"*.{languages[0]}"):
@@ -106,9 +107,9 @@ def list_sets(folder: Path, languages: tuple[str, str]) -> list[str]:
 
 
 def without(training: Sequence[ParallelSet], held_out: Sequence[ParallelSet]) -> tuple[list[ParallelSet], int]:
-    """Training sets without the pairs that have an empty side or share a side with a held-out set; and how many went.
+    """Training sets without pairs that share a side with a held-out set or have an empty side; the number of those.
 
-    A sentence whose translation was seen in training is no test of translation, whichever side was seen.
+    A sentence that was seen in training tests nothing, whichever side was seen.
     """
     sources = {line for each in held_out for line in each.source}
     targets = {line for each in held_out for line in each.target}

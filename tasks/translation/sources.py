@@ -1,11 +1,11 @@
-"""Translation sources: every way to the pairs of a shared task, in the order in which they are tried."""
+"""Sources of the shared translation tasks, in the order in which they are tried."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from ..contract import Availability, DataError, DataPlace
@@ -15,7 +15,7 @@ from ..data.prepared import PreparedData, prepare
 from ..data.sources import TfdsSource
 from .build import BUILDER, CorpusSlice, RawCorpus, arrange
 from .corpora import Corpus
-from .parallel import FilePair, ParallelSet, found
+from .parallel import FilePair, ParallelSet, find_sets
 
 
 def sources(task: str, corpus: Corpus, cut: CorpusSlice) -> tuple[DataSource, ...]:
@@ -28,16 +28,65 @@ def sources(task: str, corpus: Corpus, cut: CorpusSlice) -> tuple[DataSource, ..
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainTextSource:
-    """Files `SET.L1-L2.{L1,L2}` in wmt/newstest and wmt/train under the data root.
-
-    The official training sets are used where all of them are there, and then alone; else the substitutes that are.
-    Training sets that are named, by `sets`, are used of either, and are never the official ones.
-    """
+class PairsSource:
+    """A source of sentence pairs, of which `cut` is used."""
 
     task: str
     corpus: Corpus
     cut: CorpusSlice
+
+    def prepare_raw(
+        self, place: DataPlace, kind: str, files: dict[str, str], read: Callable[[], RawCorpus]
+    ) -> PreparedData:
+        """The pairs that `read` yields, prepared on first use. The checksums decide the folder in the cache."""
+        identity = {
+            "source": kind,
+            "files": files,
+            "languages": self.corpus.languages,
+            "tests": self.corpus.tests,
+            "cut": self.cut.to_json(),
+            "builder": BUILDER,
+        }
+        return prepare(place, self.task, identity, lambda: arrange(read(), self.corpus, self.cut, place))
+
+    def prepare_files(
+        self,
+        place: DataPlace,
+        kind: str,
+        source: str,
+        *,
+        training: Sequence[FilePair],
+        validation: Sequence[FilePair],
+        tests: Sequence[FilePair],
+        official_training: bool = False,
+    ) -> PreparedData:
+        """The pairs of these files, prepared on first use. At most one set validates."""
+        files = {
+            f"{PurePath(pair.name).name}.{language}": file_checksum(place, self.task, path)
+            for pair in [*tests, *training, *validation]
+            for language, path in zip(self.corpus.languages, (pair.source, pair.target), strict=True)
+        }
+
+        def read() -> RawCorpus:
+            return RawCorpus(
+                source=source,
+                files=files,
+                training=[pair.read() for pair in training],
+                validation=validation[0].read() if validation else None,
+                tests=[pair.read() for pair in tests],
+                official_training=official_training,
+            )
+
+        return self.prepare_raw(place, kind, files, read)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainTextSource(PairsSource):
+    """Files `SET.L1-L2.{L1,L2}` in wmt/newstest and wmt/train under the data root.
+
+    The official training sets are used if all of them are there, and then alone. Otherwise the substitutes that are
+    there are used. `sets` chooses among both, and such a choice never counts as official.
+    """
 
     def availability(self, place: DataPlace) -> Availability:
         tests, training = self._tests(place), self._training(place)
@@ -52,29 +101,18 @@ class PlainTextSource:
         )
 
     def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
-        tests, training = self._tests(place), self._training(place)
-        if not tests or not training:
-            availability = self.availability(place)
+        availability = self.availability(place)
+        if not availability.ready:
             return Unavailable(reason=f"plain parallel text {availability.detail}: {availability.advice}")
-        validation = self._found(place, self.corpus.validation)[:1]
-        files = {
-            path.name: file_checksum(place, self.task, path)
-            for pair in [*tests, *training, *validation]
-            for path in (pair.source, pair.target)
-        }
-
-        def build() -> PreparedData:
-            raw = RawCorpus(
-                source="plain parallel text",
-                files=files,
-                training=[pair.read() for pair in training],
-                validation=validation[0].read() if validation else None,
-                tests=[pair.read() for pair in tests],
-                official_training=self._is_official(place),
-            )
-            return arrange(raw, self.corpus, self.cut, place)
-
-        return prepare(place, self.task, identity("plain parallel text", files, self.corpus, self.cut), build)
+        return self.prepare_files(
+            place,
+            "plain parallel text",
+            "plain parallel text",
+            training=self._training(place),
+            validation=self._found(place, self.corpus.validation)[:1],
+            tests=self._tests(place),
+            official_training=self._is_official(place),
+        )
 
     def _is_official(self, place: DataPlace) -> bool:
         official = self.corpus.official
@@ -83,25 +121,21 @@ class PlainTextSource:
     def _training(self, place: DataPlace) -> list[FilePair]:
         names = self.corpus.official if self._is_official(place) else self.corpus.substitutes
         if self.cut.sets:
-            names = (*self.corpus.official, *self.corpus.substitutes)
-        return [pair for name in names if self.cut.takes(name) for pair in self._found(place, name)]
+            names = self.corpus.training
+        return [pair for name in names if self.cut.includes(name) for pair in self._found(place, name)]
 
     def _tests(self, place: DataPlace) -> list[FilePair]:
-        """The first files of each test set; none where the first set, which ranks, is missing."""
+        """The files of each test set that is here; none if the first set, which ranks, is missing."""
         sets = [self._found(place, name)[:1] for name in self.corpus.tests]
         return [pair for pairs in sets for pair in pairs] if sets and sets[0] else []
 
     def _found(self, place: DataPlace, name: str) -> list[FilePair]:
-        return found(place.root, name, self.corpus.languages) if name else []
+        return find_sets(place.root, name, self.corpus.languages) if name else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TfdsPairsSource:
-    """TFDS `wmt*_translate`, prepared as array_record or parquet; never downloaded here."""
-
-    task: str
-    corpus: Corpus
-    cut: CorpusSlice
+class TfdsPairsSource(PairsSource):
+    """TFDS `wmt*_translate`, prepared as array_record or parquet. It is never downloaded here."""
 
     def availability(self, place: DataPlace) -> Availability:
         way = self._tfds().availability(place)
@@ -109,7 +143,7 @@ class TfdsPairsSource:
         return replace(way, ready=False, detail=unfit, advice="use plain parallel text") if unfit else way
 
     def _unfit(self) -> str:
-        """Why TFDS cannot give such a slice; empty where it can."""
+        """The reason why TFDS cannot give such a slice; empty if it can."""
         if self.cut.sets:
             return f"TFDS {self.corpus.tfds} has one training set, of which sets={self.cut.sets} cannot choose parts"
         if self.cut.document > 1:
@@ -117,6 +151,7 @@ class TfdsPairsSource:
         return ""
 
     def _tfds(self) -> TfdsSource:
+        # it only looks for the folder; the pairs are read here, with the slice
         return TfdsSource(
             task=self.task, dataset=self.corpus.tfds, read=_never, estimate="minutes for millions of pairs"
         )
@@ -131,24 +166,23 @@ class TfdsPairsSource:
         records = [path for path in sorted(folder.iterdir()) if path.suffix != ".json"]
         files = {path.name: file_checksum(place, self.task, path) for path in records if path.is_file()}
 
-        def build() -> PreparedData:
+        def read() -> RawCorpus:
             import tensorflow_datasets as tfds
 
             builder = tfds.builder_from_directory(str(folder))
-            splits = {
-                split: self._rows(builder.as_data_source(split), split) for split in ("train", "validation", "test")
-            }
-            raw = RawCorpus(
+            train, validation, test = (
+                self._rows(builder.as_data_source(split), split) for split in ("train", "validation", "test")
+            )
+            return RawCorpus(
                 source=f"TFDS {self.corpus.tfds}",
                 files=files,
-                training=[splits["train"]],
-                validation=splits["validation"],
-                tests=[splits["test"]],
+                training=[train],
+                validation=validation,
+                tests=[test],
                 official_training=True,
             )
-            return arrange(raw, self.corpus, self.cut, place)
 
-        return prepare(place, self.task, identity("tfds", files, self.corpus, self.cut), build)
+        return self.prepare_raw(place, "tfds", files, read)
 
     def _rows(self, rows: Any, split: str) -> ParallelSet:
         texts = [(_text(row, self.corpus.source), _text(row, self.corpus.target)) for row in rows]
@@ -156,12 +190,8 @@ class TfdsPairsSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SacrebleuSource:
-    """The test sets that sacreBLEU downloads, those of other years to train on."""
-
-    task: str
-    corpus: Corpus
-    cut: CorpusSlice
+class SacrebleuSource(PairsSource):
+    """The test sets that sacreBLEU downloads. Those of other years are trained on."""
 
     def availability(self, place: DataPlace) -> Availability:
         known = importlib.util.find_spec("sacrebleu") is not None
@@ -179,34 +209,23 @@ class SacrebleuSource:
             return Unavailable(reason="no sacreBLEU to download test sets: pip install 'attnbench[translation]'")
         if place.offline and not self._is_downloaded():
             return Unavailable(reason="no test sets of sacreBLEU are here, and --offline forbids a download")
-        wanted = self._wanted()
         training = self._training()
         if not training:
             chosen = f" and is one of sets={self.cut.sets}" if self.cut.sets else ""
             return Unavailable(reason=f"sacreBLEU has no set of this pair that is older than its test set{chosen}")
         try:
-            pairs = {name: self._files(name, wanted[name]) for name in wanted}
+            pairs = {name: self._files(name, its) for name, its in self._wanted().items()}
         # sacreBLEU ends the process where a download fails
         except (Exception, SystemExit) as error:
             return Unavailable(reason=f"sacreBLEU's test sets cannot be had: {type(error).__name__}: {error}")
-        files = {
-            f"{name}.{language}": file_checksum(place, self.task, path)
-            for name, pair in pairs.items()
-            for language, path in zip(self.corpus.languages, (pair.source, pair.target), strict=True)
-        }
-
-        def build() -> PreparedData:
-            raw = RawCorpus(
-                source="sacreBLEU's test sets",
-                files=files,
-                training=[pairs[name].read() for name in training],
-                validation=pairs[self.corpus.validation].read() if self.corpus.validation in pairs else None,
-                tests=[pairs[self.corpus.tests[0]].read()],
-                official_training=False,
-            )
-            return arrange(raw, self.corpus, self.cut, place)
-
-        return prepare(place, self.task, identity("sacrebleu", files, self.corpus, self.cut), build)
+        return self.prepare_files(
+            place,
+            "sacrebleu",
+            "sacreBLEU's test sets",
+            training=[pairs[name] for name in training],
+            validation=[pairs[name] for name in (self.corpus.validation,) if name in pairs],
+            tests=[pairs[self.corpus.tests[0]]],
+        )
 
     def _wanted(self) -> dict[str, str]:
         """Sets that sacreBLEU has for this direction: our name → its name."""
@@ -218,7 +237,7 @@ class SacrebleuSource:
 
     def _training(self) -> list[str]:
         held_out = (*self.corpus.tests, self.corpus.validation)
-        return [name for name in self._wanted() if name not in held_out and self.cut.takes(name)]
+        return [name for name in self._wanted() if name not in held_out and self.cut.includes(name)]
 
     def _is_downloaded(self) -> bool:
         from sacrebleu.utils import SACREBLEU_DIR
@@ -238,18 +257,6 @@ def _text(row: Mapping[str, Any], language: str) -> str:
     value = row[language]
     # a line end inside a sentence would make two of it
     return " ".join((value.decode() if isinstance(value, bytes) else str(value)).split("\n"))
-
-
-def identity(source: str, files: dict[str, str], corpus: Corpus, cut: CorpusSlice) -> dict[str, object]:
-    """What prepared pairs are known by in the cache."""
-    return {
-        "source": source,
-        "files": files,
-        "languages": corpus.languages,
-        "tests": corpus.tests,
-        "cut": cut.to_json(),
-        "builder": BUILDER,
-    }
 
 
 def _never(path: Path, source: str, files: dict[str, str]) -> PreparedData:

@@ -1,4 +1,4 @@
-"""Subwords: one joint byte-pair vocabulary for both languages, learned on the training slice and on nothing else."""
+"""Subwords: one joint byte-pair vocabulary for both languages, learned on the training slice alone."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..contract import DataPlace, Ids
 from ..data.byte_pairs import cached_model, learn_byte_pairs, sentencepiece
 
 PADDING, UNKNOWN, BEGIN, END = range(4)
-"""Ids that every vocabulary has; 0 is padding, as everywhere."""
+"""The ids of control pieces in every vocabulary. 0 is padding, as everywhere."""
 
 BUILDER = 1
 CHARACTER_COVERAGE = {"zh": 0.9995, "ja": 0.9995}
-"""Share of the characters that get a subword of their own; all of them in languages that an alphabet writes."""
+"""Share of the characters that get a subword of their own. Languages with an alphabet cover all of theirs."""
 
 
 class Subwords:
-    """A vocabulary that turns text into ids and back: `decode(encode(text))` is the text with single spaces."""
+    """A joint vocabulary: `decode(encode(text))` is the text with single spaces."""
 
     def __init__(self, model: bytes):
         self.model = model
@@ -33,9 +33,10 @@ class Subwords:
         return [np.array([*ids, END], dtype=np.uint16) for ids in self._processor.encode(list(lines))]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; what comes after END, and padding, is no text.
+        """The text of ids up to END, without padding and BEGIN.
 
-        Neither is an id past the last subword: a model has as many rows as its preset says, and may put out any.
+        Ids above the last subword are dropped too: the model has as many outputs as its preset says, and small texts
+        give fewer subwords.
         """
         inside: list[int] = []
         count = len(self)
@@ -47,14 +48,14 @@ class Subwords:
         return str(self._processor.decode(inside))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The subwords of ids as text, "?" for an id past the last one; a word begins with "▁"."""
+        """The subwords of ids as text, "?" for an id above the last one. A word begins with "▁"."""
         count = len(self)
         return [str(self._processor.id_to_piece(each)) if each < count else "?" for each in map(int, ids)]
 
     def encode_words(self, words: Sequence[str]) -> tuple[Ids, list[int]]:
-        """Ids of words that are separated already, END last; and for each id the place of its word, -1 for END.
+        """Ids of separate words, END last, and the position of the word of each id, -1 for END.
 
-        A subword never spans a space, so these are the ids of the words joined by spaces.
+        A subword never spans a space, so these are also the ids of the words joined by spaces.
         """
         ids: list[int] = []
         places: list[int] = []
@@ -65,9 +66,9 @@ class Subwords:
 
 
 def learned(place: DataPlace, lines: Sequence[str], size: int, languages: tuple[str, str]) -> Subwords:
-    """The vocabulary of at most `size` subwords that byte-pair encoding learns on `lines`, kept by their content.
+    """The vocabulary of at most `size` subwords of `lines`, cached by their content. Small texts give fewer subwords.
 
-    Small texts give fewer. Raises DataError without the extra `translation` or where the size is too small.
+    Raises DataError without the extra `translation`, or where the size is too small.
     """
     coverage = min(CHARACTER_COVERAGE.get(language, 1.0) for language in languages)
     version = sentencepiece().__version__

@@ -1,8 +1,8 @@
-"""Translation tasks: the shared tasks on which the papers of sparse attention report, and any parallel text."""
+"""Translation tasks: the shared tasks of the papers on sparse attention, and any parallel text of your own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -10,7 +10,19 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..contract import METRICS, Availability, Baseline, DataPlace, Dataset, Metric, Recipe, SelectionError, Spec, Task
+from ..contract import (
+    METRICS,
+    Availability,
+    Baseline,
+    DataPlace,
+    Dataset,
+    Metric,
+    Recipe,
+    SelectionError,
+    Spec,
+    Split,
+    Task,
+)
 from ..data.byte_ids import bytes_of
 from ..data.data import DataSource, load_first
 from ..data.prepared import PreparedData
@@ -34,11 +46,11 @@ from .sources import sources
 from .subwords import BEGIN, END, Subwords
 
 MAX_IDS = 2**16
-"""Ids are kept in 16 bits; a preset says how many of them there are."""
+"""Ids are stored in 16 bits. The preset decides how many are used."""
 
 
 def copy_source(dataset: Dataset, recipe: Recipe) -> npt.NDArray[np.str_]:
-    """The source as its own translation: names, numbers and words that two languages share are right."""
+    """Predict the source itself: names, numbers and words that both languages share are right."""
     test = dataset.test
     assert isinstance(test, EvaluationPairs)
     return np.array([test.sources[index] for index in test.indices])
@@ -70,7 +82,7 @@ class TranslationTask(Task):
         self.where = tuple(kind for kind in KINDS if kind in where.split("+"))
         if set(where.split("+")) - set(KINDS):
             raise SelectionError(f"expected where to join some of {', '.join(KINDS)} by plus signs, got {where!r}")
-        # what a folder holds is not known before it is read
+        # the sets of a folder of one's own are known only when it is read
         wrong = invalid_sets(sets, self.corpus.training) if self.corpus.training else ""
         if wrong:
             raise SelectionError(wrong)
@@ -108,20 +120,19 @@ class TranslationTask(Task):
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
         assert isinstance(recipe, TranslationRecipe)
-        bleu_metric(self.corpus.target)  # what cannot be judged here is said before it is trained
+        # a missing package fails here, before hours of training and not after
+        bleu_metric(self.corpus.target)
         prepared = load_first(self.sources(self.cut(recipe)), place, self.name)
         notes = list(prepared.provenance.notes)
         subwords = Subwords(bytes_of(prepared.splits["subwords"].tokens))
         test = self._test(prepared, subwords, place).spread(recipe.test_examples)
         if selection == "test":
-            validation: SentencePairs = _plain(test)
+            # without the references: validation is a loss, as on any other validation set
+            validation = SentencePairs(split=test.split, indices=test.indices)
             notes.append("the best checkpoint is chosen on the test split")
         else:
-            held_out = prepared.splits["validation"]
-            validation = SentencePairs(split=held_out, indices=np.arange(len(held_out))).spread(
-                recipe.validation_examples
-            )
-        train = SentencePairs(split=prepared.splits["train"], indices=np.arange(len(prepared.splits["train"])))
+            validation = _pairs(prepared.splits["validation"]).spread(recipe.validation_examples)
+        train = _pairs(prepared.splits["train"])
         whole = len(prepared.splits["test"])
         if len(test) < whole:
             notes.append(f"test: {len(test):,} of {whole:,} pairs, spread evenly")
@@ -147,25 +158,21 @@ class TranslationTask(Task):
             aligned=tuple(self._aligned(subwords, place)),
         )
 
-    def _aligned(self, subwords: Subwords, place: DataPlace) -> list[AlignedIds]:
-        found = []
+    def _aligned(self, subwords: Subwords, place: DataPlace) -> Iterator[AlignedIds]:
         for pair in aligned_pairs(place, *self.corpus.languages):
             source, source_words = subwords.encode_words(pair.source)
             target, target_words = subwords.encode_words(pair.target)
-            found.append(
-                AlignedIds(
-                    source=source,
-                    target=target,
-                    source_words=tuple(source_words),
-                    target_words=tuple(target_words),
-                    gold=pair.gold,
-                )
+            yield AlignedIds(
+                source=source,
+                target=target,
+                source_words=tuple(source_words),
+                target_words=tuple(target_words),
+                gold=pair.gold,
             )
-        return found
 
 
-def _plain(pairs: SentencePairs) -> SentencePairs:
-    return SentencePairs(split=pairs.split, indices=pairs.indices)
+def _pairs(split: Split) -> SentencePairs:
+    return SentencePairs(split=split, indices=np.arange(len(split)))
 
 
 class EnglishGerman(TranslationTask):

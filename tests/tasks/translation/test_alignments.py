@@ -9,7 +9,7 @@ from attnbench.bench.measure.attention.alignment import alignment_error_rate, di
 from attnbench.bench.train.objectives.bleu import scored
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.translation.alignments import aligned_pairs, read_links, read_pairs
-from attnbench.tasks.translation.parallel import found
+from attnbench.tasks.translation.parallel import find_sets
 
 
 def write(folder: Path, source: str, target: str, gold: str) -> Path:
@@ -69,7 +69,7 @@ def test_the_diagonal_aligner_errs_as_often_as_it_must_on_the_real_files(
 @pytest.mark.data
 def test_copying_the_source_of_newstest2014_scores_what_it_does(real_data):
     pytest.importorskip("sacrebleu")
-    pairs = found(real_data, "newstest2014", ("en", "de"))
+    pairs = find_sets(real_data, "newstest2014", ("en", "de"))
     if not pairs:
         pytest.skip("newstest2014 is not here")
     news = pairs[0].read()

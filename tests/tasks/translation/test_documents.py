@@ -9,7 +9,7 @@ import pytest
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data.byte_ids import bytes_of
 from attnbench.tasks.data.prepared import PreparedData
-from attnbench.tasks.translation.build import CorpusSlice, RawCorpus, arrange, carve_validation, drawn
+from attnbench.tasks.translation.build import CorpusSlice, RawCorpus, arrange, carve_validation, sample_pairs
 from attnbench.tasks.translation.corpora import EN_DE_2014
 from attnbench.tasks.translation.documents import spans
 from attnbench.tasks.translation.parallel import ParallelSet, without
@@ -63,7 +63,7 @@ def test_neighbours_in_a_document_were_neighbours_in_the_file(place):
 
 def test_a_smaller_slice_of_documents_is_a_part_of_a_larger_one():
     (first, second), _ = without([numbered("a", 90), numbered("b", 61, 500)], [numbered("a", 3, 40)])
-    slices = [drawn([first, second], count, 4) for count in (10, 30, 90)]
+    slices = [sample_pairs([first, second], count, 4) for count in (10, 30, 90)]
     for few, more in pairwise(slices):
         assert all(set(a.source) <= set(b.source) for a, b in zip(few, more, strict=True))
     for count, made in zip((10, 30, 90), slices, strict=True):
