@@ -44,6 +44,7 @@ class Performer(FeatureVariant):
         super().__init__(shape)
         self.features = features or max(1, int(shape.head_dim * math.log(shape.head_dim)))
         self.kernel, self.seed, self.redraw = kernel, seed, redraw
+        # saved, so that a model that is loaded has the features it was trained with
         self.register_buffer("projection", self._draw(0).to(torch.get_default_dtype()))
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
@@ -63,7 +64,9 @@ class Performer(FeatureVariant):
         if self.kernel == "relu":
             return KeyFeatures(projected.relu() + 1e-3)
         key = key.to(projected.dtype)
+        # ln of exp(w k - |k|^2 / 2): kept as a logarithm, since it leaves the range of float32
         logs = projected - key.square().sum(-1, keepdim=True) * (0.5 * key.shape[-1] ** -0.5)
+        # the gradient of a scale that cancels is zero
         scale = logs.detach().amax(-1)
         return KeyFeatures((logs - scale[..., None]).exp(), scale)
 

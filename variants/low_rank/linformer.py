@@ -51,6 +51,7 @@ class Linformer(Variant):
         if mask.keep is not None:
             absent = ~mask.keep[:, None, :, None]
             key, value_ = key.masked_fill(absent, 0.0), value_.masked_fill(absent, 0.0)
+        # a shorter sequence takes the first columns, so that padding behind it changes nothing
         mixed_keys = self.mix_keys[..., :keys].to(dtype) @ key
         mixed_values = self.mix_values[..., :keys].to(dtype) @ value_
         scores = query.to(dtype) @ mixed_keys.transpose(-2, -1) * query.shape[-1] ** -0.5

@@ -42,6 +42,7 @@ class Nystrom(Variant):
         keep, q, k, v = real_tokens("nystrom", query, key, value, mask)
         q = q * q.shape[-1] ** -0.5
         mean, used = segments(keep, min(self.landmarks, k.shape[2]), q.dtype)
+        # a sequence with fewer real tokens than landmarks leaves rows unused: they are masked in all three matrices
         mean, columns, rows = mean[:, None], used[:, None, None, :], used[:, None, :, None]
         q_marks, k_marks = mean @ q, mean @ k
 
@@ -54,6 +55,7 @@ class Nystrom(Variant):
         output = left @ torch.where(each_its_own[:, None, None, None], mean @ v, summaries)
         if self.filters is not None:
             filters = self.filters.to(v.dtype)
+            # the paper's skip connection; padded values are zero already
             output = output + F.conv2d(v, filters, padding=(filters.shape[2] // 2, 0), groups=filters.shape[0])
         return output.to(value.dtype)
 

@@ -46,6 +46,7 @@ class Synthesizer(ScoredVariant):
         elif variant == "dense":
             self.logits = HeadwiseMap(heads, width, longest)
         else:
+            # near the square root: the two maps then have the fewest outputs whose products cover the length
             columns = math.isqrt(longest - 1) + 1
             self.columns = columns
             self.coarse = HeadwiseMap(heads, width, -(-longest // columns))

@@ -42,6 +42,7 @@ class ASEntmax(ScoredVariant):
             raise SelectionError(f"variant 'asentmax': expected alpha of 1 or more, got {alpha}")
         self.form, self.alpha, self.delta, self.gamma_range = form, alpha, delta, gamma_range
         if form == "query":
+            # the start of a linear layer of PyTorch from head_dim to one
             bound = 1.0 / math.sqrt(shape.head_dim)
             self.beta = nn.Parameter(torch.empty(shape.heads, shape.head_dim).uniform_(-bound, bound))
             self.gamma = nn.Parameter(torch.empty(shape.heads, shape.head_dim).uniform_(-bound, bound))

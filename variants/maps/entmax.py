@@ -33,6 +33,7 @@ class Entmax(SparseMap):
         impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
     ):
         super().__init__(shape, impl=impl)
+        # drawn, so that the heads differ from the start
         if isinstance(alpha, str):
             self.raw_alpha = nn.Parameter(torch.randn(shape.heads))
         elif not 1.0 <= alpha < float("inf"):

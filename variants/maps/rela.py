@@ -54,6 +54,7 @@ class ReLA(ScoredVariant):
         self.gate = nn.Parameter(torch.empty(shape.width).uniform_(-bound, bound)) if gated else None
 
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        # no normalisation here: the norm after the values takes that part
         weights = scores.relu()
         return weights if allowed is None else weights * allowed.to(weights.dtype)
 
@@ -115,5 +116,6 @@ def gated_rms_norm(sums: Tensor, scale: Tensor, gate: Tensor | None, epsilon: fl
     """
     per_head = (sums.shape[1], 1, sums.shape[3])
     inverse = torch.rsqrt(sums.square().mean((1, 3) if concat else (3,), keepdim=True) + epsilon)
+    # scale and gate are indexed by head and dimension, whichever the mean is over
     output = sums * inverse * scale.view(per_head)
     return output if gate is None else output * torch.sigmoid(gate.view(per_head) * sums)

@@ -37,6 +37,7 @@ class Softmax(ScoredVariant):
         if allowed is not None:
             # what the kernel gives on a row without an allowed key depends on the backend, NaN on some
             dead = ~allowed.any(-1, keepdim=True)
+            # such a row may see everything, and is set to zero below
             allowed = allowed | dead
         output = F.scaled_dot_product_attention(
             query, key, value, attn_mask=allowed, dropout_p=self.weight_dropout, is_causal=fused_causal

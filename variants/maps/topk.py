@@ -21,9 +21,11 @@ def topk(scores: Tensor, allowed: Tensor | None, *, k: int = 32) -> Tensor:
     """
     if k < 1:
         raise SelectionError(f"variant 'topk': expected k of 1 or more, got {k}")
+    # the choice passes no gradient; the scores that are kept do
     visible = scores.detach()
     if allowed is not None:
         visible = visible.masked_fill(~allowed, float("-inf"))
+    # the k-th largest as a bound, and not the indices: ties at it are kept, whatever the order of the keys
     least = visible.topk(min(k, scores.shape[-1]), sorted=False).values.amin(-1, keepdim=True)
     kept = visible >= least
     return masked_softmax(scores, kept if allowed is None else kept & allowed)

@@ -30,6 +30,7 @@ class Band:
     @classmethod
     def fit(cls, length: int, block: int, before: int, after: int) -> Band:
         block = min(block, length)
+        # the other blocks hold so many keys: a wider span would be padding alone
         others = (-(-length // block) - 1) * block
         return cls(length=length, block=block, before=min(before, others), after=min(after, others))
 
@@ -43,6 +44,7 @@ class Band:
 
     def split(self, query: Tensor) -> Tensor:
         """(…, length, d) -> (…, blocks, block, d), zeros past the end."""
+        # the queries past the end are dropped by `merge`, so what they see does not matter
         padded = F.pad(query, (0, 0, 0, self.blocks * self.block - self.length))
         return padded.reshape(*query.shape[:-2], self.blocks, self.block, query.shape[-1])
 
@@ -52,12 +54,15 @@ class Band:
 
     def spans(self, key: Tensor) -> Tensor:
         """(…, length, d) -> (…, blocks, span, d), zeros outside the sequence."""
+        # the last block is filled up, and has `after` more behind it
         tail = self.blocks * self.block - self.length + self.after
         padded = F.pad(key, (0, 0, self.before, tail))
+        # overlapping windows as a view: nothing is copied before the product reads it
         return padded.unfold(-2, self.span, self.block).transpose(-1, -2)
 
     def at(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Positions of the queries (blocks, block, 1) and of the keys (blocks, 1, span) they meet."""
+        # positions of padded places are below 0 or from `length` on: `allowed` finds them by that
         first = torch.arange(self.blocks, device=device)[:, None, None] * self.block
         queries = first + torch.arange(self.block, device=device)[:, None]
         return queries, first - self.before + torch.arange(self.span, device=device)
@@ -73,6 +78,7 @@ class Band:
             allowed = allowed & (key_at <= query_at)
         if keep is None:
             return allowed[None, None]
+        # the mask is cut like the keys, and its padding is False as theirs is zero
         return allowed & self.spans(keep[:, None, :, None]).transpose(-1, -2)
 
 
@@ -91,12 +97,15 @@ def attend(
 
     `positions` adds its vectors by rank; query r has the rank of key `before` + r.
     """
+    # a kernel of PyTorch can neither add vectors by rank nor mix dtypes
     if positions is None and query.dtype == key.dtype == value.dtype:
         return _fused(query, key, value, allowed, scale, dropout)
+    # the score of a rank is the product of the scaled query with its vector: q (k + a) = q k + q a
     bias = None if positions is None else positions.scores(scaled(query, scale), key.shape[-2], before)
     weights = F.dropout(group_weights(query, key, allowed, scale=scale, bias=bias), dropout)
     output = weights.to(value.dtype) @ value
     if positions is not None:
+        # the same on the side of the values: sum p (v + b) = sum p v + sum p b
         output = output + positions.values(weights, before).to(value.dtype)
     return output
 
@@ -107,7 +116,9 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, sc
     if allowed is not None:
         # what the kernels give on a row without an allowed key differs from one to the next
         dead = ~allowed.any(-1, keepdim=True)
+        # a dead row may see everything here, and is set to zero below
         allowed = (allowed | dead).expand(-1, *groups, -1, -1).flatten(1, -3)
+    # each group is a head of its own to the kernel
     heads = query.flatten(1, -3), key.flatten(1, -3), value.flatten(1, -3)
     output = F.scaled_dot_product_attention(
         heads[0], heads[1], heads[2], attn_mask=allowed, dropout_p=dropout, scale=scale
@@ -144,6 +155,7 @@ class RecentCache:
     def trim(self, first: int, last: int) -> None:
         """Forgets all but the `first` oldest and the `last` newest of what it keeps."""
         kept = self.key.shape[2]
+        # nothing to forget yet
         if first + last < kept:
             self.key = torch.cat([self.key[:, :, :first], self.key[:, :, kept - last :]], 2)
             self.value = torch.cat([self.value[:, :, :first], self.value[:, :, kept - last :]], 2)

@@ -33,10 +33,12 @@ class Centroids(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("total", mean.clone())
         self.register_buffer("count", torch.ones(heads, clusters))
+        # sums of this step; not a buffer, since they are gone before a checkpoint is written
         self._seen: tuple[Tensor, Tensor] | None = None
 
     def scores(self, tokens: Tensor) -> Tensor:
         """Inner products (batch, heads, length, clusters) of (batch, heads, length, head_dim), without gradient."""
+        # the choice of a cluster passes no gradient; `commitment` is what pulls tokens to their centroid
         return tokens.detach() @ self.mean.to(tokens.dtype).transpose(-2, -1)
 
     def commitment(self, tokens: Tensor, assigned: Tensor, keep: Tensor | None) -> Tensor:
@@ -54,6 +56,7 @@ class Centroids(nn.Module):
     @torch.no_grad()
     def record(self, tokens: Tensor, assigned: Tensor, keep: Tensor | None) -> None:
         """Remembers the real tokens of one forward for the next `update`."""
+        # a product with one-hot rows adds in a fixed order, where a scatter on a GPU does not
         hot = F.one_hot(assigned, self.clusters).to(tokens.dtype)
         if keep is not None:
             hot = hot * keep[:, None, :, None]
@@ -71,6 +74,7 @@ class Centroids(nn.Module):
         self._seen = None
         self.total.lerp_(total.to(self.total.dtype), 1 - self.decay)
         self.count.lerp_(count.to(self.count.dtype), 1 - self.decay)
+        # Laplace smoothing: an empty cluster gets a small count and not zero, and the counts keep their sum
         everything = self.count.sum(-1, keepdim=True)
         smooth = (self.count + _SMOOTHING) / (everything + self.clusters * _SMOOTHING) * everything
         self.mean.copy_(self.total / smooth[..., None])
@@ -96,6 +100,7 @@ class Groups:
         """
         batch, _, length, _ = scores.shape
         keep = torch.ones(batch, length, dtype=torch.bool, device=scores.device) if keep is None else keep
+        # padded tokens are nearest to nothing; they fill a group only where real ones are too few
         scores = scores.masked_fill(~keep[:, None, :, None], -torch.inf)
         index = scores.transpose(-2, -1).topk(min(window, length), -1).indices
         row = torch.arange(batch, device=scores.device)[:, None, None, None]
@@ -140,6 +145,7 @@ class ClusterOrder:
         length = cluster.shape[-1]
         if keep is not None:
             cluster = cluster.masked_fill(~keep[:, None], clusters)
+        # cluster and position in one number, so the sort needs not be stable
         order = (cluster * length + torch.arange(length, device=cluster.device)).argsort(-1)
         return cls(order, order.argsort(-1), cluster, clusters)
 
@@ -147,6 +153,7 @@ class ClusterOrder:
         """In sorted order, the first place a token may see within `back` and `ahead` of its cluster, and the one after
         the last: (batch, heads, length) int32, empty for pads."""
         cluster = self.cluster.take_along_dim(self.order, -1)
+        # the first place of a token's cluster and the one after its last, by two searches
         start, end = (torch.searchsorted(cluster, cluster, right=right) for right in (False, True))
         at = torch.arange(cluster.shape[-1], device=cluster.device)
         lower, upper = torch.maximum(start, at - back), torch.minimum(end, at + ahead + 1)

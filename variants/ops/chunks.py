@@ -14,6 +14,7 @@ from ..contract import AttentionShape
 
 def cut(x: Tensor, size: int, dim: int) -> Tensor:
     """(…, n, …) -> (…, buckets, size, …) at a dimension counted from the front; zeros or False fill the last bucket."""
+    # pad counts from the last dimension
     missing = -x.shape[dim] % size
     if missing:
         x = F.pad(x, (0, 0) * (x.ndim - 1 - dim) + (0, missing))
@@ -23,6 +24,7 @@ def cut(x: Tensor, size: int, dim: int) -> Tensor:
 def with_previous(x: Tensor, dim: int) -> Tensor:
     """(…, buckets, size, …) -> (…, buckets, 2 size, …): the bucket before (zeros or False at the first), itself."""
     count = x.shape[dim]
+    # zeros, and a mask of False, before the first: released codes wrap around, which lets the end into the beginning
     before = torch.cat([torch.zeros_like(x.narrow(dim, 0, 1)), x.narrow(dim, 0, count - 1)], dim)
     return torch.cat([before, x], dim + 1)
 

@@ -38,6 +38,7 @@ def entmax(x: Tensor, alpha: float | Tensor, dim: int = -1, allowed: Tensor | No
     2019, Adaptively Sparse Transformers.
     """
     if isinstance(alpha, Tensor):
+        # a look at a tensor on a GPU would stall it, so there every tensor of alphas is bisected
         small = alpha.device.type == "cpu" and bool((alpha <= 2.0).all())
         return _weights(x, _rows_of(alpha, x, dim), dim, allowed, newton=small)
     if not 1.0 <= alpha < float("inf"):
@@ -47,11 +48,13 @@ def entmax(x: Tensor, alpha: float | Tensor, dim: int = -1, allowed: Tensor | No
 
 def _weights(x: Tensor, alpha: float | Tensor, dim: int, allowed: Tensor | None, newton: bool = True) -> Tensor:
     _check(x, dim)
+    # half precision would lose the threshold, which is a difference of scores
     scores = x.to(accumulator(x.dtype)).movedim(dim, -1)
     if allowed is not None:
         # not expanded: a mask shared by heads or queries is worked on once
         allowed = allowed[(None,) * (x.dim() - allowed.dim())].movedim(dim, -1)
     if not isinstance(alpha, Tensor) and alpha not in (1.5, 2.0):
+        # the two special alphas stay numbers: their solvers have no power and no logarithm
         alpha = torch.full((), alpha, dtype=scores.dtype, device=x.device)
     if isinstance(alpha, Tensor):
         alpha = alpha.to(scores.dtype).expand(*scores.shape[:-1], 1)

@@ -75,6 +75,7 @@ class FeatureVariant(Variant):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         left = self.query_features(query, mask.offset(query.shape[2], key.shape[2]))
         right = self.key_features(key, 0).keep(mask.keep)
+        # a column of ones beside the values: its sum is the denominator, with the rounding of the numerator
         sums = (attend_past if mask.causal else attend_all)(left, right, _with_ones(value))
         return self._normalise(sums).to(value.dtype)
 
@@ -88,6 +89,7 @@ class FeatureVariant(Variant):
         allowed = mask.allowed(queries, keys, query.device, rows)
         if right.log_scale is not None:
             scale = right.log_scale[:, :, None, :]
+            # the maximum is taken over what the row may see, so a huge key of the future is not even in a difference
             scale = scale if allowed is None else scale.masked_fill(~allowed, _LOWEST)
             scores = scores * (scale - scale.amax(-1, keepdim=True)).exp()
         scores = scores if allowed is None else scores.masked_fill(~allowed, 0.0)
@@ -102,6 +104,7 @@ class FeatureVariant(Variant):
             if scale is None:
                 sums = state.sums + sums
             else:
+                # the running maximum: the state is brought to it, never the other way, so nothing overflows
                 top = torch.maximum(scale, state.log_scale)
                 old, new = ((s - top).exp()[:, :, None, None] for s in (state.log_scale, scale))
                 sums, scale = state.sums * old + sums * new, top
@@ -111,6 +114,7 @@ class FeatureVariant(Variant):
         length = shape.max_length
         if not shape.causal:
             return min(1.0, 2 * self.feature_count / length)
+        # features of queries and keys, and the scores inside the diagonal chunks
         computed = 2 * length * self.feature_count + length * chunk_for(length)
         return min(1.0, 2 * computed / (length * (length + 1)))
 
@@ -132,6 +136,7 @@ def attend_all(query: Tensor, key: KeyFeatures, value: Tensor) -> Tensor:
     """Sums over all keys (batch, heads, queries, value_dim), each row up to a positive factor."""
     features = key.features
     if key.log_scale is not None:
+        # not causal: every query sees the largest key, so one maximum serves all
         features = features * (key.log_scale - key.log_scale.amax(-1, keepdim=True)).exp()[..., None]
     return query @ (features.transpose(-2, -1) @ value)
 
@@ -145,12 +150,15 @@ def attend_past(query: Tensor, key: KeyFeatures, value: Tensor, chunk: int | Non
     length = max(queries, keys)
     chunk = chunk or chunk_for(length)
     tail = -length % chunk
+    # both sequences are aligned at their ends, and the shorter one gets empty positions in front
     q = _chunks(query, length - queries, tail, chunk)
     k = _chunks(key.features, length - keys, tail, chunk)
     v = _chunks(value, length - keys, tail, chunk)
+    # scores within a chunk only: length times chunk of them, not length squared
     inside = q @ k.transpose(-2, -1)
     if key.log_scale is None:
         local = k.transpose(-2, -1) @ v
+        # the sum of all chunks before, never the total less a part: a later key would enter by rounding
         before = F.pad(local, (0, 0, 0, 0, 1, 0))[:, :, :-1].cumsum(2)
         sums = inside.tril() @ v + q @ before
     else:
@@ -160,17 +168,22 @@ def attend_past(query: Tensor, key: KeyFeatures, value: Tensor, chunk: int | Non
 
 def _scaled_past(q: Tensor, k: Tensor, v: Tensor, inside: Tensor, log_scale: Tensor) -> Tensor:
     chunks, chunk = inside.shape[2], inside.shape[3]
+    # for each key the largest scale up to it: what a query at that place measures by
     seen = torch.unflatten(log_scale.cummax(-1).values, -1, (chunks, chunk))
     scale = torch.unflatten(log_scale, -1, (chunks, chunk))
     future = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).triu(1)
+    # at most 0 for all that a query may see
     relative = scale[..., None, :] - seen[..., :, None]
     # masked before exp: a huge key in the future must not even overflow
     sums = inside * relative.masked_fill(future, -torch.inf).exp() @ v
 
+    # the state of a chunk is kept relative to its own largest scale
     top = scale.amax(-1)
     local = (k * (scale - top[..., None]).exp()[..., None]).transpose(-2, -1) @ v
+    # the largest scale before the chunk, by which all states before it are read
     seen_before = F.pad(seen[..., :-1, -1], (1, 0), value=_LOWEST)
     not_before = torch.ones(chunks, chunks, dtype=torch.bool, device=q.device).triu()
+    # chunks by chunks: the weight of each earlier state, again at most 1
     decay = (top[..., None, :] - seen_before[..., :, None]).masked_fill(not_before, -torch.inf).exp()
     before = torch.unflatten(decay @ local.flatten(-2), -1, local.shape[-2:])
     return sums + (seen_before[..., None] - seen).exp()[..., None] * (q @ before)

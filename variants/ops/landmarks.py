@@ -33,6 +33,7 @@ def segments(keep: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tens
     real = keep.sum(-1, keepdim=True)
     used_count = real.clamp(max=count)
     rank = keep.cumsum(-1) - 1
+    # an even division of the ranks of real tokens: padding in between changes no segment
     segment = rank * used_count // real.clamp(min=1)
     numbers = torch.arange(count, device=keep.device)
     member = ((segment[:, None, :] == numbers[:, None]) & keep[:, None, :]).to(dtype)
@@ -45,6 +46,7 @@ def picks(keep: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]
     used_count = real.clamp(max=count)
     numbers = torch.arange(count, device=keep.device)
     rank = keep.cumsum(-1) - 1
+    # the middle of each of used_count equal parts
     chosen = (2 * numbers + 1) * real // (2 * used_count).clamp(min=1)
     used = numbers < used_count
     member = (rank[:, None, :] == chosen[..., None]) & keep[:, None, :] & used[..., None]
@@ -57,11 +59,13 @@ def iterated_inverse(matrix: Tensor, iterations: int) -> Tensor:
     The start A^T / (|A|_1 |A|_inf) takes the norms of each matrix by itself.
     """
     sizes = matrix.detach().abs()
+    # of |A| without gradient: the start only has to lie where the iteration converges
     norm = sizes.sum(-1).amax(-1) * sizes.sum(-2).amax(-1)
     inverse = matrix.transpose(-2, -1) / norm.masked_fill(norm == 0, 1.0)[..., None, None]
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     for _ in range(iterations):
         product = matrix @ inverse
+        # Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4, from the inside out
         inner = 7 * identity - product
         inner = 15 * identity - product @ inner
         inverse = 0.25 * inverse @ (13 * identity - product @ inner)

@@ -40,6 +40,7 @@ class PatternVariant(Variant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         missing = absent(query, key)
+        # the queries before the first are computed as zeros and dropped: blocks begin at position 0
         return self.blocked(F.pad(query, (0, 0, missing, 0)), key, value, mask)[:, :, missing:]
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
@@ -47,16 +48,19 @@ class PatternVariant(Variant):
         missing = absent(query, key)
         first, last, _ = (rows or slice(None)).indices(queries)
         at = torch.arange(first + missing, last + missing, device=query.device)
+        # the definition itself, dense over the chosen rows: what `blocked` is compared with
         allowed = self.visible(at, keys, mask.causal)[None]
         if mask.keep is not None:
             allowed = allowed & mask.keep[:, None, None, :]
         picked, scale, bias = query[:, :, first:last], query.shape[-1] ** -0.5, None
         if self.positions is not None:
+            # in a pattern of positions the rank of a key is its distance
             difference = torch.arange(keys, device=query.device) - at[:, None]
             bias = self.positions.pair_scores(scaled(picked, scale), difference)
         return group_weights(picked, key, allowed, scale=scale, bias=bias)
 
     def density(self, shape: AttentionShape) -> float:
+        # what the mechanism computes over what full attention computes under the same mask
         return self.entries(shape.max_length, shape.causal) / pairs(shape.max_length, shape.causal)
 
 

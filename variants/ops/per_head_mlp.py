@@ -17,6 +17,7 @@ class HeadwiseMap(nn.Module):
         self.b1 = nn.Parameter(torch.zeros(heads, 1, width))
         self.w2 = nn.Parameter(torch.empty(heads, width, out))
         self.b2 = nn.Parameter(torch.zeros(heads, 1, out))
+        # Xavier for each head by itself: fan-in and fan-out are those of one head
         bound = math.sqrt(6 / (2 * width))
         nn.init.uniform_(self.w1, -bound, bound)
         bound = math.sqrt(6 / (width + out))
@@ -25,4 +26,5 @@ class HeadwiseMap(nn.Module):
     def forward(self, x: Tensor, count: int | None = None) -> Tensor:
         """The first `count` outputs only, all where None."""
         w1, b1, w2, b2 = (p.to(x.dtype) for p in (self.w1, self.b1, self.w2, self.b2))
+        # outputs that are not asked for are cut from the weights, not from the result
         return (x @ w1 + b1).relu() @ w2[..., :count] + b2[..., :count]

@@ -36,17 +36,22 @@ def prefix_softmax(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     number of a later position enters an earlier one, not even through a maximum.
     """
     length, lowest = logits.shape[-1], torch.finfo(logits.dtype).min
+    # a longer chunk wastes more of the triangle, a shorter one needs more levels
     size = min(_CHUNK, length)
     room = -length % size
     entry = F.pad(logits, (0, room), value=lowest).reshape(*logits.shape[:-1], -1, size)
     value = F.pad(values, (0, 0, 0, room)).reshape(*entry.shape, -1)
+    # row i of a chunk is to see the entries up to i: the logits once for each row, as a view
     scores = entry[..., None, :].expand(*entry.shape, size)
     carried = int(entry.shape[-2] > 1)
     if carried:
+        # a chunk as one entry: its log mass as logit and its average as value merge as if all entries stood there
         mass, mean = prefix_softmax(entry.logsumexp(-1), (entry.softmax(-1)[..., None, :] @ value).squeeze(-2))
+        # each chunk gets what all before it come to; nothing stands before the first
         before = F.pad(mass[..., :-1], (1, 0), value=lowest)
         scores = torch.cat([before[..., None, None].expand(*entry.shape, 1), scores], -1)
         value = torch.cat([F.pad(mean[..., :-1, :], (0, 0, 1, 0))[..., None, :], value], -2)
+    # the carried entry stands first and is seen by every row
     past = torch.ones(size, size + carried, dtype=torch.bool, device=logits.device).tril(carried)
     masses = scores.masked_fill(~past, lowest).logsumexp(-1)
     means = masked_softmax(scores, past) @ value
@@ -69,10 +74,12 @@ def window_softmax(
     entry = F.pad(logits, (0, room), value=lowest).reshape(*logits.shape[:-1], -1, window)
     value = F.pad(values, (0, 0, 0, room)).reshape(*entry.shape, -1)
     mass, mean = prefixes(entry, value)
+    # from the end of each block: what its last entries come to
     late_mass, late_mean = prefixes(entry.flip(-1), value.flip(-2))
     # what the block before leaves to a position: its entries after the same position, so nothing at the last
     late_mass = F.pad(late_mass.flip(-1)[..., :-1, 1:], (0, 1, 1, 0), value=lowest)
     late_mean = F.pad(late_mean.flip(-2)[..., :-1, 1:, :], (0, 0, 0, 1, 1, 0))
+    # both parts relative to their own mass, so that neither overflows
     total = torch.logaddexp(mass, late_mass)
     merged = mean * (mass - total).exp()[..., None] + late_mean * (late_mass - total).exp()[..., None]
     return total.flatten(-2)[..., :length], merged.flatten(-3, -2)[..., :length, :]
@@ -98,8 +105,10 @@ def extend(
     """
     logits = logit if past is None else torch.cat([past.logits, logit], -1)
     values = value if past is None else torch.cat([past.values, value], -2)
+    # without a window these are two entries: the past and the new one
     mean = logits.softmax(-1)[..., None, :] @ values
     if window is None:
         return mean, Remembered(logits.logsumexp(-1, keepdim=True), mean)
+    # one place is left for the entry of the next step
     start = max(0, logits.shape[-1] - window + 1)
     return mean, Remembered(logits[..., start:], values[..., start:, :])

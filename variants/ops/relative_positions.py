@@ -39,6 +39,7 @@ class RankPositions(nn.Module):
 
     def scores(self, query: Tensor, keys: int, before: int) -> Tensor:
         """q_i·a of (…, queries, d): (…, queries, keys), where query r has the rank of key `before` + r."""
+        # only the ranks that occur: the product is queries by queries + keys - 1, not by the whole table
         rows = self._rows(self.key_table, query.shape[-2], keys, before).to(query.dtype)
         return skew(query @ rows.T, keys)
 
@@ -49,14 +50,17 @@ class RankPositions(nn.Module):
 
     def pair_scores(self, query: Tensor, difference: Tensor) -> Tensor:
         """q_i·a of (…, queries, d) for given rank differences (…, queries, keys)."""
+        # for ranks that follow no pattern: all rows of the table, and each pair picks its own
         by_rank = query @ self.key_table.to(query.dtype).T
         column = difference.clamp(-self.reach, self.reach) + self.reach
         return by_rank.gather(-1, column.expand(*query.shape[:-1], column.shape[-1]))
 
     def _rows(self, table: Tensor, queries: int, keys: int, before: int) -> Tensor:
         """The vectors of the differences 1 - queries - before up to keys - 1 - before; zeros past `reach`."""
+        # the last query stands furthest from the first key, the first one furthest from the last
         back, ahead = before + queries - 1, keys - 1 - before
         rows = table[max(0, self.reach - back) : self.reach + ahead + 1]
+        # ranks past the reach belong to pairs that are masked: any finite number serves
         return F.pad(rows, (0, 0, max(0, back - self.reach), max(0, ahead - self.reach)))
 
 
@@ -68,6 +72,7 @@ def skew(by_rank: Tensor, keys: int) -> Tensor:
     queries, columns = by_rank.shape[-2:]
     if queries == 1:
         return by_rank
+    # dropping queries - 1 entries at the front and reading rows one shorter shifts each row by one more
     flat = by_rank.flatten(-2)[..., queries - 1 : queries - 1 + queries * (columns - 1)]
     return flat.view(*by_rank.shape[:-1], columns - 1)[..., :keys]
 
@@ -77,5 +82,6 @@ def unskew(by_key: Tensor) -> Tensor:
     queries, keys = by_key.shape[-2:]
     if queries == 1:
         return by_key
+    # the same shift backwards, and zeros in what no key of the row has
     flat = F.pad(by_key, (0, queries - 2)).flatten(-2)
     return F.pad(flat, (queries - 1, 1)).view(*by_key.shape[:-1], queries + keys - 1)

@@ -28,7 +28,9 @@ class Simplex(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, alpha: float | Tensor, allowed: Tensor | None, newton: bool) -> Tensor:
         ceiling = None if allowed is None else _ceiling(allowed, scores)
+        # the backward takes the same pieces: what a mask leaves out costs nothing there either
         ctx.pieces = list(_pieces(scores, ceiling))
+        # columns behind the last allowed one are in no piece and stay zero
         weights = _blank(scores, ctx.pieces)
         for piece, z, other in _with_scratch(scores, ctx.pieces):
             part, out = scores[piece], weights[piece]
@@ -37,6 +39,7 @@ class Simplex(torch.autograd.Function):
             # a row of -inf has no finite maximum to take away
             top = part.amax(-1, keepdim=True).clamp_(min=torch.finfo(part.dtype).min)
             if isinstance(alpha, float):
+                # (alpha - 1) (x - max) in one pass over the piece
                 torch.add(top.mul_(1.0 - alpha), part, alpha=alpha - 1.0, out=z)
                 (thresholds.sparsemax if alpha == 2.0 else thresholds.entmax15)(z, out, other)
                 continue
@@ -45,6 +48,7 @@ class Simplex(torch.autograd.Function):
                 thresholds.entmax(z, alpha[_rows(piece)], out, other)
             else:
                 thresholds.entmax_by_bisection(z, alpha[_rows(piece)], out)
+        # a tensor goes with the saved ones, where autograd notices a change in place; a number needs no watching
         ctx.fixed_alpha = alpha if isinstance(alpha, float) else None
         ctx.save_for_backward(weights, None if isinstance(alpha, float) else alpha)
         return weights
@@ -53,6 +57,7 @@ class Simplex(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         weights, alpha = ctx.saved_tensors
         with torch.no_grad():
+            # the formulas below write in place, which autograd would refuse to record
             gradients = list(Simplex._gradients(ctx, weights, alpha, upstream))
         # PyTorch's own once_differentiable lets a graph pass where `upstream` is a constant
         if torch.is_grad_enabled():
@@ -69,7 +74,9 @@ class Simplex(torch.autograd.Function):
             p, coming = weights[piece], upstream[piece]
             piece_alpha = None if alpha is None else alpha[_rows(piece)]
             thresholds.gradient_factors(p, ctx.fixed_alpha if piece_alpha is None else piece_alpha, factors)
+            # dp/dx = diag(g) - g g^T / sum g applied to the upstream: g * (u - sum(g u) / sum g)
             torch.mul(factors, coming, out=products)
+            # a row of zeros has no factors: its gradient is zero, not NaN
             total = factors.sum(-1, keepdim=True).clamp_(min=torch.finfo(p.dtype).tiny)
             mean = products.sum(-1, keepdim=True).div_(total)
             torch.addcmul(products, factors, mean, value=-1.0, out=downstream[piece])
@@ -106,11 +113,16 @@ def _pieces(scores: Tensor, ceiling: Tensor | None) -> Iterator[Piece]:
     ends = None
     if ceiling is not None:
         # the expanded dimensions are alike, and are worked on once
+        # a stride of 0 marks a dimension that `expand` made
         one = ceiling[tuple(slice(None) if stride else slice(1) for stride in ceiling.stride()[:-1])]
+        # min(+inf, place) is the place of an allowed key, counted from 1, min(-inf, place) is -inf: the maximum is
+        # where to stop
         ends = torch.minimum(one, torch.arange(1, keys + 1, dtype=scores.dtype)).amax(-1).clamp_(min=0.0)
         ends = ends.expand(scores.shape[:-1])
+    # a piece is worked on by all threads at once, each with its share of the rows
     limit = torch.get_num_threads() * _BYTES_PER_THREAD // scores.element_size()
     for rows in _cut(tuple(scores.shape[:-1]), max(1, limit // keys)):
+        # rows of a piece are neighbours, so under a causal mask they end at nearly the same key
         width = keys if ends is None else int(ends[rows].max())
         if width:
             yield (*rows, ..., slice(width))
@@ -121,6 +133,7 @@ def _cut(shape: tuple[int, ...], limit: int) -> Iterator[Piece]:
     inner = math.prod(shape[1:])
     if math.prod(shape) <= limit:
         yield ()
+    # whole inner slices while they fit; only a slice that is too large by itself is cut further in
     elif inner <= limit:
         step = limit // inner
         yield from ((slice(start, start + step),) for start in range(0, shape[0], step))

@@ -54,6 +54,7 @@ class AdditiveLM(Variant):
             raise SelectionError(f"additive-lm: expected groups to divide the width {shape.width}, got {groups}")
         self.rescale, self.kernel_size, self.groups = rescale, kernel_size, groups
         self.impl = impl
+        # as in the public code: the first and the last layer see all
         outer = shape.layer in (0, shape.layers - 1)
         self.base = window
         self.window = None if window is None or outer else window * 2**shape.layer
@@ -68,7 +69,9 @@ class AdditiveLM(Variant):
         # both rounds are sums in float32, whatever the inputs
         impl = self.impl if mask.causal else "eager"
         self.implementation = choose_implementation(impl, query, dtype=accumulator(query.dtype))
+        # first round: what the queries so far come to, one vector for each position
         pooled = self._drop(self._pool(query, self.query_vector, mask))
+        # second round: the keys, each times what the first round found for its position
         pooled = self._drop(self._pool(pooled * key, self.key_vector, mask))
         return (pooled * value).to(value.dtype)
 
@@ -90,6 +93,7 @@ class AdditiveLM(Variant):
         return min(1.0, 4 / (length + 1) if shape.causal else 2 / length)
 
     def state_bytes(self, shape: AttentionShape) -> int | None:
+        # one entry short of the window: the step itself brings the last
         entries = 1 if self.window is None else min(self.window - 1, shape.max_length)
         return 2 * shape.heads * entries * (shape.head_dim + 1) * max(4, shape.bytes_per_value)
 
@@ -117,6 +121,7 @@ class AdditiveLM(Variant):
         keep = None if mask.keep is None else mask.keep[:, None]
         if not mask.causal:
             return masked_softmax(logits, keep)[:, :, None] @ x
+        # a padded position has no weight, so every prefix is that of the real ones
         logits, x = without(logits, x, keep)
         if self.window is None:
             return self._prefixes(logits, x)[1]
@@ -134,6 +139,7 @@ class AdditiveLM(Variant):
         """Logits (batch, heads, length) and the standardised `x`."""
         dtype = accumulator(x.dtype)
         x = _standardise(x.to(dtype))
+        # both of unit deviation, so the product divided by d is a correlation, and logits stay within `rescale`
         logits = x @ _standardise(vector.to(dtype))[..., None] * (self.rescale / x.shape[-1])
         return logits.squeeze(-1), x
 
@@ -158,6 +164,7 @@ class CausalConvolution(nn.Module):
         x = self.norm(x)
         if keep is not None:
             x = x.masked_fill(~keep[..., None], 0.0)
+        # zeros in front only: an output sees its own position and those before
         before = self.convolution.kernel_size[0] - 1
         mixed = self.convolution(F.pad(x.transpose(1, 2), (before, 0)))
         dropped: Tensor = self.dropout(mixed.transpose(1, 2))

@@ -47,11 +47,14 @@ class Fastformer(Variant):
         dtype = accumulator(query.dtype)
         wide = query.to(dtype)
         keep = None if mask.keep is None else mask.keep[:, None]
+        # first round: one global query for each head
         pooled = _pool(wide, self.query_logits, keep)
+        # second round: one global key, of the keys times the global query
         pooled = _pool(pooled * key.to(dtype), self.key_logits, keep)
         mixed = _apply(self.transform, _join(pooled * (wide if self.value == "query" else value.to(dtype))))
         output: Tensor = mixed.view(*mixed.shape[:2], self.shape.heads, -1).transpose(1, 2) + wide
         if keep is not None:
+            # a sequence without a real token gives zeros, not the query that is added
             output = output * keep.any(-1)[..., None, None]
         return output.to(value.dtype)
 

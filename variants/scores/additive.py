@@ -62,12 +62,14 @@ class Additive(ScoredVariant):
         return super().supports(shape) or refusal(self.impl, shape)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        # more hidden units than fit the registers of a program go the eager way, on auto as well
         impl = self.impl if self.hidden <= _FUSED_HIDDEN else "eager"
         self.implementation = choose_implementation(impl, value, query, key, dropout=self.weight_dropout)
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)
         from ..kernels.triton.additive import additive_attention
 
+        # the products with W and U are cuBLAS's; the kernel adds, squashes and sums
         projected_query, projected_key = self._project_query(query, torch.float32), self._project_key(key)
         direction = self._directions(torch.float32)
         return additive_attention(projected_query, projected_key, direction, value, mask.keep, mask.causal)
@@ -77,6 +79,7 @@ class Additive(ScoredVariant):
         return self._score_projected(query, self._project_key(key))
 
     def state_bytes(self, shape: AttentionShape) -> int | None:
+        # the cache holds U k + b in float32 at least, as it is computed
         projected = self.hidden * max(4, shape.bytes_per_value)
         return shape.heads * (projected + shape.head_dim * shape.bytes_per_value) * shape.max_length
 
@@ -118,6 +121,7 @@ class AdditiveScores(torch.autograd.Function):
         ctx.save_for_backward(query, key, direction)
         scores = query.new_empty(*query.shape[:3], key.shape[2])
         for rows, columns in _tiles(query, key):
+            # (batch, heads, rows, columns, hidden): the only tensor of five dimensions, one tile of it at a time
             tile = _tanh(query[:, :, rows], key[:, :, columns])
             scores[:, :, rows, columns] = (tile @ direction[:, None, :, None]).squeeze(-1)
         return scores
@@ -130,7 +134,9 @@ class AdditiveScores(torch.autograd.Function):
         for rows, columns in _tiles(query, key):
             part = gradient[:, :, rows, columns]
             tile = _tanh(query[:, :, rows], key[:, :, columns])
+            # the gradient of w needs tanh itself, so it comes before the tile is turned into the slope in place
             of_direction += (part[..., None, :] @ tile).sum((0, 2, 3))
+            # 1 - tanh^2; w is multiplied in at the end, once for all pairs
             slope = tile.square_().neg_().add_(1).mul_(part[..., None])
             of_query[:, :, rows] += slope.sum(3)
             of_key[:, :, columns] += slope.sum(2)

@@ -52,6 +52,7 @@ class FeedForward(ScoredVariant):
         kept = self._drop(value.to(scores.dtype))
         keep = None if mask.keep is None else mask.keep[:, None]
         if mask.causal:
+            # the average up to each key; a padded one has no weight and leaves it as it is
             pooled = prefix_softmax(*without(scores, kept, keep))[1]
             # aligned at the last key; what comes before the first key sees nothing
             return F.pad(pooled, (0, 0, queries - keys, 0)).to(value.dtype)

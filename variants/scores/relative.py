@@ -58,6 +58,7 @@ class Relative(ScoredVariant):
         dtype = accumulator(query.dtype)
         query = query.to(dtype) * query.shape[-1] ** -0.5
         by_distance = query @ self.key_table.to(dtype).T
+        # q (k + a) = q k + q a: the vectors meet the query, never each pair
         return query @ key.to(dtype).transpose(-2, -1) + spread(by_distance, first, key.shape[2])
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -68,6 +69,7 @@ class Relative(ScoredVariant):
         output = weights.to(value.dtype) @ value
         if self.value_table is None:
             return output
+        # weights after dropout, summed by distance: sum p (v + b) = sum p v + sum p b
         by_distance = collect(weights, mask.offset(query.shape[2], key.shape[2]), self.clip)
         return (output + by_distance @ self.value_table.to(weights.dtype)).to(value.dtype)
 
@@ -76,6 +78,7 @@ class Relative(ScoredVariant):
         queries, keys, scale = query.shape[2], key.shape[2], query.shape[-1] ** -0.5
         offset = mask.offset(queries, keys)
         at = torch.arange(queries, device=query.device, dtype=torch.int32)
+        # full attention is the interval of all keys, a causal mask one that grows by a key
         upper = (at + offset + 1).clamp(0, keys) if mask.causal else torch.full_like(at, keys)
         lower = torch.zeros_like(at)
         bias = scaled(query, scale) @ self.key_table.to(accumulator(query.dtype)).T
@@ -138,10 +141,12 @@ class _Collect(torch.autograd.Function):
         near = torch.arange(queries, device=weights.device)[:, None] + torch.arange(
             first - clip + 1, first + clip, device=weights.device
         )
+        # distances short of the clip belong to one key each, where it exists
         inside = (near >= 0) & (near < ctx.keys)
         index = near.clamp(0, ctx.keys - 1).expand(*weights.shape[:-1], near.shape[-1])
         middle = weights.gather(-1, index).masked_fill_(~inside, 0.0)
         distance = _distances(queries, ctx.keys, first, weights.device)
+        # the two ends take all that is clipped to them
         before = weights.masked_fill(distance > -clip, 0.0).sum(-1, keepdim=True)
         after = weights.masked_fill(distance < clip, 0.0).sum(-1, keepdim=True)
         return torch.cat([before, middle, after], -1)

@@ -49,6 +49,7 @@ class BigBird(PatternVariant):
             raise SelectionError(f"expected window_blocks to be odd, centred on the query's own, got {window_blocks}")
         self.random_blocks = whole("random_blocks", random_blocks, 3, least=0)
         self.global_blocks = whole("global_blocks", global_blocks, 2, least=0)
+        # drawn at construction from `seed`, for all passes: the gate asks for the same output twice
         plan, planned = self._draw(torch.Generator().manual_seed(seed * 1_000_003 + shape.layer))
         self.register_buffer("plan", plan, persistent=False)
         self.register_buffer("planned", planned, persistent=False)
@@ -65,9 +66,12 @@ class BigBird(PatternVariant):
         many = min(self.random_blocks, blocks)
         plans, counts = [], []
         for _ in range(self.shape.heads):
+            # -1 puts a window or global block behind every other, so that it is drawn only where nothing else is left
             lot = torch.rand(blocks, blocks, generator=generator).masked_fill(is_window | is_global, -1.0)
             drawn = lot.topk(many, -1)
             everywhere = at[is_global].expand(blocks, -1)
+            # a fixed number of places for each block, so that keys gather into one tensor; those that do not count
+            # are masked
             plans.append(torch.cat([everywhere, window.clamp(0, blocks - 1), drawn.indices], -1))
             counts.append(torch.cat([everywhere >= 0, window_counts, drawn.values >= 0], -1))
         return torch.stack(plans), torch.stack(counts)
@@ -78,6 +82,7 @@ class BigBird(PatternVariant):
         seen = torch.zeros(self.shape.heads, len(at), blocks + 1, dtype=torch.bool, device=at.device)
         # fillers are sent to a column of their own
         column = self.plan[:, row].masked_fill(~self.planned[:, row], blocks)
+        # global blocks see everything
         seen = seen.scatter(-1, column, True) | (row < self.global_blocks)[:, None]
         return seen[..., torch.arange(keys, device=at.device) // self.block]
 
@@ -90,6 +95,7 @@ class BigBird(PatternVariant):
         tail = blocks * block - length
         real = torch.arange(blocks * block, device=device) < length
         keep = real[None] if mask.keep is None else F.pad(mask.keep, (0, tail))
+        # a shorter sequence lacks blocks of the plan
         counts = self.planned[:, :blocks] & (self.plan[:, :blocks] < blocks)
         plan = self.plan[:, :blocks].clamp(max=blocks - 1)
         head = torch.arange(self.shape.heads, device=device)[:, None, None]
@@ -109,6 +115,7 @@ class BigBird(PatternVariant):
         first = min(self.global_blocks * block, length)
         if not first:
             return output
+        # the queries of global blocks, densely: they are few
         everything = mask.allowed(first, length, device)
         dense = attend(query[:, :, :first], key, value, everything, scale=scale, dropout=self.weight_dropout)
         return torch.cat([dense, output[:, :, first:]], 2)

@@ -59,6 +59,7 @@ class Local(PatternVariant):
         self.implementation = choose_implementation(self.impl, query, key, value, dropout=self.weight_dropout)
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)
+        # fewer queries than keys are the last positions: their bounds count from `missing` on
         missing, keys, scale = absent(query, key), key.shape[2], query.shape[-1] ** -0.5
         lower, upper = self.bounds(torch.arange(missing, keys, device=query.device), keys, mask.causal)
         if self.implementation == "flex":
@@ -68,6 +69,8 @@ class Local(PatternVariant):
         from ..kernels.triton.interval import Intervals
         from ..kernels.triton.ranks import rank_attention
 
+        # the first query of a block sees query_block + flange - 1 keys ahead, the last one as many back: so far must
+        # ranks go
         reach = min(self.query_block + self.flange, keys) - 1
         return rank_attention(
             query,
@@ -84,6 +87,7 @@ class Local(PatternVariant):
     def bounds(self, at: Tensor, keys: int, causal: bool) -> tuple[Tensor, Tensor]:
         """First key that the queries at positions `at` may see, and the one after the last: both int32 like `at`."""
         start = at // self.query_block * self.query_block
+        # neither bound falls from one query to the next, which the kernels ask for
         upper = at + 1 if causal else (start + self.query_block + self.flange).clamp(max=keys)
         return (start - self.flange).clamp(min=0).int(), upper.int()
 
@@ -93,6 +97,7 @@ class Local(PatternVariant):
         return ((key_at >= lower[:, None]) & (key_at < upper[:, None]))[None]
 
     def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        # the keys of the own block that are later than a query are masked, not left out: the block is one product
         after = 0 if mask.causal else self.flange
         band = Band.fit(query.shape[2], self.query_block, self.flange, after)
         output = attend(
@@ -122,6 +127,7 @@ class Local(PatternVariant):
         self, query: Tensor, key: Tensor, value: Tensor, state: RecentCache | None = None
     ) -> tuple[Tensor, RecentCache]:
         cache = state or RecentCache.empty(key, value)
+        # a new block begins: of what came before it only the flange can still be seen
         if cache.seen % self.query_block == 0:
             cache.trim(0, self.flange)
         cache.append(key, value)

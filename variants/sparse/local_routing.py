@@ -51,6 +51,7 @@ class LocalRouting(Variant):
         impl: Literal["auto", "eager", "triton"] = "auto",
     ):
         super().__init__(shape)
+        # the paper's books model routes in its last layer only
         routes = shape.layer >= whole("skip_first", skip_first, 0, least=0)
         self.split = shape.heads - shape.heads // 2 if routes else shape.heads
         self.local = Local(
@@ -96,6 +97,7 @@ class LocalRouting(Variant):
         if self.routing is None:
             return local
         routed: Tensor = self.routing(far_query, far_key, far_value, mask)
+        # both, where they differ: a record says what ran
         self.implementation = "+".join(sorted({self.local.implementation, self.routing.implementation}))
         return torch.cat([local, routed], 1)
 

@@ -42,17 +42,22 @@ class Longformer(PatternVariant):
     def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         length, scale = query.shape[2], query.shape[-1] ** -0.5
         after = 0 if mask.causal else self.window
+        # blocks as wide as the window compute up to twice what it needs; with fewer than 32 queries the products
+        # would be too thin
         band = Band.fit(length, max(32, self.window), self.window, after)
         query_at, key_at = band.at(query.device)
+        # global keys inside the window are left to the part in front, or they would count twice
         near = ((key_at - query_at).abs() <= self.window) & (key_at >= self.global_tokens)
         allowed = band.allowed(mask.keep, mask.causal, query.device) & near
         keys, values = band.spans(key), band.spans(value)
         first = min(self.global_tokens, length)
         if first:
+            # the global keys stand in front of every block's span, so one softmax covers both
             keys = torch.cat([_before_each_block(key[:, :, :first], band), keys], -2)
             values = torch.cat([_before_each_block(value[:, :, :first], band), values], -2)
             seen = torch.ones_like(near[..., :1]).expand(*near.shape[:-1], first)
             if mask.causal:
+                # a causal query sees the global keys that it has passed
                 seen = torch.arange(first, device=query.device) <= query_at
             if mask.keep is not None:
                 seen = seen & mask.keep[:, None, None, None, :first]
@@ -61,6 +66,7 @@ class Longformer(PatternVariant):
         output = band.merge(attend(band.split(query), keys, values, allowed, scale=scale, dropout=self.weight_dropout))
         if mask.causal or not first:
             return output
+        # the global tokens as queries see all, densely: they are few
         everything = mask.allowed(first, length, query.device)
         dense = attend(query[:, :, :first], key, value, everything, scale=scale, dropout=self.weight_dropout)
         return torch.cat([dense, output[:, :, first:]], 2)
@@ -81,6 +87,7 @@ class Longformer(PatternVariant):
         self, query: Tensor, key: Tensor, value: Tensor, state: RecentCache | None = None
     ) -> tuple[Tensor, RecentCache]:
         cache = state or RecentCache.empty(key, value)
+        # the oldest are the global ones; the new token makes one more of the window
         cache.trim(self.global_tokens, self.window)
         cache.append(key, value)
         output = attend(query, cache.key, cache.value, None, scale=query.shape[-1] ** -0.5, dropout=self.weight_dropout)

@@ -56,12 +56,16 @@ class Reformer(Variant):
     def __init__(self, shape: AttentionShape, *, bucket: int = 64, hashes: int = 2, seed: int = 0):
         super().__init__(shape)
         self.bucket, self.hashes = bucket, hashes
+        # a generator of its own: what else has been drawn before must not change the rotations
         generator = torch.Generator().manual_seed(seed * 1_009 + shape.layer)
+        # as many directions as half the buckets: each gives two, r and -r
         half = -(-shape.max_length // (2 * bucket))
         rotations = torch.randn(hashes, shape.head_dim, half, generator=generator)
         self.register_buffer("rotations", rotations.to(torch.get_default_dtype()))
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        # the keys are not looked at: the paper shares queries and keys, or a token would not hash to where it is
+        # sought
         order = self.order(query, mask.keep)
         _, heads, length, width = query.shape
         dtype = accumulator(query.dtype)
@@ -71,19 +75,25 @@ class Reformer(Variant):
         live = cut(torch.ones_like(order.position, dtype=torch.bool), self.bucket, 3)
         if mask.keep is not None:
             live = live & _gather(mask.keep[:, None, :, None].expand(-1, heads, -1, -1), at)[..., 0]
+        # queries and values in the order of each round; chunks of it are what a token sees
         q, v = _gather(shared, at), _gather(value.to(dtype), at)
         seen_at, seen_live = with_previous(at, 3), with_previous(live, 3)
+        # unit length for keys only: with both at unit length no score could exceed 1 / sqrt(d)
         seen_key, seen_value = with_previous(F.normalize(q, dim=-1), 3), with_previous(v, 3)
 
         scores = q @ seen_key.transpose(-2, -1) * width**-0.5
         scores = scores.masked_fill(at[..., :, None] == seen_at[..., None, :], _SELF_SCORE)
+        # a pair that meets in m rounds gets the weight 1/m in each, so that all rounds together count it once
         scores = scores - self._rounds_met(order, at, seen_at).to(dtype).log()
         allowed = seen_live[..., None, :]
         if mask.causal:
+            # by positions: in hashed order a later place may be an earlier token
             allowed = allowed & (seen_at[..., None, :] <= at[..., :, None])
         weights = F.dropout(masked_softmax(scores, allowed), self.weight_dropout)
+        # the mass of each round, by which the rounds are merged: a softmax over all keys of all rounds
         total = scores.masked_fill(~allowed, torch.finfo(dtype).min).logsumexp(-1)
 
+        # out of the chunks, and by rank back to the positions of the sequence
         output = (weights @ seen_value).flatten(3, 4)[:, :, :, :length]
         output = output.gather(3, order.rank[..., None].expand(-1, -1, -1, -1, value.shape[-1]))
         share = total.flatten(3, 4)[:, :, :, :length].gather(3, order.rank).softmax(2)
@@ -92,6 +102,7 @@ class Reformer(Variant):
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         """Softmax over the union of the keys met in any round: what the rounds add up to."""
+        # which chunk each token is in, for each round: all that decides who meets whom
         chunk = self.order(query, mask.keep).rank // self.bucket
         length, chosen = query.shape[2], rows or slice(None)
         gap = chunk[..., chosen, None] - chunk[..., None, :]
@@ -108,18 +119,22 @@ class Reformer(Variant):
         length, longest = query.shape[2], self.shape.max_length
         if length > longest:
             raise Unsupported(f"expected at most {longest} positions, got {length}: build reformer for a longer length")
+        # sorting has no gradient; without a graph the rotations cost no memory in training
         with torch.no_grad():
             dtype = accumulator(query.dtype)
             turned = query.to(dtype)[:, :, None] @ self.rotations.to(dtype)
             half = self.rotations.shape[-1]
             index = torch.arange(half, device=query.device)
+            # by the real length, so that a sequence hashes alike whatever it is padded to
             real = torch.full((1,), length, device=query.device) if keep is None else keep.sum(-1)
             used = (real + 2 * self.bucket - 1) // (2 * self.bucket)
             turned = turned.masked_fill((index >= used[:, None])[:, None, None, None, :], 0.0)
             # the buckets are the directions ±r; an unused one ties with nothing that is positive
             bucket = torch.cat([turned, -turned], -1).argmax(-1)
             if keep is not None:
+                # pads form a bucket behind all others, so no chunk of real tokens is broken by them
                 bucket = bucket.masked_fill(~keep[:, None, None, :], 2 * half)
+            # bucket and position in one number: sorted by hash, and by position within it
             position = (bucket * length + torch.arange(length, device=query.device)).argsort(-1)
         return Order(position, position.argsort(-1))
 
@@ -132,6 +147,7 @@ class Reformer(Variant):
     def _rounds_met(self, order: Order, at: Tensor, seen_at: Tensor) -> Tensor:
         """In how many rounds each pair (…, bucket, 2 bucket) meets: at least one."""
         count = torch.zeros(*at.shape, seen_at.shape[-1], dtype=torch.int32, device=at.device)
+        # one round at a time: all rounds at once would be rounds times the memory of the scores
         for rank in order.rank.unbind(2):
             chunk = (rank // self.bucket)[..., None]
             gap = _gather(chunk, at) - _gather(chunk, seen_at).transpose(-2, -1)

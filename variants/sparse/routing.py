@@ -71,6 +71,8 @@ class Routing(Variant):
     ):
         super().__init__(shape)
         self.impl = impl
+        # clusters times window near the length: each token is then in about one cluster, and the cost is least at its
+        # root
         near_root = math.sqrt(shape.max_length) if clusters is None else shape.max_length / max(1, clusters)
         self.window = whole("window", window, round(near_root))
         self.clusters = whole("clusters", clusters, round(shape.max_length / self.window))
@@ -85,6 +87,7 @@ class Routing(Variant):
         self.centroids = Centroids(shape.heads, self.clusters, shape.head_dim, decay)
         needed, because = self.window, f"the cluster window of {self.window}"
         self.positions = RankPositions.wanted(relative, max_relative, shape.head_dim, needed=needed, because=because)
+        # of the last forward; with its graph, so it lives until `after_step` and no longer
         self._loss: Tensor | None = None
 
     def supports(self, shape: AttentionShape) -> str | None:
@@ -93,7 +96,9 @@ class Routing(Variant):
         return super().supports(shape) or refusal(self.impl, shape)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        # the paper's clusters overlap, so no order makes what a token sees an interval
         impl = self.impl if self.form == "strict" else "eager"
+        # of the values: queries and keys are normalised to float32 whatever their dtype
         self.implementation = choose_implementation(impl, value, dropout=self.weight_dropout)
         query, key = self._routed(query, key)
         self._loss = None
@@ -106,12 +111,14 @@ class Routing(Variant):
                 f"routing needs queries and keys of one sequence: expected {key.shape[2]} queries, got "
                 f"{query.shape[2]}; to decode with form=strict, use step"
             )
+        # layer norm without scale and bias, as the paper routes: nearness is then the angle
         query = normalised(query)
         return query, query if self.share_qk else normalised(key)
 
     def _scores(self, tokens: Tensor, keep: Tensor | None) -> Tensor:
         """Scores of tokens and centroids; in training also records the tokens and adds their part of the loss."""
         scores = self.centroids.scores(tokens)
+        # evaluation must leave the centroids alone, or an output would depend on what was evaluated before
         if self.training:
             assigned = scores.argmax(-1)
             self.centroids.record(tokens, assigned, keep)
@@ -121,6 +128,7 @@ class Routing(Variant):
 
     def _groups(self, query: Tensor, key: Tensor, mask: Mask) -> tuple[Groups, Groups]:
         groups = Groups.nearest(self._scores(query, mask.keep), mask.keep, self.window)
+        # one set of tokens, one choice: the second would be the same work and count every token twice
         if self.share_qk:
             return groups, groups
         return groups, Groups.nearest(self._scores(key, mask.keep), mask.keep, self.window)
@@ -137,12 +145,15 @@ class Routing(Variant):
             dropout=self.weight_dropout,
             positions=self.positions,
         )
+        # a mean over clusters, not a sum: a token in three clusters is not three times as loud
         share = self._share(of_query, allowed, query.shape[2], query.dtype)
         return of_query.scatter(output.to(query.dtype) * share, query.shape[2])
 
     def _within(self, of_query: Groups, of_key: Groups, causal: bool) -> Tensor:
         """(batch, heads, clusters, window, window), True = the query may see the key."""
         query_at, key_at = of_query.index[..., :, None], of_key.index[..., None, :]
+        # fillers stand where a sequence has fewer real tokens than a cluster has places; they neither see nor are
+        # seen
         allowed = of_query.real[..., :, None] & of_key.real[..., None, :]
         if causal:
             allowed = allowed & (key_at <= query_at)
@@ -152,11 +163,14 @@ class Routing(Variant):
         """`allowed` less a token's view of itself where that is suppressed and there is another."""
         if not self.suppress_self:
             return allowed
+        # a token that would be left with nothing keeps the view of itself
         others = allowed & ~is_self
         return torch.where(others.any(-1, keepdim=True), others, allowed)
 
     def _share(self, of_query: Groups, allowed: Tensor, length: int, dtype: torch.dtype) -> Tensor:
         """One over the number of clusters in which a token sees a key, (batch, heads, clusters, window, 1)."""
+        # counted are the clusters in which the query sees a key: scatter adds them up, gather hands the sum to each
+        # place
         live = allowed.any(-1, keepdim=True).to(dtype)
         return live / of_query.gather(of_query.scatter(live, length)).clamp(min=1.0)
 
@@ -164,10 +178,13 @@ class Routing(Variant):
         order = ClusterOrder.of(self._scores(query, mask.keep).argmax(-1), self.clusters, mask.keep)
         if self.implementation == "triton":
             return self._fused(query, key, value, order, mask.causal)
+        # the own token is one of the window
         back = self.window - 1
         band = Band.fit(query.shape[2], max(16, self.window), back, 0 if mask.causal else back)
         query_at, key_at = band.at(query.device)
+        # sorted by (cluster, position), a window along the sequence is a window within the cluster, cut at its border
         cluster = order.sort(order.cluster[..., None])
+        # the cluster number one past the last is that of the pads
         same = (band.split(cluster) == band.spans(cluster).transpose(-2, -1)) & (band.split(cluster) < self.clusters)
         near = (key_at - query_at).abs() <= back
         allowed = band.allowed(None, mask.causal, query.device) & near & same
@@ -189,6 +206,7 @@ class Routing(Variant):
         from ..kernels.triton.ranks import rank_attention
 
         back = min(self.window, query.shape[2]) - 1
+        # each (batch, head) has bounds of its own, since each sorts its own tokens
         lower, upper = order.bounds(back, 0 if causal else back)
         output = rank_attention(
             order.sort(query),
@@ -211,6 +229,7 @@ class Routing(Variant):
 
     def _paper_rows(self, query: Tensor, key: Tensor, mask: Mask, rows: slice) -> Tensor:
         batch, heads, length, _ = query.shape
+        # by the scores alone: looking at weights must record no token and add no loss
         of_query = Groups.nearest(self.centroids.scores(query), mask.keep, self.window)
         of_key = of_query if self.share_qk else Groups.nearest(self.centroids.scores(key), mask.keep, self.window)
         allowed = self._within(of_query, of_key, mask.causal)
@@ -223,12 +242,14 @@ class Routing(Variant):
         row = of_query.index - rows.start
         row = row.masked_fill((row < 0) | (row >= count), count)
         at = row[..., :, None] * length + of_key.index[..., None, :]
+        # a pair that meets in several clusters has its shares added
         dense = weights.new_zeros(batch, heads, (count + 1) * length)
         dense = dense.scatter_add(-1, at.flatten(2), weights.flatten(2))
         return dense[..., : count * length].view(batch, heads, count, length)
 
     def _strict_rows(self, query: Tensor, key: Tensor, mask: Mask, rows: slice) -> Tensor:
         order = ClusterOrder.of(self.centroids.scores(query).argmax(-1), self.clusters, mask.keep)
+        # difference of the places in sorted order: within a cluster it is the difference of ranks
         rank = order.place[..., None, :] - order.place[..., rows, None]
         own = order.cluster[..., rows, None]
         allowed = (own == order.cluster[..., None, :]) & (own < self.clusters)
@@ -244,9 +265,11 @@ class Routing(Variant):
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, RoutingState]:
         if self.form == "paper":
             raise Unsupported("routing[form=paper] chooses by the whole sequence and cannot decode; use form=strict")
+        # the cache holds keys in the dtype of the model; the few that are picked are normalised anew
         key = query if self.share_qk else key
         state = state or RoutingState(KeyValueCache.empty(key, value), key.new_zeros(*key.shape[:2], 0).long())
         keys, values = state.cache.append(key, value)
+        # the own cluster depends on the query alone: that is what makes the strict form causal
         own = self.centroids.scores(normalised(query)).argmax(-1)
         state.cluster = torch.cat([state.cluster, own], -1)
         at = torch.arange(state.cluster.shape[-1], device=key.device).expand_as(state.cluster)
@@ -277,6 +300,7 @@ class Routing(Variant):
         return min(1.0, entries / pairs(length, shape.causal))
 
     def state_bytes(self, shape: AttentionShape) -> int | None:
+        # the number of the cluster of every token so far
         clusters = shape.heads * shape.max_length * torch.long.itemsize
         cached = super().state_bytes(shape)
         return None if cached is None else cached + clusters

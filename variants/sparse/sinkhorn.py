@@ -55,21 +55,27 @@ class Sinkhorn(Variant):
             )
         dtype = accumulator(query.dtype)
         keep = mask.real(key)
+        # padded keys are zeros before anything is averaged or moved: a soft permutation mixes whole blocks
         k, v = (x.to(dtype).masked_fill(~keep[:, None, :, None], 0.0) for x in (key, value))
+        # fewer queries than keys are the last ones: their first block, and how far into it they begin
         first = (keys - queries) // size
         lead = keys - queries - first * size
         q = cut(F.pad(query.to(dtype), (0, 0, lead, 0)), size, 2)
         k, v, live = cut(k, size, 2), cut(v, size, 2), cut(keep, size, 1)
 
+        # an empty block is not moved: it would take the place of one with keys
         movable = _movable(live, mask.causal)
         sorting = sinkhorn(self.sort_logits(k, live, mask.causal), movable, self.iterations, mask.causal)
+        # only now: the normalisation needs the rows of all blocks
         sorting, movable = sorting[:, :, first:], movable[:, first:]
         moved_key, moved_value = (torch.unflatten(sorting @ x.flatten(3), 3, x.shape[3:]) for x in (k, v))
+        # a place of the moved block counts where any block that may come there has a key at it
         moved_live = (movable.to(dtype) @ live.to(dtype)) > 0
         seen_key = torch.cat([moved_key, k[:, :, first:]], 3)
         seen_value = torch.cat([moved_value, v[:, :, first:]], 3)
 
         scores = q @ seen_key.transpose(-2, -1) * query.shape[-1] ** -0.5
+        # within the own block a causal query sees what is at or before it; the moved block is earlier as a whole
         local = live[:, first:, None, :].expand(-1, -1, size, -1)
         if mask.causal:
             local = local.tril()
@@ -80,13 +86,16 @@ class Sinkhorn(Variant):
     def sort_logits(self, key: Tensor, live: Tensor, causal: bool) -> Tensor:
         """Logits (batch, heads, blocks, blocks), row = where to; key (batch, heads, blocks, size, d), 0 if not live."""
         if causal:
+            # the mean of the keys up to the first of the block: the last that every query of the block may see
             total, count = key.flatten(2, 3).cumsum(2), live.flatten(1).cumsum(1).clamp(min=1)
             pooled = (total / count[:, None, :, None])[:, :, :: self.block]
         else:
             pooled = key.sum(3) / live.sum(-1).clamp(min=1)[:, None, :, None]
         logits: Tensor = self.sorter(pooled, key.shape[2])
         if self.gumbel and self.training:
+            # minus ln of an exponential draw is a Gumbel draw: sampling permutations in training, as the paper does
             logits = logits - torch.empty_like(logits).exponential_().log()
+        # a low temperature comes nearer to a permutation, at the price of gradients
         return logits / self.temperature
 
     def density(self, shape: AttentionShape) -> float:
@@ -101,9 +110,11 @@ def sinkhorn(logits: Tensor, movable: Tensor, iterations: int, causal: bool) -> 
     barred = ~movable[:, None]
     # finite, so that rows and columns without any entry keep a finite gradient; its exponential is 0
     lowest = -1e4
+    # in the log domain, since exp(logits) may overflow before the first normalisation
     logits = logits.masked_fill(barred, lowest)
     for _ in range(iterations):
         logits = (logits - logits.logsumexp(-1, keepdim=True)).masked_fill(barred, lowest)
+        # a column normalised over all rows would tell an early block of later ones
         columns = logits.logcumsumexp(-2) if causal else logits.logsumexp(-2, keepdim=True)
         logits = (logits - columns).masked_fill(barred, lowest)
     return logits.exp().masked_fill(barred, 0.0)
@@ -113,4 +124,5 @@ def _movable(live: Tensor, causal: bool) -> Tensor:
     """(batch, blocks, blocks): block of the column may be moved to that of the row; live (batch, blocks, size)."""
     filled = live.any(-1)
     movable = filled[:, :, None] & filled[:, None, :]
+    # strictly earlier blocks: the own one is attended to anyway
     return movable.tril(-1) if causal else movable

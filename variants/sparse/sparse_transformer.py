@@ -69,6 +69,7 @@ class Sparse(PatternVariant):
             query_at, key_at = band.at(device)
             allowed = allowed & ((key_at - query_at).abs() <= self.stride)
         blocks = band.split(scaled(query, query.shape[-1] ** -0.5))
+        # the near part: a band of blocks around the own one, or the own block alone
         near = blocks @ band.spans(key).to(blocks.dtype).transpose(-2, -1)
         far, far_allowed, mix = (self._strided if self.pattern == "strided" else self._fixed)(
             band, blocks, key, value, mask
@@ -77,12 +78,15 @@ class Sparse(PatternVariant):
         lowest = torch.finfo(near.dtype).min
         joined = torch.cat([near.masked_fill(~allowed, lowest), far.masked_fill(~far_allowed, lowest)], -1)
         weights = F.dropout(masked_softmax(joined, None), self.weight_dropout)
+        # the two parts have the same softmax and meet different values
         near, far = weights[..., : near.shape[-1]], weights[..., near.shape[-1] :]
+        # a row without a key has uniform weights after the softmax, since all were at the lowest number: zeroed here
         output = near.masked_fill(~allowed, 0.0).to(value.dtype) @ band.spans(value)
         return band.merge(output + mix(far.masked_fill(~far_allowed, 0.0).to(value.dtype)))
 
     def _strided(self, band: Band, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Far:
         """Far part of `strided`: keys at the same place in other blocks, (…, blocks, stride, blocks)."""
+        # every stride-th key is the same place of every block: transposed, those keys are one contiguous matrix
         columns, values = band.split(key).transpose(2, 3), band.split(value).transpose(2, 3)
         scores = query.transpose(2, 3) @ columns.to(query.dtype).transpose(-2, -1)
         number = torch.arange(band.blocks, device=query.device)
@@ -97,6 +101,7 @@ class Sparse(PatternVariant):
         first = max(0, band.block - self.summary)
         keys = band.split(key)[:, :, :, first:].flatten(2, 3)
         values = band.split(value)[:, :, :, first:].flatten(2, 3)
+        # the summaries are the same for all queries, so one product serves the whole sequence
         scores = query.flatten(2, 3) @ keys.to(query.dtype).transpose(-2, -1)
         number = torch.arange(band.blocks, device=query.device)
         other = (number < number[:, None] if mask.causal else number != number[:, None])[:, :, None]
@@ -149,6 +154,7 @@ class Sparse(PatternVariant):
         """The keys that the query at position `at` sees when causal."""
         stride = self.stride
         if self.pattern == "strided":
+            # from the same place in the first block on, up to what the near part has
             far = torch.arange(at % stride, max(at % stride, at - 2 * stride + 1), stride, device=device)
             return torch.cat([far, torch.arange(max(0, at - stride), at + 1, device=device)])
         start = at // stride * stride

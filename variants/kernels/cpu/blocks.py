@@ -24,6 +24,7 @@ from ...contract import Mask, accumulator
 from .packing import Packing, flat, unflat
 
 # a row of scores is as many groups, each of whole vectors of eight
+# see `block_maps`: the start of Newton's method takes the largest entry of each 16
 GROUPS = 16
 _MULTIPLE = 8 * GROUPS
 ROWS = 256
@@ -82,14 +83,19 @@ class _Block:
 
     def products(self, left: Tensor, right: Tensor, room: Tensor, beyond: float) -> Tensor:
         """Products of their rows in `room`, (heads, rows, width), filled up to whole groups with `beyond`."""
+        # keys behind `seen` are not even multiplied: for causal blocks that is half of the work
         left, right = left[self.heads, self.rows], right[self.heads, : self.seen]
         shape = *left.shape[:2], _width(self.seen)
+        # the same memory for all blocks: fresh pages would have to be touched, which cost as much as the product
         found = room[: math.prod(shape)].view(shape)
         torch.bmm(left, right.transpose(1, 2), out=found[..., : self.seen])
+        # -inf for scores, so that they weigh nothing; 0 for gradients, since a weight of zero times what lay there
+        # may be NaN
         found[..., self.seen :] = beyond
         return found
 
     def hide(self, scores: Tensor) -> None:
+        # only the part of a block that not all of its queries see: the diagonal of a causal mask, or nothing
         if self.free < self.seen:
             hidden = torch.arange(self.free, self.seen) >= self.limits
             scores[..., self.free : self.seen].masked_fill_(hidden, -math.inf)
@@ -123,8 +129,11 @@ class _Blocked(torch.autograd.Function):
                 among, found = None if alphas is None else block.each(alphas), block.each(level)
                 if form.start is not None:
                     found = _solve(form, scores.flatten(0, 1), among, compiled)
+                    # all that the backward needs of a row: its maximum and its threshold. The weights follow from
+                    # them and the scores
                     level[block.heads, block.rows] = found.view(*scores.shape[:2], 2)
                 _run(form.attend, compiled, scores.flatten(0, 1), among, found)
+                # one writer for each query: blocks divide heads and queries, never the keys of a query
                 target = output[block.heads, block.rows]
                 torch.bmm(scores[..., : block.seen], v[block.heads, : block.seen], out=target)
         ctx.save_for_backward(query, key, value, alpha, level)
@@ -138,6 +147,7 @@ class _Blocked(torch.autograd.Function):
         form, packing, learns = ctx.form, ctx.packing, ctx.needs_input_grad[3]
         q, k, v = _operands(query, key, value, packing, form)
         grad_output, alphas = flat(upstream, q.dtype), _alphas(alpha, q)
+        # two rooms: gradients of the weights beside the scores that become weights
         room, other = q.new_empty(2, _room(q, k))
         to_query, to_alpha = torch.zeros_like(q), torch.zeros_like(level[..., :1])
         # a product of transposed rows reads its left factor by columns; its transpose does not
@@ -148,6 +158,8 @@ class _Blocked(torch.autograd.Function):
                 block.hide(scores)
                 among = None if alphas is None else block.each(alphas)
                 rows, found = scores.flatten(0, 1), block.each(level)
+                # gradients first, while the scores stand: `attend` overwrites them with the weights that the values'
+                # gradient needs
                 by_row = _run(form.differentiate, ctx.compiled, rows, coming.flatten(0, 1), among, found, learns)
                 _run(form.attend, ctx.compiled, rows, among, found)
                 if learns:
@@ -158,7 +170,9 @@ class _Blocked(torch.autograd.Function):
                     # in this form, unlike baddbmm_, its operations are counted by torch
                     target = total[heads, :, seen]
                     torch.baddbmm(target, left[own].transpose(1, 2), right[..., seen], out=target)
+        # q was scaled before the product, so its gradient takes the factor now; that of the keys has it from q
         to_query *= form.factor * query.shape[-1] ** -0.5
+        # back to (positions, columns), and to the order in which the keys came
         kept = (packing.unpack(x.transpose(1, 2), like) for x, like in ((to_key, key), (to_value, value)))
         for_alpha = to_alpha.view(*query.shape[:2], -1).sum((0, 2)).to(alpha.dtype) if learns else None
         return unflat(to_query, query), *(x.contiguous() for x in kept), for_alpha, None, None, None
@@ -166,6 +180,7 @@ class _Blocked(torch.autograd.Function):
 
 def _operands(query: Tensor, key: Tensor, value: Tensor, packing: Packing, form: Form) -> tuple[Tensor, Tensor, Tensor]:
     """The query times all that scores are multiplied with, and the real keys and values first."""
+    # float32 at least: half precision would lose the threshold, which is a difference of scores
     dtype = accumulator(query.dtype)
     scaled = flat(query, dtype) * (form.factor * query.shape[-1] ** -0.5)
     return scaled, packing.pack(key, dtype), packing.pack(value, dtype)
@@ -191,6 +206,7 @@ def _width(keys: int) -> int:
 def _sizes(query: Tensor, key: Tensor) -> tuple[int, int]:
     """Rows and heads of a block."""
     width = _width(key.shape[1])
+    # long sequences take fewer rows, then fewer heads, so that a block of scores stays in the cache
     rows = max(1, min(ROWS, query.shape[1], _BLOCK_SCORES // width))
     return rows, max(1, min(query.shape[0], _BLOCK_SCORES // (rows * width)))
 
@@ -199,6 +215,7 @@ def _blocks(packing: Packing, query: Tensor, key: Tensor) -> Iterator[_Block]:
     """Blocks with a key to see; where examples differ in their keys, no block has heads of two."""
     rows, group = _sizes(query, key)
     total, examples = query.shape[0], len(packing.limits)
+    # without padding all examples are alike, and a block may hold heads of several
     shared = bool((packing.limits == packing.limits[:1]).all())
     span = total if shared else total // examples
     for start in range(0, total, span):
@@ -216,12 +233,14 @@ def _blocks(packing: Packing, query: Tensor, key: Tensor) -> Iterator[_Block]:
 def _solve(form: Form, scores: Tensor, alpha: Tensor | None, compiled: bool) -> Tensor:
     """The level of each row, (rows, 2)."""
     assert form.start is not None and form.go_on is not None
+    # the head with the largest alpha asks for the smallest last step; see `thresholds._tolerance`
     order = float(alpha.max()) - 1.0 if alpha is not None else form.order or 0.0
     eps = torch.finfo(scores.dtype).eps
     # as in thresholds.py; NaN ends it as well
     enough = max((1e-4 * eps) ** max(order, 0.5), 4 * eps)
     level, moved = _run(form.start, compiled, scores, alpha)
     for _ in range(_MOST_LOOKS):
+        # the one look at the data between two graphs
         if not bool((moved > enough).any()):
             break
         level, moved = _run(form.go_on, compiled, scores, alpha, level)
@@ -236,11 +255,14 @@ def _run(function: Callable[..., Any], compiled: bool, scores: Tensor, *more: An
 
 def compiled_form(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` compiled; as it is where operations are being counted, since torch.compile refuses there."""
+    # under FlopCounterMode, for one
     return function if torch._C._len_torch_dispatch_stack() else _compiled(function)
 
 
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # dynamic: one graph for all sizes of a block. fullgraph: a break would run as plain torch unseen, and be recorded
+    # as compiled
     return torch.compile(function, dynamic=True, fullgraph=True)
 
 

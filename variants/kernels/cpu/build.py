@@ -25,6 +25,7 @@ _HERE = Path(__file__).resolve().parent
 # a new kernel joins by lying in this folder; sorted, since the folder of the build is named by a hash of them in order
 SOURCES = sorted(_HERE.glob("*.cpp"))
 HEADERS = sorted(_HERE.glob("*.h"))
+# no -ffast-math: NaN and infinity have to pass through, and sums to keep their order
 _COMMON_FLAGS = ("-O3", "-fopenmp", "-fno-math-errno")
 # by what torch.backends.cpu.get_cpu_capability() says, which ATEN_CPU_CAPABILITY may lower
 _CAPABILITY_FLAGS = {
@@ -34,6 +35,7 @@ _CAPABILITY_FLAGS = {
         *("-mavx512dq", "-mavx2", "-mfma", "-mf16c"),
     ),
 }
+# any other processor: ATen's vectors are then plain arrays, right and slow
 _PLAIN_FLAGS = ("-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT")
 
 
@@ -57,6 +59,7 @@ def folder() -> Path:
     given = hashlib.sha256()
     for path in (*SOURCES, *HEADERS):
         given.update(path.read_bytes())
+    # another PyTorch has another binary interface
     given.update("\n".join((*flags(), torch.__version__, compiler() or "")).encode())
     return _cache_folder() / "kernels" / given.hexdigest()[:16]
 
@@ -76,6 +79,7 @@ def _built() -> Path:
     if shutil.which("ninja") is None:
         raise RuntimeError("no ninja found; pip install ninja")
     home.mkdir(parents=True, exist_ok=True)
+    # several workers may start at once: one builds, the others wait and load
     with FileLock(home / "lock"):
         # another process may have built it meanwhile
         if not library.is_file():
@@ -105,6 +109,7 @@ def _build(home: Path, library: Path) -> None:
             extra_cflags=list(flags()),
             extra_ldflags=["-fopenmp"],
             build_directory=str(work),
+            # the library registers operators as it is loaded; there is nothing to import
             is_python_module=False,
         )
     # whole or not at all, whenever the process may die

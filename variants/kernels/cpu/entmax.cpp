@@ -22,7 +22,7 @@ using at::Tensor;
 constexpr int64_t ROWS = 128;
 // of the keys in one product for their gradients, so that these stay in the first-level cache
 constexpr int64_t KEYS = 256;
-// share of positive weights from which dense products cost less than gathering, measured: see NOTES.md
+// share of positive weights from which dense products cost less than gathering, estimated from operation counts
 constexpr double DENSE = 0.20;
 
 // Supports of the rows of one block, one behind the other, as long as there is room; `count`: their sizes.
@@ -99,6 +99,7 @@ void score(const Span& span, int64_t columns, float scale, float* scores) {
   multiply(matrix(scores, span.rows, span.width, span.stride), matrix(span.query, span.rows, columns, columns),
            matrix(span.key, span.width, columns, columns).t(), M == Map::entmax15 ? 0.5f * scale : scale, false);
   for (int64_t r = 0; r < span.rows; r++)
+    // to the end of the whole vectors, so that the reader of a row needs no tail
     std::fill(scores + r * span.stride + span.limits[r], scores + (r + 1) * span.stride, -INF);
 }
 
@@ -119,20 +120,24 @@ void attend_block(
   Cursor writing{kept.room};
   for (int64_t r = 0; r < span.rows; r++) {
     const float* scores = desk.scores + r * span.stride;
+    // a pass of its own: Newton starts at max - 1, below which no entry can have weight
     const float top = row_max(scores, span.reach(r));
     Level level{INF, 0.0f};
     int64_t size = 0;
     if (std::isfinite(top)) size = solve<M>(scores, span.reach(r), top, e, desk.kept, desk.index, level);
+    // NaN or +inf in the scores makes the row NaN; a row of -inf has no key and an infinite threshold
     else if (top != -INF) level.first = std::numeric_limits<float>::quiet_NaN();
     kept.levels[2 * r] = level.first;
     kept.levels[2 * r + 1] = level.second;
     kept.count[r] = static_cast<int32_t>(size);
     positive += size;
+    // where no room is left the support is not kept, but its level is: it is found again from the scores
     const int64_t at = writing.next(size);
     if (at < 0) continue;
     std::copy_n(desk.kept, size, kept.weights + at);
     std::copy_n(desk.index, size, kept.index + at);
   }
+  // the share of all keys that the rows of the block may see
   if (static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all)) {
     weigh_densely<M>(span, kept, e, desk.scores);
     multiply(matrix(output, span.rows, columns, columns), matrix(desk.scores, span.rows, span.width, span.stride),
@@ -151,6 +156,7 @@ void attend_block(
     by_columns(columns, [&](auto vectors, int64_t first) {
       mix<decltype(vectors)::value>(weights, index, size, span.value + first, columns, out + first);
     });
+    // such a row has no support, so nothing would have been written for it but zeros
     if (std::isnan(kept.levels[2 * r])) std::fill_n(out, columns, kept.levels[2 * r]);
   }
 }
@@ -172,8 +178,10 @@ void differentiate_row(
     total = total + g;
     weighted = at::vec::fmadd(g, Vec::loadu(products + x, left), weighted);
   }
+  // a row without weights has no factors: the floor keeps 0/0 out of it
   const Vec mean(sum(weighted) / std::max(sum(total), TINY));
   for (int64_t x = 0; x < size; x += WIDTH) (Vec::loadu(products + x) - mean).store(products + x);
+  // of what comes to the weights less its mean, which changes nothing in the sum and keeps its digits
   if (alpha) *alpha = size ? alpha_gradient(weights, products, size, e) : 0.0f;
   const Vec scales(scale);
   for (int64_t x = 0; x < size; x += WIDTH)
@@ -218,6 +226,7 @@ void differentiate_densely(const Span& span, int64_t columns, const Desk& desk, 
     differentiate_row<M>(desk.scores + r * span.stride, span.stride, e, scale, products, desk.factors,
                          to.alpha ? to.alpha + r : nullptr);
   }
+  // by pieces of the keys, so that the sums stay in the cache while the products add to them
   for (int64_t j = 0; j < span.width; j += KEYS) {
     const int64_t n = std::min(KEYS, span.width - j);
     const Tensor weights = matrix(desk.scores + j, span.rows, n, span.stride);
@@ -237,9 +246,11 @@ void differentiate_block(const Span& span, int64_t columns, const Desk& desk, co
   Cursor reading{kept.room};
   for (int64_t r = 0; r < span.rows; r++) {
     positive += kept.count[r];
+    // one support that is not held, and the block needs its scores again
     held = reading.next(kept.count[r]) >= 0 && held;
   }
   const bool dense = static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all);
+  // the usual case needs no product over all keys in the backward: supports and weights were kept
   if (dense || !held) score<M>(span, columns, scale, desk.scores);
   (dense ? differentiate_densely<M> : differentiate_sparsely<M>)(span, columns, desk, kept, e, scale, upstream, to);
 }
@@ -271,8 +282,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
     double scale, int64_t room, bool keep) {
   const Heads heads(query, key, value, limits);
   TORCH_CHECK(excess.is_contiguous() && excess.size(0) == heads.per_example, "expected one excess a head");
+  // int32: positions of keys, and half the memory of int64
   const auto whole = query.options().dtype(at::kInt);
   const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, threads = at::get_num_threads();
+  // without a backward a thread uses one piece again and again
   const int64_t pieces = keep ? heads.all * blocks : threads, rows = keep ? heads.all * heads.queries : threads * ROWS;
   const int64_t entries = room * std::min(ROWS, heads.queries);
   Tensor output = at::empty_like(query), levels = at::empty({rows, 2}, query.options()), counts = at::empty({rows}, whole);
@@ -280,6 +293,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   const Scratch scratch(Desk::bytes(heads.keys));
   with_map(map, [&](auto kind) {
     at::parallel_for(0, heads.all * blocks, 1, [&](int64_t begin, int64_t end) {
+      // the products below skip autograd and version counters, in threads of the pool too
       const at::AutoDispatchBelowADInplaceOrView plain;
       const Desk desk(scratch.share(), heads.keys);
       const int64_t thread = at::get_thread_num();

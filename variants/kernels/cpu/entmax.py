@@ -23,6 +23,7 @@ def entmax_attention(query: Tensor, key: Tensor, value: Tensor, alpha: float | T
     loaded: `cpu_build.failure()` is None.
     """
     kind = {2.0: _SPARSEMAX, 1.5: _ENTMAX15}.get(alpha, _ENTMAX) if isinstance(alpha, float) else _ENTMAX
+    # the general map takes alpha of each head; the two special ones ignore it and have no logarithm
     each = alpha if isinstance(alpha, Tensor) else torch.full((query.shape[1],), alpha)
     return cast(Tensor, _Attention.apply(query, key, value, each, mask, kind))  # type: ignore[no-untyped-call]
 
@@ -30,6 +31,7 @@ def entmax_attention(query: Tensor, key: Tensor, value: Tensor, alpha: float | T
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, mask: Mask, kind: int) -> Tensor:
+        # the order is kept, not the packed tensors: packing again is cheap, and the inputs are alive anyway
         ctx.packing = packing = Packing.of(mask, query.shape[0], query.shape[2], key.shape[2])
         ctx.kind, ctx.scale = kind, query.shape[-1] ** -0.5
         excess = (alpha.float() - 1.0).clamp(min=_SMALLEST_EXCESS)
@@ -37,6 +39,7 @@ class _Attention(torch.autograd.Function):
             *(flat(query), packing.pack(key), packing.pack(value), packing.limits, excess),
             *(kind, ctx.scale, _room(kind, key.shape[2]), any(ctx.needs_input_grad)),
         )
+        # without a backward nothing of the supports is kept, and the kernel writes none
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(query, key, value, alpha, excess, *found)
         return unflat(output, query.to(value.dtype))
@@ -51,6 +54,7 @@ class _Attention(torch.autograd.Function):
             *(flat(upstream), flat(query), packing.pack(key), packing.pack(value), packing.limits, excess, *found),
             *(ctx.kind, ctx.scale, learns),
         )
+        # float64: a sum over all queries of terms of either sign
         to_alpha = by_row.double().sum(1).view(query.shape[:2]).sum(0).to(alpha.dtype) if learns else None
         gradients = unflat(to_query, query), packing.unpack(to_key, key), packing.unpack(to_value, value)
         return *gradients, to_alpha, None, None

@@ -20,6 +20,8 @@ inline at::Tensor matrix(const float* data, int64_t rows, int64_t columns, int64
 
 // out = scale * left @ right, added to what is there where `add`.
 inline void multiply(at::Tensor out, const at::Tensor& left, const at::Tensor& right, float scale, bool add) {
+  // ATen's gemm itself is not exported, so small tensors around our memory go to addmm; inside a parallel region MKL
+  // runs it in the calling thread (NOTES.md)
   at::addmm_out(out, out, left, right, add ? 1.0f : 0.0f, scale);
 }
 
@@ -27,6 +29,7 @@ inline void multiply(at::Tensor out, const at::Tensor& left, const at::Tensor& r
 class Scratch {
  public:
   explicit Scratch(int64_t bytes)
+      // a cache line apart, so that no two threads write to one
       : stride_((bytes + 63) / 64 * 64),
         memory_(at::empty({at::get_num_threads() * stride_ + 64}, at::TensorOptions().dtype(at::kByte))) {}
 

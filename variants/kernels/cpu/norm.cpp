@@ -91,6 +91,7 @@ std::tuple<Tensor, Tensor> forward(
     for (int64_t task = begin; task < end; task++) {
       const int64_t own = rows.parameter(task);
       rows.each(task, [&](int64_t start, int64_t row) {
+        // the mean of the squares, over all heads of the group; the row is still in the cache for the loop after it
         Vec squares(0.0f);
         rows.vectors(start, [&](int64_t at, int64_t, int64_t lanes) {
           const Vec x = load(rows.x + at, lanes);
@@ -135,6 +136,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
           if (rows.gate) {
             const Vec g = load(rows.gate + own + j, lanes), open = sigmoid(g * x);
             const Vec turned = scaled * normed * open * (one - open);
+            // partial sums of the parameters' gradients: of this task alone, so no two threads add to one number
             float* sums_of_gate = gates + task * width + j;
             store(at::vec::fmadd(turned, x, load(sums_of_gate, lanes)), sums_of_gate, lanes);
             normed = normed * open;
@@ -147,6 +149,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
           store(at::vec::fmadd(u, normed, load(sums_of_scale, lanes)), sums_of_scale, lanes);
           along = at::vec::fmadd(passed, x, along);
         });
+        // what goes through the mean of the squares is the same multiple of x for the whole row
         const Vec back(-r[row] * r[row] * r[row] * sum(along) / static_cast<float>(width));
         rows.vectors(start, [&](int64_t at, int64_t, int64_t lanes) {
           store(at::vec::fmadd(back, load(rows.x + at, lanes), load(out + at, lanes)), out + at, lanes);
@@ -154,6 +157,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       });
     }
   });
+  // all tasks in one order
   const auto total = [](const Tensor& parts) { return parts.sum(at::IntArrayRef{0, 2}).flatten(); };
   return {to_sums, total(to_scale), rows.gate ? total(to_gate) : to_gate};
 }

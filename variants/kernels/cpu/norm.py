@@ -31,10 +31,12 @@ class _CppGatedRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sums: Tensor, scale: Tensor, gate: Tensor | None, epsilon: float, group: int) -> Tensor:
         x, s = sums.contiguous(), scale.float().contiguous()
+        # an empty tensor stands for no gate in the C++ operators
         g = s.new_empty(0) if gate is None else gate.float().contiguous()
         output: Tensor
         output, inverse = torch.ops.attnbench_cpu.gated_norm_forward(x, s, g, group, epsilon)
         ctx.group, ctx.dtype = group, scale.dtype
+        # one over the root mean square of each row, a number a query, spares the backward a pass
         ctx.save_for_backward(x, inverse, s, g)
         return output
 

@@ -25,15 +25,20 @@ class Packing:
 
     @classmethod
     def of(cls, mask: Mask, batch: int, queries: int, keys: int) -> Packing:
+        # how many keys, from the first, each query sees before padding is looked at
         seen = torch.full((queries,), keys)
         if mask.causal:
+            # queries before the first key, where they are more than the keys, see none
             seen = (torch.arange(1, queries + 1) + mask.offset(queries, keys)).clamp(min=0)
         if mask.keep is None:
             return cls(limits=seen.int().expand(batch, -1).contiguous(), order=None)
         keep = mask.keep.expand(batch, -1)
+        # the real keys among the first n, for every n from 0: what a causal limit becomes once padding is moved away
         limits = F.pad(keep.cumsum(1, dtype=torch.int32), (1, 0))[:, seen]
+        # padding at the end only, the usual case: nothing has to move
         if bool((keep[:, 1:] <= keep[:, :-1]).all()):
             return cls(limits=limits.contiguous(), order=None)
+        # stable, so that real keys keep their order and a causal limit stays a prefix
         return cls(limits=limits.contiguous(), order=keep.to(torch.int8).argsort(dim=1, descending=True, stable=True))
 
     def pack(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -48,6 +53,7 @@ class Packing:
 
 def flat(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """(batch, heads, positions, head_dim) to (batch · heads, positions, columns): contiguous, 16 | columns."""
+    # zero columns change no product, and spare the kernels a tail of single numbers
     return F.pad(x.to(dtype), (0, -x.shape[-1] % _VECTOR)).flatten(0, 1).contiguous()
 
 

@@ -51,15 +51,20 @@ void attend_block(const Heads& heads, int64_t head, int64_t first, float scale, 
   const int32_t* limits = heads.limits_of(head) + first;
   const Tensor query = matrix(heads.query + (head * heads.queries + first) * columns, rows, columns, columns);
   const Tensor out = matrix(output + (head * heads.queries + first) * columns, rows, columns, columns);
+  // limits never fall, so the last query of the block sees the most keys
   const int64_t width = limits[rows - 1];
+  // no product would write the output of a block that sees nothing
   if (!width) out.zero_();
   for (int64_t j = 0; j < width; j += COLUMNS) {
     const int64_t n = std::min(COLUMNS, width - j), at = (head * heads.keys + j) * columns;
     const Tensor scores = matrix(tile, rows, n, n);
+    // a tile of scores, used while it is in the second-level cache: scaled by the product itself
     multiply(scores, query, matrix(heads.key + at, n, columns, columns).t(), scale, false);
     rectify(tile, rows * n);
+    // rows at the end of the block see more: the first one that sees the whole tile ends the loop
     for (int64_t r = 0; r < rows && limits[r] < j + n; r++)
       std::fill(tile + r * n + std::max<int64_t>(0, limits[r] - j), tile + (r + 1) * n, 0.0f);
+    // the first tile writes, the others add: no pass to clear the output
     multiply(out, scores, matrix(heads.value + at, n, columns, columns), 1.0f, j > 0);
   }
 }
@@ -70,6 +75,7 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, cons
   const int64_t blocks = (heads.queries + ROWS - 1) / ROWS;
   const Scratch scratch(Scratch::bytes<float>(ROWS * COLUMNS));
   at::parallel_for(0, heads.all * blocks, 1, [&](int64_t begin, int64_t end) {
+    // the products below skip autograd and version counters, in threads of the pool too
     const at::AutoDispatchBelowADInplaceOrView plain;
     float* tile = scratch.share().take<float>(ROWS * COLUMNS);
     for (int64_t task = begin; task < end; task++)
@@ -97,17 +103,22 @@ void differentiate_block(const Heads& heads, int64_t head, int64_t first, float 
     const int64_t n = std::min(COLUMNS, heads.queries - i), from = (head * heads.queries + i) * columns;
     const Tensor query = matrix(heads.query + from, n, columns, columns), toward = matrix(upstream + from, n, columns, columns);
     const Tensor scores = matrix(tile, rows, n, n), gradients = matrix(coming, rows, n, n);
+    // transposed tiles: the gradients of keys and values are then plain products, which run faster than those that
+    // read their left factor by columns (NOTES.md)
     multiply(scores, key, query.t(), scale, false);
     multiply(gradients, value, toward.t(), 1.0f, false);
     // a query that does not see the last of these keys
     if (limits[i] < first + rows)
       for (int64_t r = 0; r < rows; r++) {
+        // limits never fall: the queries that do not see this key stand in front
         const int64_t blind = std::upper_bound(limits + i, limits + i + n, first + r) - (limits + i);
         std::fill_n(tile + r * n, blind, 0.0f);
       }
+    // one pass leaves the weights in the tile and the gradients of the scores in `coming`
     rectify_both(tile, coming, rows * n);
     multiply(value_sum, scores, toward, 1.0f, i > start);
     multiply(key_sum, gradients, query, scale, i > start);
+    // the sum for the queries goes over all blocks of keys of this task, in one order
     multiply(matrix(to_query + i * columns, n, columns, columns), gradients.t(), key, scale, true);
   }
 }
@@ -120,6 +131,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   // where heads are few, the keys of each are shared out, every share with sums of its own, added in order
   const int64_t threads = at::get_num_threads();
   const int64_t shares = std::min(blocks, heads.all >= 2 * threads ? 1 : (2 * threads + heads.all - 1) / heads.all);
+  // zeros: every block of keys adds to it
   Tensor to_query = at::zeros({shares, heads.all, heads.queries, heads.columns}, query.options());
   Tensor to_key = at::empty_like(key), to_value = at::empty_like(value);
   const Scratch scratch(2 * Scratch::bytes<float>(ROWS * COLUMNS));
@@ -136,6 +148,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
                             coming, sums, to_key.data_ptr<float>(), to_value.data_ptr<float>());
     }
   });
+  // the shares are added in the order of their numbers, so a run gives the same bits with the same threads
   return {shares == 1 ? to_query[0] : to_query.sum(0), to_key, to_value};
 }
 

@@ -25,6 +25,7 @@ class _Sums(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         ctx.packing = packing = Packing.of(mask, query.shape[0], query.shape[2], key.shape[2])
         ctx.scale = query.shape[-1] ** -0.5
+        # the scores are computed again in the backward: keeping them would cost queries × keys
         ctx.save_for_backward(query, key, value)
         packed = flat(query), packing.pack(key), packing.pack(value)
         return unflat(torch.ops.attnbench_cpu.rela_forward(*packed, packing.limits, ctx.scale), query.float())

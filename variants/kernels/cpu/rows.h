@@ -27,6 +27,7 @@ inline int64_t whole_vectors(int64_t n) {
 
 // Largest of n entries, n a multiple of WIDTH, -inf of none; NaN where one is NaN.
 inline float row_max(const float* x, int64_t n) {
+  // two chains, since a maximum waits for the one before it
   Vec first(-INF), second(-INF);
   int64_t j = 0;
   for (; j + 2 * WIDTH <= n; j += 2 * WIDTH) {
@@ -142,6 +143,7 @@ inline int64_t above(
   while (j + 4 * WIDTH <= n) {
     const Vec a = Vec::loadu(x + j), b = Vec::loadu(x + j + WIDTH);
     const Vec c = Vec::loadu(x + j + 2 * WIDTH), d = Vec::loadu(x + j + 3 * WIDTH);
+    // few entries are candidates: four vectors are dismissed by one test
     const Vec highest = at::vec::maximum(at::vec::maximum(a, b), at::vec::maximum(c, d));
     if (!any_positive(highest - low)) {
       j += 4 * WIDTH;
@@ -150,6 +152,7 @@ inline int64_t above(
     take(a), take(b), take(c), take(d);
   }
   while (j < n) take(Vec::loadu(x + j));
+  // readers take whole vectors
   Vec(filler).store(kept + count);
   return count;
 }
@@ -158,6 +161,7 @@ inline int64_t above(
 template <int V>
 inline void mix(const float* weights, const int32_t* index, int64_t count, const float* rows, int64_t stride, float* out) {
   Vec total[V];
+  // V vectors of a row are summed in registers while the gathered rows pass by
   for (int v = 0; v < V; v++) total[v] = Vec(0.0f);
   for (int64_t x = 0; x < count; x++) {
     const float* row = rows + index[x] * stride;
@@ -178,6 +182,7 @@ inline void dot_and_spread(
     const float* row = rows + index[x] * stride;
     float* total = sums + index[x] * stride;
     const Vec weight(weights[x]);
+    // two sums, so that one multiply-add does not wait for the other
     Vec even(0.0f), odd(0.0f);
     for (int v = 0; v < V; v++) {
       Vec& part = v % 2 ? odd : even;

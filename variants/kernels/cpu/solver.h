@@ -47,6 +47,7 @@ inline float sparsemax_threshold(const float* u, int64_t count) {
     }
     const float change = (sum(excess) - 1.0f) / std::max(sum(members), 1.0f);
     t += change;
+    // written so that NaN ends it as well
     if (!(change > 4 * EPSILON)) break;
   }
   return t;
@@ -61,6 +62,7 @@ inline float everybodys_threshold(const float* u, int64_t count) {
     squares = at::vec::fmadd(over, over, squares);
   }
   const float n = static_cast<float>(count), mean = sum(sums) / n, spread = sum(squares) - n * mean * mean;
+  // the smaller root of n t^2 - 2 t sum u + sum u^2 = 1; with a spread of 1 or more not all can be in the support
   return spread < 1.0f ? mean - std::sqrt((1.0f - spread) / n) : 0.0f;
 }
 
@@ -79,7 +81,9 @@ inline float entmax15_threshold(const float* u, int64_t count) {
       sums = sums + over;
     }
     const float norm = std::sqrt(sum(squares));
+    // a step of Newton's method on the norm: its slope is -sum / norm
     const float change = (norm - 1.0f) * norm / std::max(sum(sums), TINY);
+    // u is measured from max - 1, so no threshold lies below 0
     t = std::max(t + change, 0.0f);
     if (!(std::abs(change) > enough)) break;
   }
@@ -106,12 +110,16 @@ inline float entmax_level(float* w, int32_t* index, int64_t& count, float e) {
       const Vec powers = (inside.log1p() * power).exp();
       slopes = slopes + powers;
       totals = at::vec::fmadd(powers, base, totals);
+      // what is at -1 has weight zero and stays there, since kappa only grows; log1p and exp of it are saved from now
+      // on
       left += compress(inside - lowest, score, load_positions(index + x), w + left, index + left);
     }
     count = left;
+    // the last vector is filled up, as at the start: -inf weighs nothing
     Vec(-INF).store(w + count);
     const float total = std::max(sum(totals), TINY);
     const float ratio = total / std::max(sum(slopes), TINY);
+    // the step for kappa, as in thresholds.entmax; log1p and expm1 keep its digits for small e
     const float change = -std::log1p(ratio * std::expm1(-e * (std::log(total) - kappa))) / e;
     kappa += change;
     if (!(change > enough)) break;
@@ -154,6 +162,7 @@ inline Vec factor(const Vec& weight, float e) {
 // and the level of the row. `top` is their maximum, finite. The outputs need room for n entries and a vector.
 template <Map M>
 inline int64_t solve(const float* scores, int64_t n, float top, float e, float* kept, int32_t* index, Level& level) {
+  // no entry this far below the maximum can have weight, wherever the threshold will be
   const float bound = M == Map::entmax ? top - 1.0f / e : top - 1.0f, origin = M == Map::entmax ? top : bound;
   int64_t count = above(scores, n, bound, origin, M == Map::entmax ? -INF : -1.0f, kept, index), size = 0;
   float start = 0.0f;
@@ -164,9 +173,11 @@ inline int64_t solve(const float* scores, int64_t n, float top, float e, float* 
     start = M == Map::sparsemax ? sparsemax_threshold(kept, count) : entmax15_threshold(kept, count);
     level = {bound + start, 0.0f};
   }
+  // kept holds scores less `origin`, so the threshold is taken relative to it
   const Weights<M> weigh(Level{start, level.second}, e);
   for (int64_t x = 0; x < count; x += WIDTH) {
     const Vec weights = weigh(Vec::loadu(kept + x));
+    // candidates that turned out to have no weight fall out; in place, since writing never passes reading
     size += compress(weights, weights, load_positions(index + x), kept + size, index + size);
   }
   return size;
@@ -175,6 +186,7 @@ inline int64_t solve(const float* scores, int64_t n, float top, float e, float* 
 // The same from a level that is known.
 template <Map M>
 inline int64_t support(const float* scores, int64_t n, const Level& level, float e, float* kept, int32_t* index) {
+  // where 1 + c (x - max) is zero
   const float bound = M == Map::entmax ? level.first - 1.0f / slope_of(e, level.second) : level.first;
   const int64_t count = above(scores, n, bound, 0.0f, -INF, kept, index);
   const Weights<M> weigh(level, e);
@@ -199,6 +211,7 @@ inline float alpha_gradient(const float* weights, const float* coming, int64_t c
   for (int64_t x = 0; x < count; x += WIDTH) {
     const int64_t left = std::min(WIDTH, count - x);
     const Vec p = Vec::loadu(weights + x, left), dp = Vec::loadu(coming + x, left);
+    // lanes past the end hold p = 0: every term below has the factor p
     const Vec log = at::vec::maximum(p, Vec(TINY)).log();
     const Vec y = zero - log * scale;
     const Vec grown = y.expm1();

@@ -128,6 +128,7 @@ def _own_head(
 @triton.jit
 def _share(e_ptr, f_ptr, unit, queries, keys, i, j):
     """r = 1 / (1 + E F) of one hidden unit, for pairs of i and j, (rows, 1) and (1, columns) or turned."""
+    # 0 past the end: r is then 1, whatever the other factor, and never NaN
     e = tl.load(e_ptr + unit * queries + i, mask=i < queries, other=0.0)
     f = tl.load(f_ptr + unit * keys + j, mask=j < keys, other=0.0)
     return 1.0 / (1.0 + e * f)
@@ -137,6 +138,7 @@ def _share(e_ptr, f_ptr, unit, queries, keys, i, j):
 def _scores(e_ptr, f_ptr, w_ptr, scores, hidden, queries, keys, i, j):
     """Scores in powers of two, less what all keys share; `scores` are zeros in the shape of the pairs."""
     for unit in range(hidden):
+        # w tanh = w - 2 w r; the sum of w is the same for all keys, so softmax does not see it
         scores += tl.load(w_ptr + unit) * (-2.0 * LOG2E) * _share(e_ptr, f_ptr, unit, queries, keys, i, j)
     return scores
 
@@ -196,10 +198,12 @@ def _backward_queries(
         weights = tl.exp2(tl.where(seen, scores, -float("inf")) - mass[:, None])
         v = load_rows(v_ptr, HEAD_DIM, start, keys, True, HEAD_DIM, DIM, COLUMNS)
         of_weights = tl.dot(gradient, tl.trans(v), input_precision=PRECISION)
+        # softmax: ds = p (dp - sum p dp)
         of_scores = weights * (of_weights - delta[:, None])
         for unit in range(hidden):
             share = _share(e_ptr, f_ptr, unit, queries, keys, at[:, None], key_at[None, :])
             part = of_scores * share
+            # the column of this unit in registers; a store for each unit would go through memory
             here = (units == unit)[None, :]
             shares += tl.where(here, tl.sum(part, 1)[:, None], 0.0)
             slopes += tl.where(here, tl.sum(part - part * share, 1)[:, None], 0.0)
@@ -219,6 +223,7 @@ def _backward_keys(
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    # by keys: E and F change places, and the scores stand transposed
     tile, row = own_tile(tl.cdiv(keys, COLUMNS))
     e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr = _own_head(
         e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, row, heads, queries, keys, hidden, HAS_KEEP, HEAD_DIM
@@ -228,11 +233,13 @@ def _backward_keys(
     key_at, units = first + tl.arange(0, COLUMNS), tl.arange(0, HIDDEN)
     real = key_at < keys
     if HAS_KEEP:
+        # a row of this kernel is a key, so padding is looked at once and not in each step
         real = real & (tl.load(keep_ptr + key_at, mask=real, other=0) != 0)
     v = load_rows(v_ptr, HEAD_DIM, first, keys, True, HEAD_DIM, DIM, COLUMNS)
     of_v, slopes = tl.zeros([COLUMNS, DIM], tl.float32), tl.zeros([COLUMNS, HIDDEN], tl.float32)
     begin = 0
     if CAUSAL:
+        # the first query that sees the first key of the tile, from the start of its row tile
         begin = tl.maximum(first - (keys - queries), 0) // ROWS * ROWS
     for start in range(begin, queries, ROWS):
         at = start + tl.arange(0, ROWS)

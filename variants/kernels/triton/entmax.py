@@ -94,12 +94,15 @@ def _sum_tiles(
         above = tl.dot(q, tl.trans(k), input_precision=PRECISION) * slope - threshold[:, None]
         if MASKED:
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            # any negative number: the map looks at what is positive only
             above = tl.where(seen, above, -1.0)
         weights, factor = weigh(above, excess, MODE)
+        # weights are at most 1, so they fit 16 bits; the sum is float32
         sums = tl.dot(weights.to(v.dtype), v, sums, input_precision=PRECISION)
         if TRAIN:
             factors += tl.sum(factor, 1)
             means = tl.dot(factor.to(v.dtype), v, means, input_precision=PRECISION)
+            # this tile is in use: the backward pass makes its lists of columns of these bytes
             tl.store(map_ptr + tile, 1)
     return sums, means, factors
 
@@ -120,8 +123,10 @@ def _forward(
     if TRAIN:
         map_ptr += list_at * tl.cdiv(keys, COLUMNS)
     excess = excess_of(excess_ptr, head, MODE)
+    # thresholds are of (alpha - 1) times the score, so the scale and alpha - 1 are one factor
     slope = excess * scale
     rows = first_row + tl.arange(0, ROWS)
+    # rows past the end have an infinite threshold: nothing is above it
     threshold = tl.load(threshold_ptr + both * queries + rows, mask=rows < queries, other=float("inf"))
     sums = tl.zeros([ROWS, DIM], tl.float32)
     factors = tl.zeros([ROWS], tl.float32)
@@ -139,9 +144,11 @@ def _forward(
         first_row, queries, keys, full, total,
         MODE, TRAIN, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
+    # output and means have the same strides: one is made like the other
     offset = batch * out_batch + head * out_head
     store_rows(out_ptr + offset, out_row, first_row, queries, sums, HEAD_DIM, DIM, ROWS)
     if TRAIN:
+        # a row without a key has no factors and a mean of zero
         means /= tl.maximum(factors, 1e-30)[:, None]
         store_rows(mean_ptr + offset, out_row, first_row, queries, means, HEAD_DIM, DIM, ROWS)
 
@@ -159,6 +166,8 @@ class _Entmax(torch.autograd.Function):
         causal: bool,
         tiles: Tiles,
     ) -> Tensor:
+        # any strides but the last: a model hands over transposed views, and copying them would cost as much as
+        # reading them
         query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
         keep = None if keep is None else keep.contiguous()
         batch, heads, queries, head_dim = query.shape
@@ -169,6 +178,8 @@ class _Entmax(torch.autograd.Function):
         sparse_map = SupportMap(alpha=alpha, excess=excess)
         support = find_support(query, key, keep, causal, sparse_map, tiles)
         train = any(ctx.needs_input_grad)
+        # the mean of the values under p^(2 - alpha): its product with the output's gradient is delta of the backward
+        # pass
         means = torch.empty_like(output) if train else None
         used = empty_map(query, key, tiles) if train else None
         launch(

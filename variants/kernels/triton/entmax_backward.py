@@ -55,9 +55,11 @@ def backward(
     # one set of strides serves both, and `expand` leaves strides of zero
     upstream = torch.empty_like(means).copy_(upstream) if upstream.stride() != means.stride() else upstream
     to_query, to_key, to_value = (torch.empty_like(x) for x in (query, key, value))
+    # written by the pass over rows, read by the pass over columns: the launches are in order on one stream
     delta = torch.empty_like(thresholds)
     to_alpha = torch.empty_like(thresholds) if of_alpha else None
     sizes = (queries, keys, heads, head_dim**-0.5)
+    # the same tiles and precision as the forward: a weight computed again must be the weight that was used
     fixed = {"MODE": sparse_map.mode, **constants(query, keep, causal, tiles)}
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
@@ -115,6 +117,7 @@ def _query_tiles(
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
             above = tl.where(seen, above, -1.0)
         weights, factor = weigh(above, excess, MODE)
+        # gradients of the weights: what each value would have changed
         dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)
         if OF_ALPHA:
             log, phi, psi = _slopes(above, weights, factor, excess)
@@ -125,7 +128,9 @@ def _query_tiles(
             w_log += tl.sum(log, 1)
             w_phi += tl.sum(phi, 1)
             w_psi += tl.sum(psi, 1)
+        # dp/ds = diag(g) - g g^T / sum g: the mean of dp under g is the same number for the whole row
         ds = factor * (dp - delta[:, None])
+        # in 16 bits for the tensor cores, held to their range: infinity times a zero of k would be NaN
         dq = tl.dot(narrow(ds, k.dtype), k, dq, input_precision=PRECISION)
     return dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi
 
@@ -153,6 +158,7 @@ def _backward_queries(
     do = load_rows(do_ptr + offset, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     mean = load_rows(mean_ptr + offset, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     threshold = tl.load(threshold_ptr + both * queries + rows, mask=inside, other=float("inf"))
+    # mean over g of dp_j = do·v_j is do times the mean of v under g: no pass over the keys is needed for it
     delta = tl.sum(do.to(tl.float32) * mean.to(tl.float32), 1)
     tl.store(delta_ptr + both * queries + rows, delta, mask=inside)
     dq = tl.zeros([ROWS, DIM], tl.float32)
@@ -171,6 +177,7 @@ def _backward_queries(
     )  # fmt: skip
     store_rows(dq_ptr + batch * dq_batch + head * dq_head, dq_row, first_row, queries, dq * scale, HEAD_DIM, DIM, ROWS)
     if OF_ALPHA:
+        # see thresholds.alpha_gradient, with the means written out as sums of this row
         slope_sum = dp_psi + w_phi * dp_log - w_log * dp_phi - dp_w * w_psi
         tl.store(dalpha_ptr + both * queries + rows, -slope_sum / (1.0 + excess * w_phi), mask=inside)
 
@@ -188,10 +195,13 @@ def _key_tiles(
         inside = rows < queries
         q = load_rows(q_ptr, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
         do = load_rows(do_ptr, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
+        # rows past the end: nothing is above infinity, so they add nothing
         threshold = tl.load(threshold_ptr + rows, mask=inside, other=float("inf"))
         delta = tl.load(delta_ptr + rows, mask=inside, other=0.0)
+        # the scores transposed, (COLUMNS, ROWS): the sums below are then plain products with the rows of q and do
         above = tl.dot(k, tl.trans(q), input_precision=PRECISION) * slope - threshold[None, :]
         if MASKED:
+            # the causal mask alone: padded keys are dropped once, at the end
             columns = column + tl.arange(0, COLUMNS)
             above = tl.where(columns[:, None] <= (rows + keys - queries)[None, :], above, -1.0)
         weights, factor = weigh(above, excess, MODE)

@@ -42,11 +42,14 @@ def flex_interval_attention(
         column = (j - i - offset).clamp(-back, bias.shape[-1] - 1 - back) + back
         return s + bias[b, h, i, column]
 
+    # made anew at every call, since bounds and padding may differ
     blocks = create_block_mask(seen, batch if keep is not None else None, None, queries, keys, device=str(query.device))
     run: Any = _compiled() if query.is_cuda else flex_attention
     output: Tensor = run(query, key, value, score_mod=None if bias is None else score, block_mask=blocks, scale=scale)
+    # rows without a key are set here, whatever FlexAttention makes of them
     dead = (lower >= upper)[None, None, :, None]
     if keep is not None:
+        # real keys before each place: an interval without one has as many at both ends
         real = torch.nn.functional.pad(keep.cumsum(-1), (1, 0))
         dead = (real[:, upper.long().clamp(min=0)] <= real[:, lower.long()])[:, None, :, None]
     return output.masked_fill(dead, 0.0)

@@ -38,6 +38,7 @@ def prepared_once() -> Iterator[None]:
 def _replaced_once() -> Iterator[None]:
     from triton.runtime import interpreter
 
+    # a private name of Triton: where another version lacks it, kernels run as slowly as they did
     prepare: Callable[[Any], Any] | None = getattr(interpreter, "_patch_lang", None)
     if prepare is None:
         yield

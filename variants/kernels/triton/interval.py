@@ -109,6 +109,7 @@ class _IntervalAttention(torch.autograd.Function):
             "warps": tiles.warps,
             "stages": tiles.stages,
         }
+        # rows are addressed as (rows, length, head_dim): one address for each (batch, head)
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         kept = None if keep is None else keep.to(torch.uint8).contiguous()
         lower, upper = intervals.lower.contiguous(), intervals.upper.contiguous()
@@ -128,9 +129,11 @@ class _IntervalAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, of_collected: Tensor | None) -> tuple[Tensor | None, ...]:
         query, key, value, lower, upper, kept, bias, output, mass, collected = ctx.saved_tensors
         gradient = gradient.contiguous()
+        # sum_j p_ij dp_ij of each row, from the output: all that couples the gradients of its scores
         delta = torch.einsum("bhnd,bhnd->bhn", gradient.float(), output.float())
         if of_collected is not None and collected is not None:
             of_collected = of_collected.contiguous()
+            # the sums by distance are outputs of the same weights, so their gradient joins delta
             delta = delta + torch.einsum("bhnd,bhnd->bhn", of_collected, collected)
         delta = delta.contiguous()
         of_query, of_key, of_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
@@ -143,6 +146,7 @@ class _IntervalAttention(torch.autograd.Function):
             *ctx.sizes, ctx.scale, **ctx.constants,
         )  # fmt: skip
         count = triton.cdiv(keys, tiles.columns)
+        # bounds never fall, so the queries that see a tile of keys are found by two searches, on the device
         edges = torch.arange(0, count + 1, device=query.device, dtype=torch.int32) * tiles.columns
         edges = edges.expand(lower.shape[0], count + 1).contiguous()
         begin = torch.searchsorted(upper, edges[:, :-1].contiguous(), right=True, out_int32=True)
@@ -171,7 +175,9 @@ def _forward(
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, DIM], tl.float32)
     past, future = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
+    # keys from `full_from` to `full_to` are seen by every query of the tile: those tiles skip the mask
     full_from, full_to = tl.max(lower, 0), tl.min(upper, 0)
+    # the union of the intervals, from the start of a tile of keys
     first, last = tl.min(lower, 0) // COLUMNS * COLUMNS, tl.max(upper, 0)
     for start in range(first, last, COLUMNS):
         key_at = start + tl.arange(0, COLUMNS)
@@ -187,6 +193,7 @@ def _forward(
         weights, shrink, top, total = softmax_step(scores, top, total)
         if COLLECT:
             distance = key_at[None, :] - at[:, None] - offset
+            # the two ends gather many keys, so they are sums of the row, rescaled like the total
             past = past * shrink + tl.sum(tl.where(distance <= -back, weights, 0.0), 1)
             future = future * shrink + tl.sum(tl.where(distance >= ahead, weights, 0.0), 1)
         v = rows_of(v_ptr, row, key_at, keys, HEAD_DIM, DIM)
@@ -199,6 +206,7 @@ def _forward(
         tl.store(place, past * inverse, mask=at < queries)
         tl.store(place + back + ahead, future * inverse, mask=at < queries)
         # a distance in between belongs to one key: its weight is computed once more, now that the total is known
+        # from the tile with the first key that is less than `back` behind the first query
         near = tl.maximum(first, (top_row + offset - back + 1) // COLUMNS * COLUMNS)
         for start in range(near, tl.minimum(last, top_row + ROWS + offset + ahead), COLUMNS):
             key_at = start + tl.arange(0, COLUMNS)

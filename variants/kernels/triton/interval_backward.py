@@ -46,6 +46,7 @@ def backward_queries(
         slope = tl.dot(narrow(of_scores, k.dtype), k, slope, input_precision=PRECISION)
         if HAS_BIAS:
             distance = key_at[None, :] - at[:, None] - offset
+            # inner distances belong to one key each and are stored; the two clipped ends are sums
             past += tl.sum(tl.where(distance <= -back, of_scores, 0.0), 1)
             future += tl.sum(tl.where(distance >= ahead, of_scores, 0.0), 1)
             inside = (at < queries)[:, None] & (distance > -back) & (distance < ahead)
@@ -70,6 +71,7 @@ def backward_keys(
     k = rows_of(k_ptr, row, key_at, keys, HEAD_DIM, DIM)
     v = rows_of(v_ptr, row, key_at, keys, HEAD_DIM, DIM)
     of_k, of_v = tl.zeros([COLUMNS, DIM], tl.float32), tl.zeros([COLUMNS, DIM], tl.float32)
+    # the queries that see a key of this tile, from the start of their row tile
     begin = tl.load(begin_ptr + row * edges_stride + tile) // ROWS * ROWS
     end = tl.load(end_ptr + row * edges_stride + tile)
     for start in range(begin, end, ROWS):
@@ -79,6 +81,7 @@ def backward_keys(
         gradient = rows_of(gradients, row, at, queries, HEAD_DIM, DIM)
         mass = tl.load(masses + row * queries + at, mask=at < queries, other=float("inf"))
         delta = tl.load(deltas + row * queries + at, mask=at < queries, other=0.0)
+        # transposed: a row is a key, a column a query
         scores = tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale
         if HAS_BIAS:
             scores += by_distance(bias, row, at[None, :], key_at[:, None], queries, offset, back, ahead) * LOG2E

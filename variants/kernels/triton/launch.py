@@ -74,6 +74,7 @@ def reason(device: str, dtype: torch.dtype, head_dim: int, *, largest_head_dim: 
         if dtype == torch.bfloat16:
             return "Triton's interpreter multiplies bfloat16 wrongly; use float32 or float16, or a GPU"
         return None
+    # compiled ahead of time: there is no device to ask
     if device == "meta" and _compiled is not None:
         return None
     if device != "cuda":
@@ -91,6 +92,7 @@ def launch(
     Inside `compiling` it is compiled instead.
     """
     if _compiled is not None:
+        # every launch of the pass, forward and backward, without a tensor that holds numbers
         _compile(kernel, arguments, constants, warps, stages)
         return
     device = next(argument.device for argument in arguments if isinstance(argument, Tensor))
@@ -131,6 +133,7 @@ def _compile(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any],
         else:
             signature[name] = _type_of(argument)
             if isinstance(argument, Tensor) or (isinstance(argument, int) and argument % 16 == 0):
+                # aligned pointers and strides allow wide loads, and change what a thread keeps in registers
                 attributes[(at,)] = [["tt.divisibility", 16]]
     missing = [name for name in names if name not in values and name not in signature]
     if missing:
@@ -158,6 +161,7 @@ def _type_of(argument: Any) -> str:
         return _POINTERS[argument.dtype]
     if isinstance(argument, float):
         return "fp32"
+    # as Triton types an int argument: by its value
     return "i32" if -(2**31) <= argument < 2**31 else "i64"
 
 

@@ -97,6 +97,7 @@ class LinearAttention(torch.autograd.Function):
             half=query.dtype is torch.float16,
             bfloat16=query.dtype is torch.bfloat16,
         )
+        # states and rows are addressed as (rows, length, width)
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         kept = key if keep is None else keep.to(torch.uint8).contiguous()
         output = torch.empty_like(query)
@@ -118,6 +119,7 @@ class LinearAttention(torch.autograd.Function):
         plan: _LinearPlan = ctx.plan
         query, key, value, kept, output, total = ctx.saved_tensors
         gradient = gradient.contiguous()
+        # dO·O of each query: the gradient of its denominator, up to the denominator itself
         inner = torch.einsum("bhnd,bhnd->bhn", gradient.float(), output.float()).contiguous()
         of_query, of_key, of_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         flags: dict[str, Any] = {"CAUSAL": plan.causal, "PADDED": plan.padded, **plan.constants}
@@ -128,6 +130,7 @@ class LinearAttention(torch.autograd.Function):
             query, key, value, gradient, kept, state, mass, total, inner, of_query, plan.heads, plan.width,
             *ends, *_span(plan, of_query=True), REVERSE=False, **flags,
         )  # fmt: skip
+        # keys and values receive from the queries at and after them: states of the queries, summed from the end
         state, mass = _states(plan, query, gradient, kept, total, inner, of_query=True)
         ends = (plan.keys, plan.shift(False), plan.queries, plan.shift(True))
         launch(
@@ -145,6 +148,7 @@ class LinearAttention(torch.autograd.Function):
 
 def _span(plan: _LinearPlan, *, of_query: bool) -> tuple[int, int, int]:
     """Chunks that have a row of their own, the first of them, and how many states there are."""
+    # of the shorter sequence, positions before its first one: those chunks have no row
     skipped = plan.shift(of_query) // _CHUNK
     return plan.chunks(of_query) - skipped, skipped, plan.chunks(not of_query) if plan.causal else 1
 
@@ -171,6 +175,7 @@ def _states(
         OF_QUERY=of_query, PADDED=plan.padded, **plan.constants,
     )  # fmt: skip
     if not plan.causal:
+        # not causal: one state for all, in the order of torch's own sum
         return state.sum(1, keepdim=True), mass.sum(1, keepdim=True)
     return summed(state, of_query), summed(mass, of_query)
 
@@ -196,6 +201,7 @@ def _mix(
     place = (row * states + (chunk if CAUSAL else 0)) * width
     inside = (column < width)[:, None] & (across < width)[None, :]
     known = tl.load(state + (place + column)[:, None] * width + across[None, :], mask=inside, other=0.0)
+    # what all chunks before bring
     sums = product(features, known, DOT, PRECISION)
     masses = tl.load(mass + place + column, mask=column < width, other=0.0)
     below = tl.sum(features.to(tl.float32) * masses[None, :], 1)
@@ -209,11 +215,13 @@ def _mix(
             scale = tl.where(other_real, 1.0, 0.0)
             seen = position[:, None] >= position[None, :]
         others = features_of(other, row, other_at, other_count, column, width, other_real, DOT)
+        # and what the own chunk brings: its scores, masked to the triangle
         weight = tl.where(seen, product(features, tl.trans(others), DOT, PRECISION), 0.0).to(DOT)
         values = tile(value, row, other_at, other_count, across, width) * scale[:, None]
         sums += product(weight, values, DOT, PRECISION)
         below += tl.sum(weight.to(tl.float32), 1)
     if not REVERSE:
+        # a query without a key has a sum of zero, and zeros over one are zeros
         below = tl.where(below > 0.0, below, 1.0)
         sums = sums / below[:, None]
         if tl.program_id(1) == 0:
@@ -266,6 +274,7 @@ def _turn(
         features = features_of(other, row, other_at, other_count, down, width, there, DOT)
         slope += product(pair, features, DOT, PRECISION)
     x = tile(own, row, own_at, own_count, down, width)
+    # phi' of elu(x) + 1: 1 above zero, exp(x) below
     slope *= tl.where(x > 0, 1.0, tl.exp(tl.minimum(x, 0.0)))
     if REVERSE:
         slope = tl.where(real_rows(kept, row, heads, own_at, own_count, PADDED)[:, None], slope, 0.0)

@@ -119,6 +119,7 @@ def _norm_backward(
             dgate += dy * x * inverse * scale * x * closing
         else:
             dscale += dy * x * inverse
+        # the part of the gradient that goes through the mean of the squares: one number for the row
         through_norm = tl.sum(x * factor * dy) * inverse * inverse / width
         dx = inverse * (dy * slope - x * through_norm)
         tl.store(dx_at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
@@ -156,6 +157,7 @@ class _TritonGatedRMSNorm(torch.autograd.Function):
         upstream = upstream if upstream.stride(-1) == 1 else upstream.contiguous()
         downstream = torch.empty_like(sums)
         parts, groups, columns, warps = _plan(sums, ctx.group)
+        # a row of partial sums for each program, added up by torch in one order: atomics would differ from run to run
         shape = (sums.shape[0], sums.shape[1] // ctx.group, parts, ctx.group * sums.shape[3])
         to_scale = sums.new_zeros(shape, dtype=torch.float32)
         to_gate = None if gate is None else torch.zeros_like(to_scale)
@@ -178,6 +180,7 @@ def _sizes(sums: Tensor, group: int) -> tuple[int, int, int, int]:
 def _plan(sums: Tensor, group: int) -> tuple[int, int, int, int]:
     """Parts of the queries, groups of heads, columns of a program (a power of two) and its warps."""
     batch, heads, queries, head_dim = sums.shape
+    # a block of Triton is a power of two; the columns past the width are masked
     columns = triton.next_power_of_2(group * head_dim)
     return triton.cdiv(queries, _ROWS_PER_PROGRAM), batch * heads // group, columns, min(max(columns // 256, 1), 8)
 

@@ -41,6 +41,7 @@ def hide(scores, keep, row, heads, keys, i, j, lower, upper, HAS_KEEP: tl.conste
     """Scores, -infinity where a query may not see a key."""
     seen = (j >= lower) & (j < upper)
     if HIDE_SELF:
+        # a query whose interval has one key only keeps the view of itself
         seen = seen & ((j != i) | (upper - lower <= 1))
     if HAS_KEEP:
         seen = seen & (tl.load(keep + row // heads * keys + j, mask=j < keys, other=0) != 0)
@@ -50,5 +51,6 @@ def hide(scores, keep, row, heads, keys, i, j, lower, upper, HAS_KEEP: tl.conste
 @triton.jit
 def bounds_of(lower_ptr, upper_ptr, row, bounds_stride, at, queries):
     """Bounds of the queries `at`; those past the end have that of the last."""
+    # bounds shared by all (batch, head) have a stride of 0
     place = row * bounds_stride + tl.minimum(at, queries - 1)
     return tl.load(lower_ptr + place), tl.load(upper_ptr + place)

@@ -58,10 +58,12 @@ def _scan(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     rows, length, width = values.shape
     chunks = triton.cdiv(length, _CHUNK)
     sizes = {"CHUNK": _CHUNK, "WIDTH": padded(width)}
+    # one chunk has nothing before it: any tensors serve, since none of them is read
     before_mass, before_mean = logits, values
     if chunks > 1:
         chunk_mass, chunk_mean = logits.new_empty(rows, chunks), values.new_empty(rows, chunks, width)
         launch(_fold, (rows * chunks,), logits, values, chunk_mass, chunk_mean, length, width, chunks, **sizes)
+        # the chunks are scanned as if each were one entry: log_32(N) levels
         before_mass, before_mean = _scan(chunk_mass, chunk_mean)
     mass, mean = torch.empty_like(logits), torch.empty_like(values)
     launch(
@@ -81,6 +83,7 @@ def _scan_back(
     rows, length, width = gradient.shape
     chunks = triton.cdiv(length, _CHUNK)
     sizes = {"CHUNK": _CHUNK, "WIDTH": padded(width)}
+    # one chunk has nothing after it
     later, later_extra, border = gradient, extra, mass
     if chunks > 1:
         # what a chunk hands back is kept relative to the mass before it, which no later mass is below
@@ -140,11 +143,14 @@ def _expand(
     before = row * chunks + chunk - 1
     mass = tl.load(before_masses + before, mask=carries, other=LOWEST)
     mean = tl.load(before_means + before * width + column, mask=carries & wide, other=0.0)
+    # the triangle: position i of the chunk sees j <= i
     score = tl.where(at[None, :] <= at[:, None], logit[None, :], -float("inf"))
+    # of the chunk's own entries and of all before: each position measures by the largest it sees
     top = tl.maximum(tl.max(score, 1), mass)
     weight = tl.exp(score - top[:, None])
     carried = tl.where(carries, tl.exp(mass - top), 0.0)
     total = tl.sum(weight, 1) + carried
+    # "ieee": a triangle of 32 is a small product, and its digits carry through all levels
     sums = tl.dot(weight, value, input_precision="ieee") + carried[:, None] * mean[None, :]
     tl.store(masses + row * length + at, top + tl.log(total), mask=here)
     tl.store(means + place, sums / total[:, None], mask=inside)
@@ -185,6 +191,7 @@ def _expand_back(
     after = row * chunks + chunk + 1
     border = tl.load(borders + after, mask=goes_on, other=float("inf"))
     later = tl.load(later_sums + after * width + column, mask=goes_on & wide, other=0.0)
+    # at most 1, since the mass at the border has this logit in it
     reach = tl.exp(logit - border)
     summed += reach[:, None] * later[None, :]
     extra_sum += reach * tl.load(later_extras + after, mask=goes_on, other=0.0)

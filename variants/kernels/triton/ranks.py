@@ -32,6 +32,7 @@ def rank_attention(
     """
     if positions is None:
         return interval_attention(query, key, value, intervals, keep, scale=scale, precision=precision)[0]
+    # the rows of the tables that can occur: fewer columns for the kernel to read
     ranks = slice(positions.reach - back, positions.reach + ahead + 1)
     by_query = scaled(query, scale)
     output, by_rank = interval_attention(

@@ -78,11 +78,14 @@ def _forward_tiles(
         column = tile * COLUMNS
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         v = load_rows(v_ptr, v_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
+        # without the scale: it is positive, so it commutes with ReLU and is multiplied in once, at the end
         weights = tl.maximum(tl.dot(q, tl.trans(k), input_precision=PRECISION), 0.0)
         if MASKED:
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
             weights = tl.where(seen, weights, 0.0)
         if SKIP:
+            # one reduction over the tile against a product with the values: worth it where tiles are empty, see
+            # NOTES.md
             positive = tl.max(weights) > 0.0
             if RECORD:
                 tl.store(map_ptr + tile, positive.to(tl.uint8))
@@ -109,6 +112,7 @@ def _forward(
     )  # fmt: skip
     if RECORD:
         map_ptr += own * tl.cdiv(keys, COLUMNS)
+    # tiles that all queries of the program see whole come first and need no look at the causal mask
     full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
     seen = seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
     sums = tl.zeros([ROWS, DIM], tl.float32)
@@ -132,6 +136,7 @@ class _ReLA(torch.autograd.Function):
         query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
         keep = None if keep is None else keep.contiguous()
         batch, heads, queries, head_dim = query.shape
+        # float32 out: the sum over keys grows with their number, and the norm that follows needs its digits
         sums = torch.empty_like(query, dtype=torch.float32)
         record = any(ctx.needs_input_grad)
         used = empty_map(query, key, tiles) if record else None

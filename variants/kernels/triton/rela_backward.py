@@ -39,13 +39,16 @@ def backward(
     batch, heads, queries, head_dim = query.shape
     keys = key.shape[2]
     to_query, to_key, to_value = (torch.empty_like(x) for x in (query, key, value))
+    # an empty grid cannot be launched
     if not to_query.numel() or not to_key.numel():
         return to_query.zero_(), to_key.zero_(), to_value.zero_()
     if query.dtype == torch.float16:
+        # the norm multiplies gradients by up to 1e4: beyond the range of float16 they would become infinite
         upstream = upstream.clamp(-65504.0, 65504.0)
     upstream = upstream.to(query.dtype).contiguous()
     sizes = (queries, keys, heads, head_dim**-0.5)
     fixed = constants(query, keep, causal, tiles)
+    # the map was written by the forward pass: 1 where a tile has a positive score
     rows = list_tiles(used, queries, keys, tiles, causal, by_rows=True)
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
@@ -74,7 +77,9 @@ def _query_tiles(
         v = load_rows(v_ptr, v_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         positive = tl.dot(q, tl.trans(k), input_precision=PRECISION) > 0.0
         if MASKED:
+            # a hidden score may be positive: it lies in the tile, but the forward pass gave it no weight
             positive &= visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+        # dp where s > 0: no sum over the row couples the scores, so the backward pass needs no statistics
         ds = tl.where(positive, tl.dot(do, tl.trans(v), input_precision=PRECISION), 0.0)
         dq = tl.dot(narrow(ds, k.dtype), k, dq, input_precision=PRECISION)
     return dq
@@ -122,6 +127,7 @@ def _key_tiles(
         if MASKED:
             columns = column + tl.arange(0, COLUMNS)
             rows = first_row + tl.arange(0, ROWS) + keys - queries
+            # the causal mask alone: padded keys are dropped once, at the end
             weights = tl.where(columns[:, None] <= rows[None, :], weights, 0.0)
         dv = tl.dot(narrow(weights, do.dtype), do, dv, input_precision=PRECISION)
         ds = tl.where(weights > 0.0, tl.dot(v, tl.trans(do), input_precision=PRECISION), 0.0)

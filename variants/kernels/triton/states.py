@@ -10,11 +10,13 @@ from torch import Tensor
 
 from .launch import launch
 
+# chunks summed at a time, and numbers of a state that one program sums
 _GROUP, _SPREAD = 16, 256
 
 
 @triton.jit
 def _phi(x):
+    # elu(x) + 1; exp of what is positive is never computed, so it cannot overflow
     return tl.where(x > 0, x + 1.0, tl.exp(tl.minimum(x, 0.0)))
 
 
@@ -69,6 +71,8 @@ def fold(
     if OF_QUERY:
         real = (at >= 0) & (at < count)
         scale = inverse(total, row, at, count)
+        # beside phi(Q)^T dO / total, the backward needs the sum of -phi(Q) (dO·O) / total: the gradient of the
+        # denominator
         extra = -scale * tl.load(inner + row * count + at, mask=real, other=0.0)
     else:
         real = real_rows(kept, row, heads, at, count, PADDED)
@@ -80,6 +84,7 @@ def fold(
     place = program.to(tl.int64) * width
     inside = (down < width)[:, None] & (across < width)[None, :]
     tl.store(state + (place + down)[:, None] * width + across[None, :], found, mask=inside)
+    # the sum of phi(K) has no second dimension, so one block of columns writes it
     if tl.program_id(2) == 0:
         tl.store(mass + place + down, tl.sum(features.to(tl.float32) * extra[:, None], 0), mask=down < width)
 
@@ -94,12 +99,14 @@ def accumulate(parts, sums, chunks, size, REVERSE: tl.constexpr, GROUP: tl.const
     for first in range(0, chunks, GROUP):
         step = first + tl.arange(0, GROUP)
         to = chunks - 1 - step if REVERSE else step
+        # shifted by one: a chunk gets the sum of those before it, without its own
         neighbour = to + 1 if REVERSE else to - 1
         known = ((neighbour >= 0) & (neighbour < chunks))[:, None] & wide
         part = tl.load(parts + (row * chunks + neighbour)[:, None] * size + column[None, :], mask=known, other=0.0)
         summed = tl.cumsum(part, 0) + carried[None, :]
         place = sums + (row * chunks + to)[:, None] * size + column[None, :]
         tl.store(place, summed, mask=(step < chunks)[:, None] & wide)
+        # programs run along the chunks, not across them: one order of summation at every run
         carried += tl.sum(part, 0)
 
 

@@ -97,6 +97,7 @@ def _list_near_maximum(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    # queries past the end are zero: their scores tie at zero and would keep every tile
     inside = first_row + tl.arange(0, ROWS) < queries
     for tile in range(first_tile, last_tile):
         column = tile * COLUMNS
@@ -105,10 +106,11 @@ def _list_near_maximum(
         if MASKED:
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
             scores = tl.where(seen, scores, float("-inf"))
-        # rows past the end would list every tile
         tile_top = tl.where(inside, tl.max(scores, 1), float("-inf"))
         top = tl.maximum(top, tile_top)
         finite = tl.where(top == float("-inf"), 0.0, top)
+        # nothing that is 1 / (alpha - 1) or more below the maximum can have weight; the running maximum only lists
+        # too much
         near = tl.max((slope * (tile_top - finite) > -1.0).to(tl.int32), 0)
         # what is not near is overwritten by the next
         tl.store(index_ptr + count, tile)
@@ -132,6 +134,7 @@ def _sum_above(
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
             above = tl.where(seen, above, -1.0)
         weights, factor = weigh(above, excess, MODE)
+        # factors are positive wherever a weight is, so they tell whether the tile still has one
         of_tile = tl.sum(factor, 1)
         total += tl.sum(weights, 1)
         factors += of_tile
@@ -178,6 +181,7 @@ def _find_support(
     while step < STEPS:
         # the list was written by one thread and is read by all
         tl.debug_barrier()
+        # sums of the weights and of p^(2 - alpha), from which the norm and its slope follow
         mass = tl.zeros([ROWS], tl.float32)
         factors = tl.zeros([ROWS], tl.float32)
         mass, factors, kept = _sum_above(
@@ -191,20 +195,25 @@ def _find_support(
             queries, keys, before, total,
             MODE, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip
+        # the list has two parts, tiles seen whole and tiles on the diagonal; both have become shorter
         before = kept_before
         total = kept
         # with n the norm: t += (n - 1) n^(1/e - 1) / sum of factors
         if MODE == 2:
+            # alpha 2: the norm is the sum itself, and the factors count the support
             rise = mass - 1.0
         elif MODE == 1:
+            # alpha 1.5: the norm is the root of the sum of squares, as in thresholds.entmax15
             norm = tl.sqrt(mass)
             rise = (norm - 1.0) * norm
         else:
             rise = mass - tl.exp2((1.0 - excess) * tl.log2(tl.maximum(mass, 1e-30)))
         # never down: below the threshold as it stands, only rounding asks for it
         rise = tl.where(mass > 0.0, tl.maximum(rise, 0.0) / tl.maximum(factors, 1e-30), 0.0)
+        # from below and never past the root, since the norm is convex: what is dropped holds no weight
         threshold += rise
         step += 1
+        # the slowest row of the tile decides; a row of NaN is ended by the bound on steps
         if tl.max(rise, 0) <= tolerance:
             step = STEPS
     tl.store(threshold_ptr + both * queries + rows, threshold, mask=rows < queries)

@@ -59,6 +59,8 @@ def strides(*tensors: Tensor) -> tuple[int, ...]:
 
 def constants(query: Tensor, keep: Tensor | None, causal: bool, tiles: Tiles) -> dict[str, Any]:
     """The constexprs that all kernels of attention over tiles have."""
+    # constants and not arguments: the compiler drops the masks that a kernel does not need and unrolls over
+    # dimensions
     head_dim = query.shape[-1]
     return {
         "CAUSAL": causal,
@@ -73,6 +75,7 @@ def constants(query: Tensor, keep: Tensor | None, causal: bool, tiles: Tiles) ->
 
 def empty_map(query: Tensor, key: Tensor, tiles: Tiles) -> Tensor:
     batch, heads, queries, _ = query.shape
+    # zeros: a tile that no program visits, above the diagonal of a causal mask, holds no weight
     shape = (batch * heads, triton.cdiv(queries, tiles.rows), triton.cdiv(key.shape[2], tiles.columns))
     return query.new_zeros(shape, dtype=torch.uint8)
 
@@ -80,6 +83,7 @@ def empty_map(query: Tensor, key: Tensor, tiles: Tiles) -> Tensor:
 def list_tiles(used: Tensor, queries: int, keys: int, tiles: Tiles, causal: bool, *, by_rows: bool) -> TileLists:
     """Lists of the tiles in the map `used`: of each row tile, or of each column tile."""
     heads, row_tiles, column_tiles = used.shape
+    # one kernel lists both ways: by rows for what goes along the keys, by columns for what goes along the queries
     major, minor = (row_tiles, column_tiles) if by_rows else (column_tiles, row_tiles)
     indices = used.new_empty((heads, major, minor), dtype=torch.int16)
     counts = used.new_empty((heads, major, 2), dtype=torch.int32)
@@ -200,6 +204,7 @@ def _list_tiles(
     map_ptr, index_ptr, count_ptr, of_head, of_major, of_minor, minor, queries, keys,
     CAUSAL: tl.constexpr, BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
+    # one program for each list; it reads its row or column of the map in chunks
     majors = tl.cdiv(queries, ROWS) if BY_ROWS else tl.cdiv(keys, COLUMNS)
     major, both = own_tile(majors)
     at = both * majors + major
@@ -213,8 +218,11 @@ def _list_tiles(
     for first in range(0, minor, CHUNK):
         tile = first + tl.arange(0, CHUNK)
         used = tl.load(map_ptr + tile * of_minor, mask=tile < minor, other=0).to(tl.int32)
+        # where each used tile of the chunk goes: how many used ones stand before it
         place = total + tl.cumsum(used, 0) - used
+        # in order and by one program, so that sums over the list have one order at every run
         tl.store(index_ptr + place, tile.to(tl.int16), mask=used > 0)
+        # the list is ascending, so one count parts it into tiles with and without a look at the mask
         before += tl.sum(tl.where(tile < split, used, 0))
         total += tl.sum(used)
     tl.store(count_ptr + at * 2, before)
@@ -226,6 +234,7 @@ def seen_columns(row_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.constex
     """How many column tiles any query of the row tile may see."""
     last = keys
     if CAUSAL:
+        # the last query of the tile sees the most: query i sees keys up to i + keys - queries
         last = tl.maximum(tl.minimum(keys, (row_tile + 1) * ROWS + keys - queries), 0)
     return tl.cdiv(last, COLUMNS)
 
@@ -235,6 +244,7 @@ def full_columns(row_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.constex
     """How many column tiles all queries of the row tile see whole; they come first."""
     whole = keys
     if CAUSAL:
+        # the first query of the tile sees the least
         whole = tl.maximum(tl.minimum(keys, row_tile * ROWS + keys - queries + 1), 0)
     return whole // COLUMNS
 
@@ -243,6 +253,7 @@ def full_columns(row_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.constex
 def first_full_row(column_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The first row tile whose queries all see the whole column tile; the later ones do too."""
     if CAUSAL:
+        # the first query that sees the last key of the tile, and from it whole row tiles only
         return tl.cdiv(tl.maximum((column_tile + 1) * COLUMNS - 1 - (keys - queries), 0), ROWS)
     else:
         return 0
@@ -280,6 +291,7 @@ def visible(keep_ptr, first_row, first_column, queries, keys, CAUSAL: tl.constex
             ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     """(ROWS, COLUMNS), or (1, COLUMNS) where all rows are alike: which keys each query may see."""
     columns = first_column + tl.arange(0, COLUMNS)
+    # keys past the end were loaded as zeros: a score of zero is no mask, so they are hidden like padded ones
     seen = columns < keys
     if HAS_KEEP:
         seen = seen & (tl.load(keep_ptr + columns, mask=columns < keys, other=0) != 0)
