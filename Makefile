@@ -1,10 +1,12 @@
-# Two commands for a fresh machine: `make demo` and `make test`. Both honour an existing pip configuration.
+# For a fresh machine: `make demo`, and `make test` in a few minutes. They honour an existing pip configuration.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint clean
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+.PHONY: demo test test-all lint clean
 
 # torch goes first and alone, at the pinned version, so that nothing after it can pull another build
 $(VENV)/.torch: constraints.txt
@@ -24,7 +26,11 @@ demo: $(VENV)/.demo
 	$(BIN)/attnbench run --variants rela,entmax15 --task lra-text --preset smoke --results results/local/demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -q
+	$(PYTEST) -m "not slow"
+
+# the slow tests too
+test-all: $(VENV)/.test
+	$(PYTEST)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -14,7 +14,10 @@ from seeds import seed
 if TYPE_CHECKING:
     from attnbench.tasks.contract import DataPlace
 
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+# One thread for each process of pytest; a test that needs two sets them. Threads that wait sleep, since spinning ones
+# take the cores from the other processes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # without a GPU, Triton kernels are proved in its interpreter; torch.compile on CPU works as before
 if shutil.which("nvidia-smi") is None:

@@ -173,7 +173,7 @@ def main():
     import torch
 
     if not arguments.rehearse and not torch.cuda.is_available():
-        print("skipped: no CUDA device; without one `pytest tests/variants/test_triton_*.py` proves the kernels")
+        print("skipped: no CUDA device; without one `pytest tests/variants/kernels/triton` proves the kernels")
         return 0
     import triton
 

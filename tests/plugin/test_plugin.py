@@ -65,6 +65,7 @@ def test_it_passes_the_gate(person):
     person.types("check", "example-floor")
 
 
+@pytest.mark.slow
 def test_it_is_trained_timed_and_ranked_beside_the_reference(person):
     words = ["--variants", "example-floor", "--task", "example-majority", "--preset", "smoke[timing_seconds=1.0]"]
     words += ["--device", "cpu", "--threads", "1", "--results", "results"]
@@ -112,7 +113,9 @@ def test_a_name_that_nobody_has_is_answered_with_the_nearest_and_an_exit_code(pe
     assert "did you mean 'example-floor'" in said and "Traceback" not in said
 
 
-@pytest.mark.parametrize(("kind", "name"), [("variant", "my-map"), ("task", "my-task")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [pytest.param("variant", "my-map", marks=pytest.mark.slow), ("task", "my-task")]
+)
 def test_a_project_that_new_begins_installs_and_passes_its_own_test(person, tmp_path, kind, name):
     person.types("new", kind, name, "--into", str(tmp_path))
     project = tmp_path / f"attnbench-{name}"

@@ -33,8 +33,15 @@ SELECTIONS = (
     "routing[clusters=2,form=strict,window=6]", "local-routing[clusters=2,flange=3,form=strict,query_block=5,window=6]",
 )  # fmt: skip
 CASES = [(name, impl) for name in SELECTIONS for impl in VariantFactory.of(name).implementations if impl != "auto"]
+# the interpreter and the compiler take seconds to half a minute a case; each kind of kernel has one that is not slow
+QUICK = ("rela", "additive-lm", "local[query_block=5,flange=3]")
 # few positions: the interpreter takes about as long for one tile, however much of it is used
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=12, causal=True)
+
+
+def marked(selection: str, impl: str = "triton") -> tuple[pytest.MarkDecorator, ...]:
+    slow = impl == "compiled" or (impl == "triton" and selection not in QUICK)
+    return (pytest.mark.slow,) if slow else ()
 
 
 def forced(selection: str, impl: str) -> str:
@@ -64,7 +71,9 @@ def test_every_variant_with_kernels_is_here() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(("selection", "impl"), [case for case in CASES if case[1] != "flex"])
+@pytest.mark.parametrize(
+    ("selection", "impl"), [pytest.param(*case, marks=marked(*case)) for case in CASES if case[1] != "flex"]
+)
 def test_the_gate_is_green_for_a_path(selection: str, impl: str) -> None:
     name, shape = ready(selection, impl)
     assert [(path.name, path.refusal) for path in paths(name, shape)] == [(impl, "")]
@@ -76,7 +85,7 @@ def test_the_gate_is_green_for_a_path(selection: str, impl: str) -> None:
     assert quick_gate(name, shape) is None
 
 
-@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("selection", [pytest.param(name, marks=marked(name)) for name in SELECTIONS])
 def test_the_kernels_agree_with_eager_in_float16_and_leave_bfloat16_to_a_gpu(selection: str) -> None:
     name, shape = ready(selection, "triton", dtype="float16")
     answer = implementations_agree(CheckedVariant(name, shape))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from seeds import seed
 
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.registry import VARIANTS
@@ -216,9 +217,9 @@ def test_a_variant_that_cannot_be_used_somewhere_is_refused_with_the_place_and_t
 
 def test_the_model_learns_to_copy():
     recipe = replace(TINY, width=32, layers=1, feed_forward=64)
-    translator = model("softmax", recipe).train()
+    translator = model("softmax", recipe, seed=seed() % 2**31)
     optimiser = torch.optim.Adam(translator.parameters(), lr=5e-3)
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(seed())
 
     def examples(count):
         words = torch.from_numpy(generator.integers(4, 24, (count, 4)))
@@ -226,16 +227,20 @@ def test_the_model_learns_to_copy():
         ids = torch.cat([words, ends], dim=1)
         return ids[:, None], torch.full((count, 1), 5), ids
 
-    for _ in range(200):
+    def copied():
+        source, lengths, target = examples(50)
+        found = [hypothesis.tokens for hypothesis in translated(translator.eval(), source, lengths)]
+        return sum(list(tokens) == row[:-1].tolist() for tokens, row in zip(found, target, strict=True))
+
+    assert copied() <= 1
+    translator.train()
+    for _ in range(300):
         loss = translator.loss(examples(16))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    translator.eval()
-    source, lengths, target = examples(50)
-    found = [hypothesis.tokens for hypothesis in translated(translator, source, lengths)]
-    right = [list(tokens) == row[:-1].tolist() for tokens, row in zip(found, target, strict=True)]
-    assert sum(right) >= 45
+    # it reaches 40 to 50 of 50; by chance one of 160,000 is right
+    assert copied() >= 25
 
 
 def test_a_state_is_reordered_wherever_its_tensors_are():

@@ -4,7 +4,6 @@ Cases come from `COMPILE_CASES` of each module `variants/kernels/triton/*.py`, s
 are compiled in a process of their own, since kernels that were imported to be interpreted cannot be compiled.
 """
 
-import functools
 import importlib
 import json
 import os
@@ -34,35 +33,30 @@ for case in importlib.import_module("attnbench.variants.kernels.triton." + sys.a
 """
 
 
-def modules() -> list[str]:
+def modules() -> list[object]:
+    """Those with cases; compiling takes minutes in all, so all but one are slow."""
     folder = Path(attnbench.variants.kernels.triton.__file__).parent
-    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    names = sorted(path.stem for path in folder.glob("*.py") if "COMPILE_CASES = " in path.read_text())
+    return [pytest.param(name, marks=() if name == "norm" else pytest.mark.slow) for name in names]
 
 
-def cases() -> list[tuple[str, str]]:
-    """(module, case) of all kernels."""
-    found = []
-    for module in modules():
-        loaded = importlib.import_module(f"attnbench.variants.kernels.triton.{module}")
-        found += [(module, case.name) for case in getattr(loaded, "COMPILE_CASES", ())]
-    return found
+def test_every_kind_of_kernel_has_cases() -> None:
+    assert len(modules()) >= 7
 
 
-@functools.cache
-def compile_module(module: str) -> dict[str, list[dict[str, int]] | str]:
+@pytest.mark.parametrize("module", modules())
+def test_kernels_compile_for_hopper_and_fit_a_multiprocessor(module: str) -> None:
+    loaded = importlib.import_module(f"attnbench.variants.kernels.triton.{module}")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", CHILD, module]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(line) for line in done.stdout.split("\n") if line.startswith("["))
-
-
-@pytest.mark.parametrize(("module", "case"), cases())
-def test_kernels_compile_for_hopper_and_fit_a_multiprocessor(module: str, case: str) -> None:
-    compiled = compile_module(module)[case]
-    assert isinstance(compiled, list), compiled
-    assert compiled, f"{case} launched nothing"
-    for kernel in compiled:
-        assert kernel["shared_bytes"] <= LARGEST_SHARED_BYTES, kernel
-        # more registers than a thread can have lie in memory: a few hundred bytes are slow, more is a mistake
-        assert kernel["stack_bytes"] <= 1024, kernel
+    found = dict(json.loads(line) for line in done.stdout.split("\n") if line.startswith("["))
+    assert list(found) == [case.name for case in loaded.COMPILE_CASES]
+    for case, compiled in found.items():
+        assert isinstance(compiled, list), (case, compiled)
+        assert compiled, f"{case} launched nothing"
+        for kernel in compiled:
+            assert kernel["shared_bytes"] <= LARGEST_SHARED_BYTES, (case, kernel)
+            # more registers than a thread can have lie in memory: a few hundred bytes are slow, more is a mistake
+            assert kernel["stack_bytes"] <= 1024, (case, kernel)
