@@ -1,2 +1,15 @@
 """attnbench: which attention should I use, and is this new one really better?"""
 __version__ = "0.1.0"
+__all__ = ["AttnbenchError", "boards", "check", "choose", "compare", "plan", "records", "register", "run"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .bench.api import AttnbenchError, boards, check, choose, compare, plan, records, register, run
+
+def __getattr__(name: str) -> object:
+    """Imports the Python interface when one of its names is first used, so that the package itself imports nothing."""
+    if name in __all__:
+        from .bench import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,18 +19,16 @@ if TYPE_CHECKING:
 def scored(
     table: ResultTable,
     predictions: StoredPredictions,
-    filters: dict[str, str | None],
+    found: list[BoardKey],
     margin: float | None,
     *,
     suite: tuple[str, tuple[str, ...]] | None = None,
     lengths: bool = False,
     mode: Mode | None = None,
 ) -> list[Board]:
-    """The boards that are asked for. `suite`: its name and tasks, to average over; `filters`: as in `BoardFilter`."""
-    from ..score.key import BoardFilter, board_keys
+    """The boards of the keys in `found`. `suite`: its name and tasks, to average over."""
     from .task_board import board_for_task
 
-    found = board_keys(table, BoardFilter(**filters))
     if suite is not None:
         return [_board_for_suite(table, *suite, found, predictions)]
     if lengths:

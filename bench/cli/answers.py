@@ -1,88 +1,52 @@
-"""compare and choose: what a person asks of two variants, or of all, answered from the Records."""
+"""`attnbench compare` and `choose`: two variants against each other, or the one to take."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..board.select import read_store
-from .leaderboard import show, store_of
-from .options import Fidelity, Format, Machine, Margin, Mode, Preset, Results, Selection, Task
+from .leaderboard import show, warn
+from .options import FILTERS, Format, Json, Mode, ShownAs, sharing
 
 
+@sharing(FILTERS)
 def compare(
     one: Annotated[str, typer.Argument(help="A variant.")],
-    other: Annotated[str, typer.Argument(help="The variant to hold it against.")] = "softmax",
-    results: Results = Path("results/local"),
-    task: Task = None,
-    preset: Preset = None,
-    selection: Selection = None,
-    fidelity: Fidelity = None,
-    machine: Machine = None,
-    margin: Margin = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    other: Annotated[str, typer.Argument(help="The variant to compare it with.")] = "softmax",
+    json: Json = False,
+    **filters: Any,
 ) -> None:
-    """Say how two variants differ, with intervals and in words, question by question."""
+    """Compare two variants in words and intervals, task by task."""
     import json as writer
     from dataclasses import asdict
 
     from ...dashboards.escape import visible
-    from ..board.compare import compare as compare_on
-    from ..core.errors import SelectionError
-    from ..score.key import BoardFilter, board_keys
+    from .. import api
 
-    table, predictions = read_store(store_of(results))
-    wanted = BoardFilter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
-    found, problems = [], []
-    for board_key in board_keys(table, wanted):
-        try:
-            found.append(compare_on(table, board_key, one, other, predictions, margin))
-        except SelectionError as error:
-            problems.append(error)
-    if not found:
-        raise problems[0]
+    found = api.compare(one, other, notice=warn, **filters)
     if json:
-        typer.echo(writer.dumps([asdict(c) for c in found], indent=1))
+        typer.echo(writer.dumps([asdict(comparison) for comparison in found], indent=1))
         return
     for at, comparison in enumerate(found):
-        board_key = comparison.board_key
-        where = ", ".join(
-            filter(None, [board_key.task, board_key.preset, board_key.fidelity, board_key.selection, board_key.machine])
-        )
+        key = comparison.board_key
+        where = ", ".join(filter(None, [key.task, key.preset, key.fidelity, key.selection, key.machine]))
         typer.echo(("\n" if at else "") + visible(f"{comparison.one} against {comparison.other} on {where}"))
         for sentence in comparison.sentences:
             typer.echo(f"  {visible(sentence)}")
 
 
+@sharing(FILTERS)
 def choose(
-    length: Annotated[str, typer.Option("--length", help="Tokens per sequence, such as 16k.")],
-    mode: Annotated[Mode, typer.Option("--mode", help="What must be cheap.")] = Mode.STEP,
+    length: Annotated[str, typer.Option(help="Tokens per sequence, such as 16k.")],
+    mode: Annotated[Mode, typer.Option(help="Operation whose time counts.")] = Mode.STEP,
     memory: Annotated[
-        str | None, typer.Option("--memory", help="Most that a training step, or decoding a sequence, may hold: 40GB.")
+        str | None, typer.Option(help="Memory limit of a training step, or of decoding one sequence, such as 40GB.")
     ] = None,
-    margin: Margin = None,
-    results: Results = Path("results/local"),
-    task: Task = None,
-    preset: Preset = None,
-    selection: Selection = None,
-    fidelity: Fidelity = None,
-    machine: Machine = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
+    format: ShownAs = Format.RICH,
+    **filters: Any,
 ) -> None:
-    """List the variants that fit a length, a memory and a loss of quality, by cost; and why the others do not."""
-    from ..board.choose_board import Requirements, board_for_choice
-    from ..core.errors import SelectionError
-    from ..core.spec import bytes_of, parse_value
-    from ..score.key import BoardFilter, board_keys
+    """List the variants that fit a length, a memory limit and a margin of quality, by cost; say why others do not."""
+    from .. import api
 
-    tokens = parse_value(length)
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
-    limit = bytes_of(memory) if memory is not None else None
-    requirements = Requirements(length=tokens, mode=mode.value, memory_bytes=limit, margin=margin)
-    table, predictions = read_store(store_of(results))
-    wanted = BoardFilter(task=task, preset=preset, selection=selection, fidelity=fidelity, machine=machine)
-    others = board_keys(table, BoardFilter(fidelity=fidelity, machine=machine))
-    show([board_for_choice(table, board_keys(table, wanted), requirements, predictions, others)], format, None)
+    show([api.choose(length, mode=mode.value, memory=memory, notice=warn, **filters)], format)

@@ -7,42 +7,45 @@ from typing import Annotated
 
 import typer
 
-from .pages import Picture, needs_extra
+from .leaderboard import emit, warn
+from .options import RESULTS, DataDir, Device, Picture, Results
+from .pages import Out, needs_extra, save
 
 
 def inspect(
-    cell: Annotated[str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists them.")],
+    cell: Annotated[
+        str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists the keys.")
+    ],
     sentence: Annotated[
-        list[str] | None, typer.Option("--sentence", help="Text to translate, or to go on with; repeatable.")
+        list[str] | None, typer.Option("--sentence", help="Text to translate or to continue; repeatable.")
     ] = None,
     example: Annotated[
         list[int] | None, typer.Option("--example", help="Number of a test example; repeatable.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page and the images.")] = Path("site"),
+    out: Out = Path("site"),
     figures: Annotated[Picture, typer.Option("--figures", help="Format of the images.")] = Picture.PNG,
-    results: Annotated[Path, typer.Option("--results", help="Folder that holds the Records.")] = Path("results/local"),
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with original data.")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda.")] = None,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    device: Device = None,
 ) -> None:
-    """Write the attention maps of a trained model on chosen sentences as a page and as images."""
+    """Write the attention maps of a trained model on chosen sentences, as a page and as images."""
     needs_extra()
     from ...dashboards import attention_maps as attention
     from ...dashboards import html
     from ...tasks.data.data import place
-    from ..core.errors import SelectionError, StoreError
+    from ..core.errors import SelectionError
     from ..measure.machine import choose_device
     from ..run.inspection import inspected_example, inspected_sentence
     from ..run.load_model import dataset_of, find, load
     from ..store.store import Store
-    from .leaderboard import emit
 
-    store = Store(results, lambda text: typer.echo(text, err=True))
+    store = Store(results, warn)
     where = choose_device(device)
     trained = load(store, find(store, cell), where)
     found = trained.record.cell
     if not trained.is_current:
-        typer.echo(f"the code behind `{found}` has changed since it was trained", err=True)
-    data = place(data_dir, notice=lambda text: typer.echo(text, err=True))
+        warn(f"the code behind `{found}` has changed since it was trained")
+    data = place(data_dir, notice=warn)
     dataset = dataset_of(trained, data)
     chosen = [inspected_sentence(trained, dataset, text, where) for text in sentence or []]
     numbers = example if example is not None else [] if sentence else [0]
@@ -60,9 +63,5 @@ def inspect(
     paragraphs += [" → ".join(each.text) for each in chosen if each.text]
     page = out / f"attention-{trained.record.key[:8]}.html"
     emit(html.render_figures(f"Where {found.variant} looks", paragraphs, charts), page)
-    try:
-        for name, chart in charts.items():
-            chart.save(str(page.with_name(f"{page.stem}-{name}.{figures.value}")))
-    except OSError as error:
-        raise StoreError(f"cannot write {out}: {error.strerror or error}; name another folder with --out") from None
+    save({f"{page.stem}-{name}": chart for name, chart in charts.items()}, out, figures)
     typer.echo(f"{page}: {len(charts)} maps, each as .{figures.value} beside it")

@@ -1,62 +1,42 @@
-"""`attnbench leaderboard`: what the Records of a results folder say, board by board."""
+"""`attnbench leaderboard`: the boards of a results folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import FILTERS, Format, Mode, Published, ShownAs, sharing
+
 if TYPE_CHECKING:
     from ..board.board import Board
-    from ..store.store import Store
-from ..board.select import read_store, scored
-from .options import Fidelity, Format, Machine, Margin, Mode, Preset, Results, Selection, Task
 
 
+@sharing(FILTERS)
 def leaderboard(
-    results: Results = Path("results/local"),
-    task: Task = None,
-    preset: Preset = None,
-    selection: Selection = None,
-    fidelity: Fidelity = None,
-    machine: Machine = None,
-    suite: Annotated[str | None, typer.Option("--suite", help="Average over the tasks of this suite.")] = None,
-    published: Annotated[
-        bool, typer.Option("--published", help="Show what papers reported beside ours; never ranked with ours.")
-    ] = False,
-    lengths: Annotated[bool, typer.Option("--lengths", help="Cost over lengths instead of quality.")] = False,
+    suite: Annotated[str | None, typer.Option(help="Average over the tasks of this suite.")] = None,
+    published: Published = False,
+    lengths: Annotated[bool, typer.Option("--lengths", help="Show cost over lengths instead of quality.")] = False,
     mode: Annotated[
-        Mode | None,
-        typer.Option("--mode", help="Which time a board of cost alone shows (default: each that was taken)."),
+        Mode | None, typer.Option(help="Time that a board of cost alone shows (default: every one measured).")
     ] = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.RICH,
-    margin: Margin = None,
+    format: ShownAs = Format.RICH,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File to write, or an existing folder: then one file a board.")
+        Path | None, typer.Option("--out", "-o", help="File to write, or an existing folder for one file a board.")
     ] = None,
+    **filters: Any,
 ) -> None:
-    """Show who is right most often and what it costs, with intervals, from the Records of past runs."""
-    filters = {"task": task, "preset": preset, "selection": selection, "fidelity": fidelity, "machine": machine}
-    boards = scored(
-        *read_store(store_of(results)), filters, margin,
-        suite=tasks_of(suite), lengths=lengths, mode=mode.value if mode else None,
-    )  # fmt: skip
-    if published:
-        from ..board.published import beside
+    """Rank variants by quality, with their cost and intervals, from the Records of past runs."""
+    from .. import api
 
-        boards = beside(boards, suite)
+    boards = api.boards(
+        suite=suite, lengths=lengths, mode=mode.value if mode else None, published=published, notice=warn, **filters
+    )
     show(boards, format, out)
 
 
-def tasks_of(suite: str | None) -> tuple[str, tuple[str, ...]] | None:
-    """The name of a suite and its tasks; raises SelectionError for a name that is none."""
-    from ..plan.suite import load_suite
-
-    return None if suite is None else (suite, tuple(str(task) for task in load_suite(suite).tasks))
-
-
-def show(boards: list[Board], format: Format, out: Path | None) -> None:
+def show(boards: list[Board], format: Format = Format.RICH, out: Path | None = None) -> None:
     """The boards in that format, to the terminal or a file."""
     from ...dashboards import csv_json as tables
     from ...dashboards import markdown, terminal
@@ -88,11 +68,9 @@ def file_name(board: Board, format: Format) -> str:
     return re.sub(r"[^A-Za-z0-9.=]+", "-", board.name).strip("-")[:150] + f".{suffix}"
 
 
-def store_of(results: Path) -> Store:
-    """The store of that folder, which tells what it tells on standard error."""
-    from ..store.store import Store
-
-    return Store(results, notice=lambda text: typer.echo(text, err=True))
+def warn(text: str) -> None:
+    """One line on standard error."""
+    typer.echo(text, err=True)
 
 
 def emit(text: str, out: Path | None) -> None:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    pass
-
-
-Results = Annotated[Path, typer.Option("--results", help="Folder that holds the Records.")]
-Machine = Annotated[str | None, typer.Option("--machine", help="Machine whose speeds to show.")]
-Selection = Annotated[
-    str | None, typer.Option("--selection", help="Split that chose the checkpoint: validation or test.")
-]
-Fidelity = Annotated[str | None, typer.Option("--fidelity", help="Only official, regenerated or surrogate data.")]
-Task = Annotated[str | None, typer.Option("--task", help="Only these tasks.")]
-Preset = Annotated[str | None, typer.Option("--preset", help="Only these presets.")]
-Margin = Annotated[
-    float | None,
-    typer.Option(
-        help="Points worse than the reference that still count as no worse; unless said: accuracy 1, BLEU 0.5, "
-        "bits per character 0.02.",
-        min=0.0,
-        show_default=False,
-    ),
-]
+Command = Callable[..., None]
 
 
 class Mode(StrEnum):
@@ -43,3 +26,110 @@ class Format(StrEnum):
     CSV = "csv"
     JSON = "json"
     LATEX = "latex"
+
+
+class Picture(StrEnum):
+    SVG = "svg"
+    PNG = "png"
+
+
+Results = Annotated[Path, typer.Option("--results", help="Folder of the Records.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of original data (or ATTNBENCH_DATA).")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1 (default: the GPU, if any).")]
+Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Figures = Annotated[Picture | None, typer.Option("--figures", help="Also write each figure as a file.")]
+Published = Annotated[
+    bool, typer.Option("--published", help="Show numbers that papers reported beside ours; they are never ranked.")
+]
+ShownAs = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
+Preset = Annotated[
+    str | None, typer.Option("--preset", help="smoke, quick, pt-2x64, …; `quick\\[steps=100]` changes it.")
+]
+Suite = Annotated[str | None, typer.Option("--suite", help="A built-in suite, or a FILE.toml.")]
+Selection = Annotated[
+    str | None, typer.Option("--selection", help="Split that chooses the checkpoint: validation or test.")
+]
+Threads = Annotated[int, typer.Option("--threads", min=0, help="Processor threads (default: all cores).")]
+
+RESULTS = Path("results/local")
+
+FILTERS: Mapping[str, tuple[Any, object]] = {
+    "results": (Results, RESULTS),
+    "task": (Annotated[str | None, typer.Option("--task", "--tasks", help="Show only these tasks.")], None),
+    "preset": (Annotated[str | None, typer.Option(help="Show only these presets.")], None),
+    "selection": (Selection, None),
+    "fidelity": (
+        Annotated[str | None, typer.Option(help="Show only official, regenerated, surrogate or synthetic data.")],
+        None,
+    ),
+    "machine": (Annotated[str | None, typer.Option(help="Show the speeds of this machine.")], None),
+    "margin": (
+        Annotated[
+            float | None,
+            typer.Option(
+                help="Points worse than the reference that still count as no worse; default: accuracy 1, BLEU 0.5, "
+                "bits per character 0.02.",
+                min=0.0,
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
+}
+"""Which boards a command reads, and how it judges them."""
+
+RUN: Mapping[str, tuple[Any, object]] = {
+    "variants": (
+        Annotated[str | None, typer.Option(help="Variants, such as `rela,local\\[flange=64,128]`.")],
+        None,
+    ),
+    "tasks": (
+        Annotated[str | None, typer.Option("--task", "--tasks", help="Tasks, such as `lra-text\\[length=1k]`.")],
+        None,
+    ),
+    "suite": (Suite, None),
+    "preset": (Preset, None),
+    "seeds": (Annotated[int | None, typer.Option(min=1, help="Number of seeds (default: 3; smoke 1).")], None),
+    "selection": (Selection, None),
+    "device": (Device, None),
+    "results": (Results, RESULTS),
+    "data_dir": (DataDir, None),
+    "threads": (Threads, 0),
+    "lanes": (Annotated[str | None, typer.Option(help="Run only these of baseline,train,time.")], None),
+    "memory_budget": (
+        Annotated[
+            str | None,
+            typer.Option(
+                help="Also find the longest sequence that a sweep's variants run in this memory, such as 2GiB."
+            ),
+        ],
+        None,
+    ),
+}
+"""The selection that a command runs, and where."""
+
+
+def sharing(shared: Mapping[str, tuple[Any, object]]) -> Callable[[Command], Command]:
+    """Gives a command the options of `shared`, which it receives as `**options`."""
+
+    def extend(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        added = [
+            inspect.Parameter(name, keyword, default=default, annotation=kind)
+            for name, (kind, default) in shared.items()
+        ]
+        parameters = [p.replace(kind=keyword) for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD]
+
+        @wraps(command)
+        def called(**options: Any) -> None:
+            # a direct call may leave options out, as a call from the command line never does
+            command(**{name: default for name, (_, default) in shared.items()} | options)
+
+        signature = inspect.Signature([*parameters, *added])
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        return called
+
+    return extend

@@ -2,61 +2,42 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..board.select import read_store, scored
-from ..store.artifacts import StoredCurves, StoredMaps
-from .leaderboard import emit, store_of
-from .options import Fidelity, Machine, Margin, Preset, Results, Selection, Task
+from .leaderboard import emit, warn
+from .options import FILTERS, Figures, Picture, Published, sharing
 
 if TYPE_CHECKING:
-    from ..board.report import Report
     from ..board.simplex import Floats, Map
     from ..core.spec import Spec
 
-
-ROOM = 1_500_000
-"""Characters that all attention maps of a page may take together."""
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the page.")]
 
 
-class Picture(StrEnum):
-    SVG = "svg"
-    PNG = "png"
-
-
-def dashboard(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for index.html.")] = Path("site"),
-    results: Results = Path("results/local"),
-    task: Task = None,
-    preset: Preset = None,
-    selection: Selection = None,
-    fidelity: Fidelity = None,
-    machine: Machine = None,
-    margin: Margin = None,
-    figures: Annotated[Picture | None, typer.Option("--figures", help="Also write every figure as a file.")] = None,
-    published: Annotated[
-        bool, typer.Option("--published", help="Show what papers reported beside ours; never ranked with ours.")
-    ] = False,
-) -> None:
-    """Write one self-contained page: boards, frontier, lengths, sparsity, training curves, and all Records behind."""
+@sharing(FILTERS)
+def dashboard(out: Out = Path("site"), figures: Figures = None, published: Published = False, **filters: Any) -> None:
+    """Write one self-contained page: boards, frontier, lengths, sparsity, training curves and all Records."""
     needs_extra()
     from ...dashboards import html
+    from ...dashboards.figures import figures as figures_of
+    from .. import api
 
-    filters = {"task": task, "preset": preset, "selection": selection, "fidelity": fidelity, "machine": machine}
-    exhibits = _exhibits(results, filters, margin)
-    if published:
-        from ..board.published import exhibits_beside
-
-        exhibits = exhibits_beside(exhibits)
-    emit(html.render(exhibits), out / "index.html")
-    typer.echo(f"{out / 'index.html'}: {len(exhibits)} board{'' if len(exhibits) == 1 else 's'}")
+    reports = api.reports(published=published, notice=warn, **filters)
+    emit(html.render(reports), out / "index.html")
+    typer.echo(f"{out / 'index.html'}: {len(reports)} board{'' if len(reports) == 1 else 's'}")
     if figures is not None:
-        count = _write_figures(exhibits, out / "figures", figures)
-        typer.echo(f"{out / 'figures'}: {count} figure{'' if count == 1 else 's'}")
+        charts = {
+            f"{re.sub(r'[^A-Za-z0-9.=-]+', '-', report.name).strip('-')[:120]}-{name}": chart
+            for report in reports
+            for name, chart in figures_of(report).items()
+        }
+        save(charts, out / "figures", figures)
+        typer.echo(f"{out / 'figures'}: {len(charts)} figure{'' if len(charts) == 1 else 's'}")
 
 
 def needs_extra() -> None:
@@ -72,53 +53,26 @@ def needs_extra() -> None:
         )
 
 
-def _exhibits(results: Path, filters: dict[str, str | None], margin: float | None) -> list[Report]:
-    from ..board.build_report import exhibit_of_sweep, exhibit_of_task
-    from ..board.length_board import modes_of, sweeps
-    from ..score.key import BoardFilter, board_keys
-
-    store = store_of(results)
-    table, predictions = read_store(store)
-    by_name = {board.name: board for board in scored(table, predictions, filters, margin)}
-    found = board_keys(table, BoardFilter(**filters))
-    curves, maps = StoredCurves(store), StoredMaps(store)
-    trained = [board_key for board_key in found if board_key.runs(table, "train", "baseline")]
-    untrained = sorted(set(found) - set(trained))
-    room = ROOM // max(len(trained), 1)
-    of_tasks = [
-        exhibit_of_task(table, q, predictions, curves, margin, maps, room, by_name.get(q.name)) for q in trained
-    ]
-    swept = sweeps(table, trained) + sweeps(table, untrained, least=1)
-    return of_tasks + [exhibit_of_sweep(table, sweep, mode) for sweep in swept for mode in modes_of(table, sweep)]
-
-
-def _write_figures(exhibits: list[Report], folder: Path, picture: Picture) -> int:
-    import re
-
-    from ...dashboards.figures import figures
+def save(charts: Mapping[str, Any], folder: Path, picture: Picture) -> None:
+    """Writes each chart under its name; raises StoreError where the folder cannot be written."""
     from ..core.errors import StoreError
 
-    count = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for report in exhibits:
-            stem = re.sub(r"[^A-Za-z0-9.=-]+", "-", report.name).strip("-")[:120]
-            for name, chart in figures(report).items():
-                chart.save(str(folder / f"{stem}-{name}.{picture.value}"))
-                count += 1
+        for name, chart in charts.items():
+            chart.save(str(folder / f"{name}.{picture.value}"))
     except OSError as error:
         raise StoreError(f"cannot write {folder}: {error.strerror or error}; name another folder with --out") from None
-    return count
 
 
 def explain(
-    what: Annotated[str, typer.Argument(help="What to draw: `simplex`.")] = "simplex",
+    what: Annotated[str, typer.Argument(help="Subject to draw: `simplex`.")] = "simplex",
     variants: Annotated[str, typer.Option(help="Maps from scores to weights.")] = "softmax,entmax15,sparsemax,rela",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for simplex.html.")] = Path("site"),
-    figures: Annotated[Picture | None, typer.Option("--figures", help="Also write every figure as a file.")] = None,
+    out: Out = Path("site"),
+    figures: Figures = None,
 ) -> None:
-    """Draw what maps from scores to weights do to two and three choices, and the entropies behind them."""
-    from ..core.errors import SelectionError, StoreError
+    """Draw how maps from scores to weights treat two and three choices, and the entropies behind them."""
+    from ..core.errors import SelectionError
 
     if what != "simplex":
         raise SelectionError(f"expected `simplex`, got {what!r}")
@@ -142,11 +96,7 @@ def explain(
     emit(html.render_figures("From scores to weights", paragraphs, charts), out / "simplex.html")
     typer.echo(str(out / "simplex.html"))
     if figures is not None:
-        try:
-            for name, chart in charts.items():
-                chart.save(str(out / f"simplex-{name}.{figures.value}"))
-        except OSError as error:
-            raise StoreError(f"cannot write {out}: {error.strerror or error}; name another folder with --out") from None
+        save({f"simplex-{name}": chart for name, chart in charts.items()}, out, figures)
 
 
 def _map(spec: Spec) -> Map:

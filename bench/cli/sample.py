@@ -1,25 +1,31 @@
-"""`attnbench sample`: what a trained model of language writes."""
+"""`attnbench sample`: text from a trained language model."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .leaderboard import warn
+from .options import RESULTS, DataDir, Device, Results
+
 
 def sample(
-    cell: Annotated[str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists them.")],
-    prompt: Annotated[str, typer.Option("--prompt", help="What the text begins with.")] = "\n",
-    count: Annotated[int, typer.Option("--count", help="How many tokens to write.", min=1)] = 500,
-    temperature: Annotated[float, typer.Option(help="How bold: 0 takes the likeliest token each time.", min=0.0)] = 0.8,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
-    results: Annotated[Path, typer.Option("--results", help="Folder that holds the Records.")] = Path("results/local"),
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with original data.")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda.")] = None,
+    cell: Annotated[
+        str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists the keys.")
+    ],
+    prompt: Annotated[str, typer.Option(help="Beginning of the text.")] = "\n",
+    count: Annotated[int, typer.Option(help="Number of tokens to generate.", min=1)] = 500,
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature; 0 takes the likeliest token.", min=0.0)
+    ] = 0.8,
+    seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    device: Device = None,
 ) -> None:
-    """Go on with a text, token by token, as a model of language that was trained here would."""
+    """Generate text from a trained language model."""
     from ...tasks.data.data import place
     from ...tasks.problems.language_modeling import Windows
     from ..core.errors import SelectionError
@@ -35,19 +41,19 @@ def sample(
             "expected a prompt of at least one byte, got none; the first token is given, not predicted"
         )
     begun = utf8(prompt, "prompt")
-    store = Store(results, lambda text: typer.echo(text, err=True))
+    store = Store(results, warn)
     found = load(store, find(store, cell), choose_device(device))
     model, trained = found.model, found.record.cell
     if not isinstance(model, Decoder):
         raise SelectionError(f"expected a cell of language modelling, got `{trained}`")
     if not found.is_current:
-        typer.echo(f"the code behind `{trained}` has changed since it was trained", err=True)
-    here = place(data_dir, notice=lambda text: typer.echo(text, err=True))
+        warn(f"the code behind `{trained}` has changed since it was trained")
+    here = place(data_dir, notice=warn)
     windows = dataset_of(found, here).test
     assert isinstance(windows, Windows)
     cached = caches(model)
     if not cached:
-        typer.echo(f"{trained.variant} cannot go token by token, so the context is read each time", err=True)
+        warn(f"{trained.variant} cannot decode token by token, so it reads the whole context for each token")
     sys.stdout.write(prompt)
     # a character may be made of several tokens
     text = bytearray()

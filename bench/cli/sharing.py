@@ -1,4 +1,4 @@
-"""`attnbench validate` and `merge`: Records that others made, checked before they count."""
+"""`attnbench validate` and `merge`: Records of other people, checked before they count."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from typing import Annotated
 
 import typer
 
+from .leaderboard import warn
+from .options import Json
+
 
 def validate(
     folder: Annotated[
         Path | None, typer.Argument(help="Folder that holds records/ and artifacts/.", show_default="results")
     ] = None,
-    results: Annotated[Path | None, typer.Option("--results", help="The same, said as other commands do.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    results: Annotated[Path | None, typer.Option("--results", help="Same as FOLDER.")] = None,
+    json: Json = False,
 ) -> None:
-    """Check a folder's Records: schema, keys, hashes, impossible values, missing seeds. Exit code 1 on an error."""
+    """Check Records for schema, keys, hashes, impossible values, missing seeds, and scores that disagree with their
+    predictions. Exit with code 1 on an error."""
     import json as writer
     from dataclasses import asdict
 
@@ -47,16 +51,16 @@ def counted(number: int, noun: str) -> str:
 
 
 def merge(
-    folders: Annotated[list[Path], typer.Argument(help="Folders whose Records to take in.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders whose Records to add.")],
     results: Annotated[Path, typer.Option("--results", help="Folder to add them to.")] = Path("results"),
 ) -> None:
-    """Add the Records of other folders that are not there yet, with their artifacts. Unsound ones stay out."""
+    """Add the Records of other folders that are missing here, with their artifacts; leave out unsound ones."""
     from ...dashboards.escape import visible
     from ..core.hashing import content_hash
     from ..store.store import Store
     from ..store.validate import audit
 
-    store = Store(results, notice=lambda text: typer.echo(text, err=True))
+    store = Store(results, warn)
     store.prepare()
     known = {content_hash(record.to_json(), 64) for record in store.records()}
     refused = 0
@@ -75,7 +79,7 @@ def merge(
             added += 1
         for finding in found.findings:
             if finding.severity == "error":
-                typer.echo(visible(f"left out: {finding.place}: {finding.text}", longest=500), err=True)
+                warn(visible(f"left out: {finding.place}: {finding.text}", longest=500))
         left_out = found.count - len(found.sound)
         refused += left_out
         typer.echo(visible(f"{folder}: {added} added, {len(found.sound) - added} known already, {left_out} left out"))

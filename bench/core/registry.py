@@ -1,6 +1,7 @@
 """Registry: variants and tasks by name, found through entry points and imported on first use only.
 
-Built-ins enter through the same groups as a stranger's package. Nothing here imports a plugin until it is loaded; the
+Built-ins enter through the same groups as a stranger's package. A script declares its own with `Registry.declare`,
+by an environment variable that the processes it starts inherit. Nothing here imports a plugin until it is loaded; the
 one-line descriptions come from the source, read as text.
 """
 
@@ -10,9 +11,11 @@ import ast
 import difflib
 import importlib.util
 import inspect
+import os
 import sys
 import types
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -42,7 +45,7 @@ class Registry:
     @cached_property
     def _points(self) -> dict[str, EntryPoint]:
         found: dict[str, EntryPoint] = {}
-        for point in entry_points(group=self.group):
+        for point in (*entry_points(group=self.group), *self._declared()):
             twin = found.setdefault(point.name, point)
             if (_origin(twin), twin.value) != (_origin(point), point.value):
                 raise SelectionError(
@@ -50,6 +53,29 @@ class Registry:
                     f"{_origin(point)} ({point.value}); uninstall or rename one"
                 )
         return found
+
+    def declare(self, name: str, target: str) -> None:
+        """Adds `name` for this process and those it starts; `target`: `module:attribute`, importable in all of them.
+
+        Raises SelectionError where the name is taken by another target.
+        """
+        taken = self._points.get(name)
+        if taken is not None and taken.value != target:
+            raise SelectionError(f"a {self.noun} named {name!r} is there already ({taken.value}); choose another name")
+        if taken is None:
+            known = [os.environ[self._variable]] if os.environ.get(self._variable) else []
+            os.environ[self._variable] = ";".join([*known, f"{name}={target}"])
+            del self._points
+
+    @property
+    def _variable(self) -> str:
+        """`ATTNBENCH_VARIANTS` or `ATTNBENCH_TASKS`: `name=module:attribute`, several joined by semicolons."""
+        return self.group.upper().replace(".", "_")
+
+    def _declared(self) -> Iterator[EntryPoint]:
+        for line in filter(None, os.environ.get(self._variable, "").split(";")):
+            name, _, target = line.partition("=")
+            yield EntryPoint(name, target, self.group)
 
     def entries(self) -> list[RegistryEntry]:
         return [RegistryEntry(name=name, target=p.value, origin=_origin(p)) for name, p in sorted(self._points.items())]
@@ -183,7 +209,7 @@ def module_source(module: str) -> Path | None:
 
 
 def _origin(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "this script"
 
 
 def _options(kind: Any) -> tuple[Any, ...]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal, get_args
 
 from ..core.cell import REFERENCE, Cell, Lane, Selection
 from ..core.errors import SelectionError
 from ..core.hashing import content_hash
-from ..core.record import Outcome, Record
+from ..core.record import Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..store.store import Store
@@ -45,11 +45,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All Cells of a selection, and the Blocks that are left of them. `notices`: what a person should be told."""
+    """All Cells of a selection, and the Blocks that are left of them. `notices`: what a person should be told.
+
+    `data`: where the data of each task comes from; None for data that is not here yet.
+    """
 
     steps: tuple[Step, ...]
     blocks: tuple[Block, ...]
     notices: tuple[str, ...] = ()
+    data: Mapping[Spec, Provenance | None] = field(default_factory=dict)
 
     @property
     def left(self) -> tuple[Step, ...]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -124,7 +123,7 @@ def test_without_the_interpreter_the_reason_says_how_to_turn_it_on(monkeypatch: 
 
 def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
     monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
-    monkeypatch.setattr(sys.modules[check.__module__], "LENGTH", 24)
+    monkeypatch.setattr("attnbench.bench.gate.report.LENGTH", 24)
     app = typer.Typer()
     app.command()(check)
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})

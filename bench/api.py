@@ -1,0 +1,530 @@
+"""The Python interface: what the command line does, as functions that return Records, Boards and reports.
+
+    import attnbench
+
+    found = attnbench.run("rela,entmax15", "lra-text", preset="smoke")
+    for board in attnbench.boards(found):
+        print(board.to_pandas())
+
+Every command of `attnbench` parses its options, calls one of these functions and prints the result. A variant or task
+is named by text, `local[window=64]`, or by a `Spec`; several by a comma-separated text or a list. All functions raise
+`AttnbenchError` (see `bench/core/errors.py`) for a mistake that its message explains.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
+
+from .core.errors import AttnbenchError as AttnbenchError
+from .core.errors import SelectionError
+from .core.record import Machine, Outcome, Record
+from .core.registry import TASKS, VARIANTS
+from .core.spec import Spec, bytes_of, parse_selection, parse_value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .board.board import Board
+    from .board.compare import Comparison
+    from .board.report import Report
+    from .gate.report import CheckReport
+    from .gate.subject import VariantSource
+    from .plan.planner import Plan
+    from .plan.suite import Suite
+    from .run.events import Event
+    from .run.runner import Runner
+    from .score.cost import Mode
+    from .score.key import BoardKey
+    from .store.artifacts import StoredPredictions
+    from .store.store import Store
+    from .store.table import ResultTable
+
+RESULTS = Path("results/local")
+"""The results folder where none is named, below the current folder."""
+
+MAP_CHARACTERS = 1_500_000
+"""Room that the attention maps of all reports take together, so that a page stays light."""
+
+LOG = logging.getLogger("attnbench")
+
+Names = str | Spec | Iterable[str | Spec]
+
+
+class RunListener(Protocol):
+    """Listens to a run; every method returns at once."""
+
+    def notice(self, message: str) -> None:
+        """A sentence that a person should read."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Long work on data; `total` is 0 where it is not known."""
+
+    def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
+        """The plan is made and its first cell starts."""
+
+    def on_event(self, event: Event) -> None:
+        """An event of `bench/run/events.py`, such as the loss after some steps, or a cell whose Record is stored."""
+
+
+class Logged:
+    """Progress as log messages of the logger `attnbench`: what a person must know as warnings, the rest as info."""
+
+    def notice(self, message: str) -> None:
+        LOG.warning(message)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        LOG.debug("%s: %d of %d", what, done, total)
+
+    def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
+        LOG.info("preset %s, %s: %d of %d cells to run", preset, machine.id, len(plan.left), len(plan.steps))
+
+    def on_event(self, event: Event) -> None:
+        from .run.events import CellFinished, Warned
+
+        match event:
+            case Warned(message):
+                LOG.warning(message)
+            case CellFinished(record):
+                level = logging.INFO if record.outcome is Outcome.OK else logging.WARNING
+                LOG.log(level, "%s  %s%s", record.outcome, record.cell, f": {record.reason}" if record.reason else "")
+            case _:
+                LOG.debug("%s", event)
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of `run` and `plan`, beside variants and tasks.
+
+    suite: a built-in suite or a FILE.toml, which the other options change. preset: such as `quick[steps=100]`.
+    seeds: how many. selection: split that chooses the checkpoint, `validation` or `test`. lanes: only these of
+    `baseline,train,time`. memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants run in
+    so much. device: `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data.
+    offline: never download. retry: run failed cells again. timeout: seconds that a cell may take. threads: of the
+    processor, 0 for all cores.
+    """
+
+    suite: str | None
+    preset: str | Spec | None
+    seeds: int | None
+    selection: str | None
+    lanes: str | Iterable[str] | None
+    memory_budget: str | int | None
+    device: str | None
+    results: str | Path
+    data_dir: str | Path | None
+    offline: bool
+    retry: bool
+    timeout: float | None
+    threads: int
+
+
+class Filters(TypedDict, total=False):
+    """Which boards; a filter that is absent or None leaves all. A name without parameters stands for all of its own.
+
+    task, preset: such as `lra-text,sweep`. selection: `validation` or `test`. fidelity: `official`, `regenerated`,
+    `surrogate` or `synthetic` data. machine: the id of the machine whose speeds are shown.
+    """
+
+    task: str | None
+    preset: str | None
+    selection: str | None
+    fidelity: str | None
+    machine: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Records(Sequence[Record]):
+    """The Records of one selection, those that failed among them.
+
+    `results`: the folder that holds them. `measured`: those that the call made itself; the others were there before.
+    """
+
+    results: Path
+    records: tuple[Record, ...]
+    measured: tuple[Record, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Record, ...]: ...
+    def __getitem__(self, at: int | slice) -> Record | tuple[Record, ...]:
+        return self.records[at]
+
+    def __repr__(self) -> str:
+        outcomes = Counter(str(record.outcome) for record in self.records)
+        listed = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()) or "none"
+        return f"<{len(self)} Records in {self.results}: {listed}>"
+
+    @property
+    def failures(self) -> tuple[Record, ...]:
+        """The Records whose outcome is not `ok`; each has a reason."""
+        return tuple(record for record in self.records if record.outcome is not Outcome.OK)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row for each measurement; a Record without any has one row, with its outcome and reason.
+
+        Columns: `key`, `variant`, `task`, `preset`, `seed`, `lane`, `selection`, `outcome`, `reason`, `machine`,
+        `implementation`, `version`, `started`, `seconds`, then `name`, `value` and `unit` of the measurement and what
+        narrows it, such as `split` and `layer`.
+
+        >>> found = attnbench.records("results").to_pandas()                                       # doctest: +SKIP
+        >>> tested = found[(found["name"] == "accuracy") & (found["split"] == "test")]             # doctest: +SKIP
+        >>> tested.groupby(["task", "variant"])["value"].mean()                                    # doctest: +SKIP
+        """
+        import pandas as pd
+
+        return pd.DataFrame([row for record in self.records for row in _rows(record)])
+
+
+def run(
+    variants: Names | None = None,
+    tasks: Names | None = None,
+    *,
+    progress: RunListener | None = None,
+    **options: Unpack[RunOptions],
+) -> Records:
+    """Train and measure `variants` on `tasks`; what is measured already is not run again.
+
+    options: see `RunOptions`. progress: is told what happens; the logger `attnbench` where it is None.
+    Returns the Records of the whole selection, softmax and the baselines among them; a failure is a Record with its
+    outcome, not an exception. Raises SelectionError for a name or value that is none, DataError where a task has no
+    data, DeviceError for a device that this machine lacks, StoreError for a folder that cannot be written.
+
+    >>> found = attnbench.run("rela,entmax15", "lra-text", preset="smoke")                         # doctest: +SKIP
+    """
+    from .run.events import CellFinished
+
+    told = progress or Logged()
+    runner = _runner(variants, tasks, told, **options)
+    runner.plan()
+    runner.prepare()
+    made = runner.plan()
+    for notice in made.notices:
+        told.notice(notice)
+    for task, data in made.data.items():
+        if data is not None and data.fidelity == "surrogate":
+            told.notice(
+                f"{task} runs on a surrogate ({data.source}), since the original is not here; "
+                f"`attnbench data list {task.name}` says how to get it"
+            )
+    told.begin(made, str(runner.preset), runner.machine)
+    measured: dict[str, Record] = {}
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, CellFinished):
+            measured[event.record.key] = event.record
+        told.on_event(event)
+
+    runner.run(made.blocks, on_event)
+    found = [measured.get(step.cell.key, step.record) for step in made.steps]
+    return Records(
+        results=runner.request.results,
+        records=tuple(record for record in found if record is not None),
+        measured=tuple(measured.values()),
+    )
+
+
+def plan(
+    variants: Names | None = None,
+    tasks: Names | None = None,
+    *,
+    progress: RunListener | None = None,
+    **options: Unpack[RunOptions],
+) -> Plan:
+    """The cells that `run` would run with the same arguments, what is done already, and what the rest may cost.
+
+    Nothing is downloaded and nothing is measured. Raises as `run`, but no DataError.
+
+    >>> [str(step.cell) for step in attnbench.plan("rela", "lra-text").left]                       # doctest: +SKIP
+    """
+    return _runner(variants, tasks, progress or Logged(), **options | {"offline": True}).plan()
+
+
+def records(results: str | Path = RESULTS, *, notice: Callable[[str], None] = LOG.warning) -> Records:
+    """All Records of a results folder, oldest first; none where there is no folder.
+
+    notice: is told of lines that cannot be read, which are left out.
+    """
+    return Records(results=Path(results), records=tuple(_store(results, notice).records()))
+
+
+def boards(
+    results: str | Path | Records = RESULTS,
+    *,
+    suite: str | None = None,
+    lengths: bool = False,
+    mode: Mode | None = None,
+    margin: float | None = None,
+    published: bool = False,
+    notice: Callable[[str], None] = LOG.warning,
+    **filters: Unpack[Filters],
+) -> list[Board]:
+    """The boards of a results folder, or those that the Records of a run answer: one for each task and preset.
+
+    suite: average over the tasks of this suite instead. lengths: only cost over lengths. mode: `step`, `forward` or
+    `decode`, of boards of cost alone. margin: points worse than the reference that still count as no worse; None for
+    each task's own. published: what papers reported beside ours, never ranked with it. filters: see `Filters`.
+    Raises StoreError where the folder has no Records, SelectionError where the filters leave none.
+
+    >>> print(attnbench.boards("results", task="lra-text")[0].to_pandas())                         # doctest: +SKIP
+    """
+    from .board.published import beside
+    from .board.select import scored
+    from .plan.suite import load_suite
+
+    table, predictions, keys = _answered(results, notice, filters)
+    tasks = None if suite is None else (suite, tuple(str(task) for task in load_suite(suite).tasks))
+    found = scored(table, predictions, keys, margin, suite=tasks, lengths=lengths, mode=mode)
+    return beside(found, suite) if published else found
+
+
+def reports(
+    results: str | Path | Records = RESULTS,
+    *,
+    margin: float | None = None,
+    published: bool = False,
+    notice: Callable[[str], None] = LOG.warning,
+    **filters: Unpack[Filters],
+) -> list[Report]:
+    """As `boards`, each with its figures: what a page shows of it."""
+    from .board.build_report import exhibit_of_sweep, exhibit_of_task
+    from .board.length_board import modes_of, sweeps
+    from .board.published import exhibits_beside
+    from .board.select import scored
+    from .store.artifacts import StoredCurves, StoredMaps
+
+    table, predictions, keys = _answered(results, notice, filters)
+    by_name = {board.name: board for board in scored(table, predictions, keys, margin)}
+    curves, maps = StoredCurves(predictions.store), StoredMaps(predictions.store)
+    trained = [key for key in keys if key.runs(table, "train", "baseline")]
+    untrained = sorted(set(keys) - set(trained))
+    room = MAP_CHARACTERS // max(len(trained), 1)
+    found = [
+        exhibit_of_task(table, key, predictions, curves, margin, maps, room, by_name.get(key.name)) for key in trained
+    ]
+    swept = sweeps(table, trained) + sweeps(table, untrained, least=1)
+    found += [exhibit_of_sweep(table, sweep, each) for sweep in swept for each in modes_of(table, sweep)]
+    return exhibits_beside(found) if published else found
+
+
+def compare(
+    one: str,
+    other: str = "softmax",
+    results: str | Path | Records = RESULTS,
+    *,
+    margin: float | None = None,
+    notice: Callable[[str], None] = LOG.warning,
+    **filters: Unpack[Filters],
+) -> list[Comparison]:
+    """How two variants differ on each board that has both, with intervals and in words.
+
+    Raises SelectionError where no board has both.
+    """
+    from .board.compare import compare as compare_on
+
+    table, predictions, keys = _answered(results, notice, filters)
+    found, problems = [], []
+    for key in keys:
+        try:
+            found.append(compare_on(table, key, one, other, predictions, margin))
+        except SelectionError as error:
+            problems.append(error)
+    if not found and problems:
+        raise problems[0]
+    return found
+
+
+def choose(
+    length: int | str,
+    results: str | Path | Records = RESULTS,
+    *,
+    mode: Mode = "step",
+    memory: str | int | None = None,
+    margin: float | None = None,
+    notice: Callable[[str], None] = LOG.warning,
+    **filters: Unpack[Filters],
+) -> Board:
+    """The variants that fit a length, a memory and a loss of quality, by cost; the others with the reason.
+
+    length: tokens, or text such as `16k`. memory: bytes, or text such as `40GB`, that a training step, or decoding one
+    sequence, may hold. Raises SelectionError where nothing was timed at that length.
+    """
+    from .board.choose_board import Requirements, board_for_choice
+    from .score.key import BoardFilter, board_keys
+
+    tokens = parse_value(str(length))
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
+    limit = None if memory is None else bytes_of(str(memory))
+    table, predictions, keys = _answered(results, notice, filters)
+    others = board_keys(table, BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine")))
+    wanted = Requirements(length=tokens, mode=mode, memory_bytes=limit, margin=margin)
+    return board_for_choice(table, keys, wanted, predictions, others)
+
+
+def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32") -> CheckReport:
+    """Test what a variant promises: causality, padding, gradients, precision, decoding.
+
+    variant: a name, a Spec, a class, or a function from an AttentionShape to a variant. device: `cpu` or `cuda`.
+    dtype: `float32`, `bfloat16` or `float16`. Returns a report that is true where no property fails; its `problem` says
+    why a variant does not build. Raises SelectionError for text that names none and for another dtype, DeviceError for a device that
+    this machine lacks.
+
+    >>> report = attnbench.check("rela")                                                           # doctest: +SKIP
+    >>> assert report, report.failures                                                             # doctest: +SKIP
+    """
+    from .gate.report import check_variant
+
+    if isinstance(variant, str):
+        variant = VARIANTS.resolve(Spec.parse(variant))
+    name = str(variant) if isinstance(variant, Spec) else getattr(variant, "__name__", "variant")
+    return check_variant(variant, name, device=device, dtype=dtype)
+
+
+def register(name: str, target: type) -> None:
+    """Give a variant or task of a script a name, for this process and the workers that it starts.
+
+    target: a class at the top level of a file, or what `score_map` makes there. Workers import that file again, so what
+    a script runs stands under `if __name__ == "__main__":`. A package declares an entry point instead; `attnbench new`
+    writes one. Raises SelectionError for a class that workers cannot import, and for a name that is taken.
+
+    >>> attnbench.register("my-floor", Floor); attnbench.run("my-floor", "lra-text")               # doctest: +SKIP
+    """
+    from ..tasks.contract import Task
+
+    module, file = target.__module__, getattr(sys.modules[target.__module__], "__file__", None)
+    if file is None or "<locals>" in target.__qualname__:
+        raise SelectionError(f"expected {target.__qualname__} at the top level of a file, which workers can import")
+    path = Path(file).resolve()
+    if module == "__main__":
+        module = path.stem
+    top = path.parents[module.count(".") + (path.name == "__init__.py")]
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(top) not in folders:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*folders, str(top)]))
+    registry = TASKS if issubclass(target, Task) else VARIANTS
+    registry.declare(name, f"{module}:{target.__qualname__}")
+
+
+def specs_of(names: Names) -> tuple[Spec, ...]:
+    """The Specs that text, a Spec or a list of both names, in order; raises SelectionError for text that is no name.
+
+    >>> [str(spec) for spec in specs_of(["rela", "local[window=64,128]"])]
+    ['rela', 'local[window=64]', 'local[window=128]']
+    """
+    listed = [names] if isinstance(names, str | Spec) else names
+    return tuple(spec for name in listed for spec in ([name] if isinstance(name, Spec) else parse_selection(name)))
+
+
+def _runner(
+    variants: Names | None,
+    tasks: Names | None,
+    progress: RunListener,
+    *,
+    suite: str | None = None,
+    preset: str | Spec | None = None,
+    seeds: int | None = None,
+    selection: str | None = None,
+    memory_budget: str | int | None = None,
+    lanes: str | Iterable[str] | None = None,
+    results: str | Path = RESULTS,
+    data_dir: str | Path | None = None,
+    **others: Any,
+) -> Runner:
+    from .run.runner import Runner, RunRequest
+
+    asked = _selection(variants, tasks, suite, preset, seeds, selection)
+    if memory_budget is not None:
+        from .plan.suite import with_longest
+
+        asked = replace(asked, tasks=with_longest(asked.tasks, int(bytes_of(str(memory_budget)))))
+    if lanes is not None:
+        others["lanes"] = tuple(lane.strip() for lane in (lanes.split(",") if isinstance(lanes, str) else lanes))
+    folder = None if data_dir is None else Path(data_dir)
+    request = RunRequest(suite=asked, results=Path(results), data_dir=folder, **others)
+    return Runner(request=request, on_warning=progress.notice, on_progress=progress.progress)
+
+
+def _selection(
+    variants: Names | None,
+    tasks: Names | None,
+    suite: str | None,
+    preset: str | Spec | None,
+    seeds: int | None,
+    selection: str | None,
+) -> Suite:
+    """The named suite with what else is given in its place, or the rest alone."""
+    from .plan.suite import Suite, load_suite
+
+    if suite is None and (variants is None or tasks is None):
+        raise SelectionError(
+            "expected variants and a task, or a suite; for example: "
+            "attnbench run --variants rela,entmax15 --task lra-text"
+        )
+    given = {
+        "variants": None if variants is None else specs_of(variants),
+        "tasks": None if tasks is None else specs_of(tasks),
+        "preset": None if preset is None else Spec.parse(str(preset)),
+        "seeds": seeds,
+        "selection": selection,
+    }
+    base = load_suite(suite) if suite else Suite(name="", tasks=(), variants=())
+    return replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+
+def _store(results: str | Path, notice: Callable[[str], None]) -> Store:
+    from .store.store import Store
+
+    return Store(Path(results), notice)
+
+
+def _answered(
+    results: str | Path | Records, notice: Callable[[str], None], filters: Filters
+) -> tuple[ResultTable, StoredPredictions, list[BoardKey]]:
+    """The whole folder, and the boards of it that are asked for: of Records those that they answer."""
+    from .board.select import read_store
+    from .score.key import BoardFilter, board_keys
+
+    folder = results.results if isinstance(results, Records) else results
+    table, predictions = read_store(_store(folder, notice))
+    keys = board_keys(table, BoardFilter(**filters))
+    if isinstance(results, Records):
+        asked = {(str(record.cell.task), str(record.cell.preset)) for record in results}
+        selections = {record.cell.selection for record in results if record.cell.lane == "train"}
+        machines = {record.machine.id for record in results if record.cell.lane == "time"}
+        keys = [
+            key
+            for key in keys
+            if (key.task, key.preset) in asked
+            and (not selections or key.selection in selections)
+            # what was only trained may have been timed on any machine
+            and (not machines or key.machine in machines | {""})
+        ]
+    return table, predictions, keys
+
+
+def _rows(record: Record) -> Iterator[dict[str, object]]:
+    cell = record.cell
+    shared = {
+        "key": record.key,
+        **{name: str(getattr(cell, name)) for name in ("variant", "task", "preset")},
+        **{name: getattr(cell, name) for name in ("seed", "lane", "selection")},
+        "outcome": str(record.outcome),
+        "reason": record.reason,
+        "machine": record.machine.id,
+        **{name: getattr(record, name) for name in ("implementation", "version", "started", "seconds")},
+    }
+    for measurement in record.measurements:
+        named = {name: getattr(measurement, name) for name in ("name", "value", "unit")}
+        yield shared | named | {name: at for name, at in measurement.where.items() if name not in shared | named}
+    if not record.measurements:
+        yield shared

@@ -1,0 +1,164 @@
+"""A variant on trial: every property of the gate in each way of using attention, as one report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from time import perf_counter
+
+import torch
+
+from ...variants.contract import AttentionShape
+from ..core.errors import AttnbenchError, DeviceError, SelectionError, Unsupported
+from ..core.spec import Spec
+from .paths import Path, paths
+from .property import GateResult
+from .subject import VariantSource
+from .suite import examine
+
+HEADS, LENGTH = 2, 384
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to use attention."""
+
+    causal: bool
+    cross: bool
+    padding: bool
+
+    @property
+    def head_dim(self) -> int:
+        """Two widths, since an overflow or a wrong tile may occur at one of them only."""
+        return 16 if self.padding else 64
+
+    def __str__(self) -> str:
+        kind = "cross" if self.cross else "causal" if self.causal else "self"
+        return f"{kind}, padding" if self.padding else kind
+
+
+SETTINGS = tuple(
+    Setting(causal, cross, padding)
+    for padding in (True, False)
+    for causal, cross in ((False, False), (True, False), (False, True))
+)
+
+INTERPRETED = tuple(setting for setting in SETTINGS if setting.padding or setting.causal)
+"""The settings where Triton's interpreter, which is slow, runs the kernels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """`results` by setting; `paths`: the implementations; `problem`: why the variant does not build, empty if it does.
+
+    The report is true where no property fails.
+    """
+
+    name: str
+    results: tuple[tuple[Setting, GateResult], ...]
+    seconds: float
+    problem: str = ""
+    paths: tuple[Path, ...] = ()
+
+    def __bool__(self) -> bool:
+        return not self.problem and not self.failures
+
+    @property
+    def failures(self) -> list[GateResult]:
+        """One result for each property that fails, in the worst setting."""
+        return [result for _, result in self.worst() if result.held is False]
+
+    @property
+    def unsupported(self) -> str:
+        """Why no property applies here, such as a path that this machine cannot run; empty where one does."""
+        if not self.results or any(result.held is not None for _, result in self.results):
+            return ""
+        return self.results[0][1].detail
+
+    def worst(self) -> list[tuple[Setting, GateResult]]:
+        """Each property in its worst setting, in the order of the gate."""
+        found: dict[str, tuple[Setting, GateResult]] = {}
+        for setting, result in self.results:
+            known = found.get(result.property)
+            if known is None or _severity(result) > _severity(known[1]):
+                found[result.property] = (setting, result)
+        return list(found.values())
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"{self.name}: {self.problem}"
+        if self.unsupported:
+            return f"{self.name}: unsupported here, nothing was checked: {self.unsupported}"
+        verdicts = [result.verdict for _, result in self.worst()]
+        counts = [f"{verdicts.count('holds')} hold", f"{verdicts.count('fails')} fail"]
+        text = f"{self.name}: {', '.join(counts)}, {verdicts.count('n.a.')} not applicable; {self.seconds:.1f} s"
+        failed = ", ".join(result.property for result in self.failures)
+        return f"{text}; red: {failed}" if failed else text
+
+
+def check_variant(variant: VariantSource, name: str, *, device: str = "cpu", dtype: str = "float32") -> CheckReport:
+    """Examines `variant` in all settings. Raises SelectionError for another dtype, DeviceError for a missing device."""
+    _require(device, dtype)
+    start = perf_counter()
+    results: list[tuple[Setting, GateResult]] = []
+    found: list[Path] = []
+    problem = ""
+    interpreted = isinstance(variant, Spec) and variant.get("impl") == "triton" and device == "cpu"
+    try:
+        for setting in INTERPRETED if interpreted else SETTINGS:
+            shape = AttentionShape(
+                heads=HEADS,
+                head_dim=setting.head_dim,
+                max_length=LENGTH,
+                **asdict(setting),
+                dtype=dtype,
+                device=device,
+            )
+            results += [(setting, result) for result in examine(variant, shape)]
+            found += _paths(variant, shape)
+    except AttnbenchError as error:
+        problem = str(error)
+    except Exception as error:
+        problem = f"does not build: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    # a path that runs in some setting has been checked
+    by_name = {path.name: path for path in sorted(found, key=lambda path: not path.refusal)}
+    ordered = tuple(by_name[path] for path in dict.fromkeys(path.name for path in found))
+    return CheckReport(
+        name=name, results=tuple(results), seconds=perf_counter() - start, problem=problem, paths=ordered
+    )
+
+
+def unchecked(reports: list[CheckReport]) -> Iterator[str]:
+    """One line for each reason not to check a path, with the variants that have such a path."""
+    names: dict[str, list[str]] = {}
+    for report in reports:
+        for path in report.paths:
+            if path.refusal:
+                names.setdefault(path.refusal, []).append(report.name)
+    for refusal, refused in names.items():
+        yield f"not checked of {', '.join(refused)}: {refusal}"
+
+
+def _require(device: str, dtype: str) -> None:
+    if dtype not in DTYPES:
+        raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DeviceError(f"expected a device of this machine, got {device!r}: {reason}") from None
+
+
+def _paths(variant: VariantSource, shape: AttentionShape) -> list[Path]:
+    try:
+        return paths(variant, shape)
+    except Unsupported:
+        return []
+
+
+def _severity(result: GateResult) -> tuple[int, float]:
+    """Failed above held above not applicable; then by how much of the allowance is used."""
+    if result.held is None:
+        return (0, 0.0)
+    return (2 - result.held, result.measured / result.allowed if result.allowed else result.measured)
