@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from .decode import to_builtins
 from .hashing import content_hash
 from .spec import Spec
 
@@ -40,11 +41,8 @@ class Cell:
         return content_hash(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {name: str(getattr(self, name)) for name in ("variant", "task", "preset")}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Cell:
-        return cls(**values | {name: Spec.parse(values[name]) for name in ("variant", "task", "preset")})
+        values: dict[str, Any] = to_builtins(self)
+        return values
 
     def __str__(self) -> str:
         return f"{self.variant} on {self.task}, {self.preset}, seed {self.seed}, {self.lane}"

@@ -6,11 +6,12 @@ import hashlib
 import json
 from typing import Any
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
 
 def content_hash(value: Any, digits: int = 16) -> str:
     """Hexadecimal SHA-256 of the canonical JSON of `value`, cut to `digits`."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:digits]
+    return hashlib.sha256(_CANONICAL.encode(value).encode()).hexdigest()[:digits]
 
 
 def axis_seed(**axes: Any) -> int:

@@ -1,18 +1,21 @@
-"""Record: what one Cell yielded, as one JSON line; and the names that measurements may have."""
+"""Record: the outcome and the measurements of one Cell, as one JSON line."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from .cell import Cell
-from .errors import SelectionError, StoreError
+from .decode import convert, parse_json, to_builtins
+from .errors import StoreError
 from .metrics import METRICS, Metric
 from .protocol import VERSION_ZERO
 
 SCHEMA = 1
+
+_NOT_FINITE = ("nan", "inf", "-inf")
 
 
 class Outcome(StrEnum):
@@ -113,44 +116,33 @@ class Record:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"key": self.key, "cell": self.cell.to_json()}
-        for name in self.__dataclass_fields__:
-            if name != "cell":
-                value = getattr(self, name)
-                values[name] = asdict(value) if hasattr(value, "__dataclass_fields__") else value
-        values["outcome"] = str(self.outcome)
-        values["measurements"] = [_measurement_json(m) for m in self.measurements]
+        values: dict[str, Any] = {"key": self.key} | to_builtins(self)
+        # JSON has neither NaN nor infinity: they are kept as text
+        for measurement in values["measurements"]:
+            measurement["value"] = _finite_or_text(measurement["value"])
+            measurement["samples"] = [_finite_or_text(sample) for sample in measurement["samples"]]
         return values
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Record:
+    def from_json(cls, values: Any) -> Record:
         """Raises StoreError where `values` is no Record of a schema that this version reads."""
-        if values.get("schema") != SCHEMA:
-            schema = values.get("schema")
+        if not isinstance(values, dict):
+            raise StoreError(f"expected a JSON object, got {type(values).__name__}")
+        schema = values.get("schema")
+        if schema != SCHEMA:
             raise StoreError(f"expected schema {SCHEMA}, got {schema!r}; read it with the version that wrote it")
-        try:
-            rest = {name: value for name, value in values.items() if name != "key"}
-            rest["cell"] = Cell.from_json(values["cell"])
-            rest["outcome"] = Outcome(values["outcome"])
-            rest["measurements"] = tuple(
-                Measurement(
-                    **m | {"samples": tuple(float(s) for s in m.get("samples", ())), "value": float(m["value"])}
-                )
-                for m in values["measurements"]
-            )
-            machine = values["machine"]
-            rest["machine"] = Machine(**machine | {"accelerators": tuple(machine.get("accelerators", ()))})
-            data = values.get("data")
-            metric = values.get("metric")
-            rest["metric"] = Metric(**metric) if metric else None
-            rest["data"] = Provenance(**data | {"notes": tuple(data.get("notes", ()))}) if data else None
-            record = cls(**rest)
-            _expect_types(record)
-        except (KeyError, TypeError, ValueError, AttributeError, SelectionError) as error:
-            raise StoreError(f"not a record of schema {SCHEMA}: {type(error).__name__}: {error}") from None
+        rest = {name: value for name, value in values.items() if name != "key"}
+        if isinstance(rest.get("measurements"), list):
+            rest["measurements"] = [_with_floats(measurement) for measurement in rest["measurements"]]
+        record = convert(cls, rest, f"a record of schema {SCHEMA}")
         if values.get("key") != record.key:
             raise StoreError(f"a record's key {values.get('key')!r} does not match its cell ({record.key})")
         return record
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Record:
+        """As `from_json`, of one line of a file."""
+        return cls.from_json(parse_json(line))
 
 
 def version_of(digest: str) -> str:
@@ -163,25 +155,18 @@ def version_of(digest: str) -> str:
     return version if version.startswith("lane") else VERSION_ZERO
 
 
-def _expect_types(record: Record) -> None:
-    """Records come from strangers too: raises TypeError where a field is not of the kind that readers rely on."""
-    texts = [record.reason, record.digest, record.block, record.implementation, record.started, record.machine.id]
-    texts += record.artifacts.values()
-    texts += [text for m in record.measurements for text in (m.name, m.unit)]
-    texts += [record.data.source, record.data.fidelity, *record.data.notes] if record.data else []
-    maps = [record.setting, record.artifacts, record.machine.versions, *(m.where for m in record.measurements)]
-    wholes = [record.cell.seed, record.cell.protocol]
-    for kind, values in ((str, texts), (dict, maps), (int, wholes), (int | float, [record.seconds])):
-        for value in values:
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise TypeError(f"expected {getattr(kind, '__name__', kind)}, got {value!r}")
-
-
-def _measurement_json(measurement: Measurement) -> dict[str, Any]:
-    samples = [_finite_or_text(sample) for sample in measurement.samples]
-    return asdict(measurement) | {"value": _finite_or_text(measurement.value), "samples": samples}
-
-
 def _finite_or_text(value: float) -> float | str:
-    # JSON has neither infinity nor NaN; float() reads the text back
     return value if math.isfinite(value) else str(value)
+
+
+def _with_floats(measurement: Any) -> Any:
+    """`measurement` with floats for the texts of `_finite_or_text`; all else is left for the decoder to judge."""
+    if not isinstance(measurement, dict):
+        return measurement
+    changed: dict[str, Any] = {}
+    value, samples = measurement.get("value"), measurement.get("samples")
+    if isinstance(value, str) and value in _NOT_FINITE:
+        changed["value"] = float(value)
+    if isinstance(samples, list) and any(text in samples for text in _NOT_FINITE):
+        changed["samples"] = [float(each) if each in _NOT_FINITE else each for each in samples]
+    return measurement | changed if changed else measurement

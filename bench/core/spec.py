@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
+from typing import Final
 
 from .errors import SelectionError
 
@@ -18,16 +18,29 @@ _SUFFIX = {"": 1, "k": 1_000, "M": 1_000_000}
 _WORDS: dict[str, Value] = {"true": True, "false": False, "none": None}
 
 
-@dataclass(frozen=True, slots=True)
 class Spec:
-    """A name with parameters, ordered by name.
+    """A name with parameters, ordered by name. Specs are never changed, and those of equal parts are equal.
+
+    No dataclass: msgspec would then read and write an object of two fields, and not its canonical text.
 
     >>> str(Spec.of("local", window=64, causal=True))
     'local[causal=true,window=64]'
     """
 
-    name: str
-    parameters: tuple[tuple[str, Value], ...] = ()
+    __slots__ = ("name", "parameters")
+
+    def __init__(self, name: str, parameters: tuple[tuple[str, Value], ...] = ()):
+        self.name: Final = name
+        self.parameters: Final = parameters
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spec) and (self.name, self.parameters) == (other.name, other.parameters)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.parameters))
+
+    def __repr__(self) -> str:
+        return f"Spec(name={self.name!r}, parameters={self.parameters!r})"
 
     @classmethod
     def of(cls, name: str, **parameters: Value) -> Spec:

@@ -15,6 +15,8 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from filelock import FileLock
@@ -43,7 +45,7 @@ class Store:
         self.root = Path(root)
         self._notice = notice
         self._told: dict[str, None] = {}
-        self._shelves: dict[Path, _Shelf] = {}
+        self._parsed: dict[Path, _ParsedFile] = {}
 
     def prepare(self) -> None:
         """Tries to write in the folders; raises StoreError, before anything is measured.
@@ -138,16 +140,17 @@ class Store:
     def _artifacts(self) -> Path:
         return self.root / "artifacts"
 
-    def _read(self, path: Path) -> _Shelf:
+    def _read(self, path: Path) -> _ParsedFile:
         try:
-            if not path.exists():
-                return _Shelf(None, [])
-            stamp = _stamp(path)
-            if path not in self._shelves or self._shelves[path].stamp != stamp:
-                self._shelves[path] = _Shelf(stamp, self._parse(path))
+            status = path.stat()
+            stamp = (status.st_size, status.st_mtime_ns)
+            if path not in self._parsed or self._parsed[path].stamp != stamp:
+                self._parsed[path] = _ParsedFile(stamp, self._parse(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return _ParsedFile((0, 0), [])
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror or error}; check its permissions") from error
-        return self._shelves[path]
+        return self._parsed[path]
 
     def _parse(self, path: Path) -> list[Record]:
         *lines, tail = path.read_bytes().split(b"\n")
@@ -162,7 +165,7 @@ class Store:
         for number, line in enumerate(lines, start=1):
             try:
                 if line.strip():
-                    records.append(_record(line))
+                    records.append(Record.from_line(line))
             except StoreError as error:
                 self.tell(f"{path}, line {number} was skipped: {error}")
         return records
@@ -175,7 +178,7 @@ class Store:
             if not tail:
                 return
             with suppress(StoreError):
-                _record(tail)
+                Record.from_line(tail)
                 # the line is whole, and only its end was lost
                 file.seek(0, os.SEEK_END)
                 file.write(b"\n")
@@ -198,34 +201,24 @@ class Store:
             self._notice(text)
 
 
-class _Shelf:
-    """The records of one file as it was at `stamp` (its size and time), and an index of them."""
+@dataclass(frozen=True)
+class _ParsedFile:
+    """The records of one file as it was at `stamp` (its size and time)."""
 
-    def __init__(self, stamp: tuple[int, int] | None, records: list[Record]):
-        self.stamp = stamp
-        self.records = records
-        self.by_cell: dict[tuple[str, str], list[Record]] = {}
-        for record in records:
-            self.by_cell.setdefault((record.key, record.digest), []).append(record)
+    stamp: tuple[int, int]
+    records: list[Record]
 
-
-def _record(line: bytes) -> Record:
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"it is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise StoreError(f"expected a JSON object, got {type(values).__name__}")
-    return Record.from_json(values)
+    @cached_property
+    def by_cell(self) -> dict[tuple[str, str], list[Record]]:
+        """The records by key and digest."""
+        found: dict[tuple[str, str], list[Record]] = {}
+        for record in self.records:
+            found.setdefault((record.key, record.digest), []).append(record)
+        return found
 
 
 def _lock(path: Path) -> FileLock:
     return FileLock(path.with_name(f".{path.name}.lock"))
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
 
 
 def _tail(descriptor: int) -> tuple[int, bytes]:

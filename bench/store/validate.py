@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -75,8 +74,8 @@ def audit(root: Path) -> Audit:
             count += 1
             place = f"{path.name}:{number}"
             try:
-                record = Record.from_json(json.loads(line))
-            except (StoreError, ValueError, AttributeError) as error:
+                record = Record.from_line(line)
+            except StoreError as error:
                 findings.append(ValidationIssue("error", place, f"not readable: {error}"))
                 continue
             problems = [ValidationIssue("error", place, text) for text in _errors(record, path, root / "artifacts")]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.decode import convert
 from attnbench.bench.core.hashing import axis_seed, content_hash
 from attnbench.bench.core.spec import Spec
 
@@ -37,7 +38,7 @@ def test_every_part_of_a_cell_is_part_of_its_key(change):
 
 
 def test_a_cell_survives_json():
-    assert Cell.from_json(CELL.to_json()) == CELL
+    assert convert(Cell, CELL.to_json(), "a cell") == CELL
     assert CELL.to_json()["variant"] == "local[window=64]"
 
 

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +65,30 @@ def test_every_float_survives_including_those_that_json_lacks(values):
         assert ours == theirs or (math.isnan(ours) and math.isnan(theirs))
 
 
+def test_a_line_with_the_bare_words_of_python_is_read():
+    values = RECORD.to_json() | {
+        "measurements": [{"name": "loss", "value": math.inf, "unit": "nats", "samples": [-math.inf]}]
+    }
+    line = json.dumps(values)
+    assert '"value": Infinity' in line
+    (found,) = Record.from_line(line.encode()).measurements
+    assert (found.value, found.samples) == (math.inf, (-math.inf,))
+
+
+@pytest.mark.parametrize("line", [b"{", b"nothing", b"[" * 100_000, b'"\xff"'], ids=["open", "word", "deep", "bytes"])
+def test_what_is_no_json_is_refused(line):
+    with pytest.raises(StoreError, match="it is not JSON"):
+        Record.from_line(line)
+
+
+def test_numbers_of_numpy_are_written_as_numbers():
+    measured = Measurement.of("loss", np.float64(0.1), (np.float64(0.3),), examples=3)
+    written = json.dumps(replace(RECORD, measurements=(measured,)).to_json()["measurements"])
+    assert written == '[{"name": "loss", "value": 0.1, "unit": "nats", "samples": [0.3], "where": {"examples": 3}}]'
+    with pytest.raises(NotImplementedError):
+        replace(RECORD, setting={"thing": object()}).to_json()
+
+
 def test_the_keys_of_a_line_are_those_documented():
     documented = "key cell outcome reason measurements machine data digest started seconds schema artifacts"
     assert set(documented.split()) | {"block", "setting", "implementation", "metric"} == RECORD.to_json().keys()
@@ -99,18 +124,32 @@ def without(name):
     [
         (RECORD.to_json() | {"schema": 2}, "expected schema 1, got 2"),
         (without("schema"), "got None"),
-        (without("cell"), "KeyError"),
-        (without("machine"), "KeyError"),
+        (without("cell"), "missing required field `cell`"),
+        (without("machine"), "missing required field `machine`"),
         (RECORD.to_json() | {"key": "f" * 16}, "does not match its cell"),
         (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"seed": 3}}, "does not match its cell"),
         (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"task": "a,b"}}, "expected one name"),
         (RECORD.to_json() | {"outcome": "fine"}, "fine"),
-        (RECORD.to_json() | {"seconds": "1"}, "got '1'"),
-        (RECORD.to_json() | {"seconds": None}, "got None"),
-        (RECORD.to_json() | {"reason": ["x"]}, "expected str"),
-        (RECORD.to_json() | {"artifacts": {"curve": 1}}, "expected str, got 1"),
-        (RECORD.to_json() | {"measurements": 3}, "TypeError"),
-        (RECORD.to_json() | {"unheard": 1}, "unheard"),
+        (RECORD.to_json() | {"seconds": "1"}, r"Expected `float`, got `str` - at `\$.seconds`"),
+        (RECORD.to_json() | {"seconds": None}, "Expected `float`, got `null`"),
+        (RECORD.to_json() | {"reason": ["x"]}, "Expected `str`, got `array`"),
+        (RECORD.to_json() | {"artifacts": {"curve": 1}}, r"Expected `str`, got `int` - at `\$.artifacts"),
+        (RECORD.to_json() | {"measurements": 3}, r"Expected `array`, got `int` - at `\$.measurements`"),
+        (RECORD.to_json() | {"unheard": 1}, r"it has no key `\$.unheard`"),
+        (RECORD.to_json() | {"machine": RECORD.to_json()["machine"] | {"unheard": 1}}, r"no key `\$.machine.unheard`"),
+        (RECORD.to_json() | {"measurements": [{"name": "x", "value": 1, "unit": "", "unheard": 1}]}, r"s\[0\].unheard"),
+        (
+            RECORD.to_json() | {"measurements": [{"name": "x", "value": "1", "unit": ""}]},
+            r"at `\$.measurements\[0\].value",
+        ),
+        (RECORD.to_json() | {"measurements": [{"name": "x", "value": True, "unit": ""}]}, "got `bool`"),
+        (RECORD.to_json() | {"measurements": [3]}, r"at `\$.measurements\[0\]`"),
+        (
+            RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"task": 3}},
+            r"Expected `str`, got `int` - at `\$.cell.task`",
+        ),
+        (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"lane": "fast"}}, "Invalid enum value 'fast'"),
+        ([], "expected a JSON object, got list"),
     ],
 )
 def test_what_is_no_record_is_refused_with_the_reason(line, message):
