@@ -1,7 +1,7 @@
-"""The contract of a task: all that the author of a task imports.
+"""The contract of a task: everything that the author of a task imports.
 
-A classification task is 50 lines: it names its data's sources, turns them into splits of token ids, and states its
-recipe per preset. Token id 0 is padding, always; every other id is real. `Problem` says of which kind a task is.
+A classification task takes 50 lines: it gets its data, turns them into splits of token ids, and states its recipe for
+each preset. Token id 0 is always padding; every other id is real. `Problem` says which kind of task it is.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What every model must know of a task: ids in [0, vocabulary), 0 = padding; `padded`: whether lengths differ.
+    """The facts of a task that a model is built from. Its subclasses are the kinds of problem.
 
-    Its subclasses are the kinds of problem that there are. `causal`: whether attention sees only what came before.
+    `vocabulary`: token ids are in [0, vocabulary), and 0 is padding. `padded`: whether sequences differ in length.
+    `causal`: whether a position attends only to itself and earlier ones.
     """
 
     causal: ClassVar[bool] = False
@@ -63,9 +64,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification(Problem):
-    """One label for each sequence, or for each pair of sequences where `towers` is 2.
+    """One label for each sequence, or for each pair of sequences if `towers` is 2.
 
-    `head`: what two towers' pooled states x1, x2 become; nli4 = [x1, x2, x1 * x2, x1 - x2], concat2 = [x1, x2].
+    `head`: the features of a pair's pooled states x1, x2: nli4 = [x1, x2, x1 * x2, x1 - x2], concat2 = [x1, x2].
     """
 
     classes: int
@@ -75,7 +76,7 @@ class Classification(Problem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """What a Cell trains and is judged on; validation is carved from the training split unless the task has its own."""
+    """The examples that a Cell trains, validates and tests on, with their provenance."""
 
     train: Subset
     validation: Subset
@@ -84,14 +85,15 @@ class Dataset:
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """Shows nothing."""
+    """A progress callback that shows nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlace:
-    """Where data is: `root` holds originals as a person laid them out, `cache` what we prepared.
+    """The folders of data: `root` holds originals and is only read, `cache` holds downloads and prepared data.
 
-    `offline`: no download. `progress` is told of long work: what, units done, units in all (0 = unknown).
+    `offline`: download nothing. `notice` takes a line for the user. `progress` takes the name of long work, units done,
+    and units in all (0 = unknown).
     """
 
     root: Path
@@ -103,9 +105,9 @@ class DataPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """One way to a task's data, as found now. `ready`: usable without any download; `advice`: how to get it otherwise.
+    """The state of one way to a task's data. `ready`: usable without a download; `advice`: how to get there.
 
-    `estimate`: time and disk that fetching and preparing it take.
+    `estimate`: time and disk space for fetching and preparing.
     """
 
     source: str
@@ -117,26 +119,28 @@ class Availability:
 
 
 Baseline = Callable[[Dataset, Recipe], npt.NDArray[Any]]
-"""A trivial predictor: fits on `dataset.train` and predicts `dataset.test`.
+"""A trivial predictor: it fits on `dataset.train` and predicts `dataset.test`.
 
-It returns the class of every example; for a language, float64 (windows, 2): bits spent, and characters.
+It returns the class of every example, (examples,). For language modeling it returns bits and characters of every
+window, float64 (windows, 2).
 """
 
 
 class Task(ABC):
     """A problem with its data and its recipes.
 
-    A subclass takes its parameters as typed keyword arguments, and defines `problem`, `availability` and `load`.
+    A subclass takes its parameters as typed keyword arguments and defines `problem`, `availability` and `load`. Its
+    docstring is its help text, and `attnbench list tasks` shows the first line.
     """
 
     lanes: ClassVar[tuple[Lane, ...]] = ("baseline", "train", "time")
-    """What can be done with the task; one without training leaves the first two out."""
+    """The lanes that the task has. A task without training has only `time`."""
 
     metric: ClassVar[Metric] = METRICS["accuracy"]
     """The one source of what a board ranks by; every Record carries it."""
 
     objective: ClassVar[str] = "classification"
-    """Loss, batches and evaluation: `classification`, `language_modeling`, `translation`; empty where none is trained."""
+    """Loss, batches and evaluation: `classification`, `language_modeling` or `translation`; empty without training."""
 
     version: ClassVar[int] = 1
     """Raise it when a change of the task moves its numbers: data, preparation, presets or baselines."""
@@ -145,15 +149,15 @@ class Task(ABC):
     suites: ClassVar[tuple[str, ...]] = ()
 
     shared: ClassVar[Mapping[str, Recipe]] = PRESETS
-    """Recipes by preset that tasks of this kind share."""
+    """The recipes by preset that all tasks of a kind share."""
 
     recipes: ClassVar[Mapping[str, Recipe]] = {}
-    """Recipes by preset where they differ from those shared."""
+    """The recipes by preset in which this task differs."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {}
 
     def recipe(self, preset: Spec) -> Recipe:
-        """The preset in full for this task; raises SelectionError for a preset that it does not know."""
+        """The recipe of this preset, with its overrides. Raises SelectionError for an unknown preset."""
         known = self.presets()
         if preset.name not in known:
             matches = get_close_matches(preset.name, known, n=1, cutoff=0.5)
@@ -168,15 +172,16 @@ class Task(ABC):
 
     @abstractmethod
     def problem(self) -> Problem:
-        """Of which kind the task is, with its vocabulary."""
+        """The kind of problem, with its vocabulary."""
 
     @abstractmethod
     def availability(self, place: DataPlace) -> list[Availability]:
-        """Every way to the data, in the order in which they are tried; quick, and without a download."""
+        """Every way to the data, in the order in which they are tried. Quick, and without a download."""
 
     @abstractmethod
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        """The data, prepared on first use and memory-mapped after. Raises DataError that says what is wanted and where.
+        """The data, prepared on first use and memory-mapped later. Raises DataError that names what is missing.
 
-        The seed decides the validation carve-out and any slice; with `selection='test'` validation is the test split.
+        The seed decides the validation examples and the slices of training and validation; the test examples are the
+        same for every seed. With `selection='test'` validation is the test split.
         """

@@ -1,4 +1,4 @@
-"""Recipe: a preset in full, and what a preset means for a task that says nothing else of it."""
+"""Presets: the recipe of a preset, its overrides, and the recipes that tasks share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..bench.core.spec import Spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A preset in full, for one task: model, optimiser, schedule, lengths. All variants of a run share it.
+    """All settings of one preset for one task: model, optimiser, schedule, lengths. All variants of a run share it.
 
-    `length`: tokens per sequence. `test_examples`: a seeded slice of the test split, None = all of it, and likewise for
-    validation. `schedule`: learning rate after a linear warm-up of `warmup` steps. `train_examples`: None = all.
-    `accumulate`: batches whose mean gradient makes one step. `averaged`: how many of the last evaluated states are
-    averaged into the model that is judged; 1 = the best by validation, alone.
+    `length`: tokens per sequence. `test_examples`: size of a seeded slice of the test split, None = all of it; the same
+    holds for validation and training. `schedule`: of the learning rate after a linear warm-up of `warmup` steps.
+    `accumulate`: batches whose mean gradient makes one step. `averaged`: the number of last evaluated states that are
+    averaged into the tested model; 1 = the best by validation alone. `timing_seconds`: time to measure a cell.
     """
 
     layers: int = 2
@@ -55,10 +55,14 @@ class Recipe:
         return self.width // self.heads
 
     def with_overrides(self, preset: Spec) -> Self:
-        """This recipe with the parameters of `quick[learning_rate=3e-3]`; raises SelectionError for a bad one."""
+        """This recipe with the parameters of a preset such as `quick[learning_rate=3e-3]`.
+
+        Raises SelectionError for an unknown parameter and for a value out of its range.
+        """
         kinds = get_type_hints(type(self))
         changes: dict[str, Any] = {}
         for name, value in preset.parameters:
+            # `ranked` is no parameter: a smoke run must not enter a ranking
             if name not in kinds or name == "ranked":
                 known = ", ".join(kind for kind in kinds if kind != "ranked")
                 raise SelectionError(f"preset {preset.name!r} has no parameter {name!r}; it has: {known}")
@@ -73,10 +77,10 @@ _MAY_BE_ZERO = ("warmup", "dropout", "attention_dropout", "weight_decay", "clip"
 
 
 def _accept(name: str, kind: Any, value: Any, expected: str) -> Any:
-    """`value` as a field of that type; whole numbers are 1 or more and others 0 or more, save where 0 means none."""
+    """`value` as a field of that type. Whole numbers are at least 1, but 0 where that means none; others at least 0."""
     if get_origin(kind) is Literal:
         options = get_args(kind)
-        # the grammar reads the word none as no value
+        # the grammar of selections reads the word none as no value
         word = "none" if value is None else value
         if word not in options:
             raise SelectionError(f"{expected} to be {' or '.join(options)}, got {value!r}")
@@ -100,4 +104,4 @@ PRESETS: dict[str, Recipe] = {
     "pt-2x64": Recipe(length=1024, steps=10_000, warmup=1_000, learning_rate=1e-4, evaluate_every=500,
                       validation_examples=None, precision="bfloat16"),
 }  # fmt: skip
-"""What a preset means for a task that says nothing else of it."""
+"""The recipes of a task that defines none of its own."""

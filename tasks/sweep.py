@@ -1,4 +1,4 @@
-"""Sweep: what attention costs on synthetic input, alone or inside a model, over lengths; nothing is trained."""
+"""Sweep: the cost of attention on synthetic input, alone or inside a model, over lengths. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ BATCH = 1
 class Sweep(TimedTask):
     """Time, memory, FLOPs and sparsity of one forward pass, training step or decoding step on drawn input.
 
-    `sweep[length=256..4096]` is five points: ranges double. `batch` sequences, or as many as `tokens` in all make.
-    `input`: what queries and keys share, see `score_inputs`. Decoding is causal, whatever `causal` says. What the
-    presets decide is how long a point is measured, no more: `quick[timing_seconds=5]`.
+    `sweep[length=256..4096]` is five points: a range doubles. `batch`: number of sequences, or `tokens`: number of
+    tokens in all. `input`: the structure that queries and keys share, see `sweep_inputs.py`. Decoding is always causal.
+    A preset only decides how long a point is measured: `quick[timing_seconds=5]`.
     """
 
     recipes: ClassVar[dict[str, Recipe]] = {
@@ -86,7 +86,7 @@ class Sweep(TimedTask):
         )
 
     def recipe(self, preset: Spec) -> Point:
-        """This point, for as long as the preset says; raises SelectionError for an override of anything else."""
+        """This point with the preset's measuring time. Raises SelectionError for an override of anything else."""
         for name, _ in preset.parameters:
             if name != "timing_seconds":
                 raise SelectionError(
@@ -104,14 +104,12 @@ class Sweep(TimedTask):
         return [Availability(source=SOURCE, fidelity="synthetic", ready=True, detail="nothing is needed")]
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        """Sequences of random ids, for the model; queries, keys and values come from `heads` and `states`."""
+        """Sequences of random ids for the model. Queries, keys and values come from `heads` and `states`."""
         point = self.point
         draw = np.random.default_rng(axis_seed(use="sweep ids"))
-        split = Split(
-            tokens=draw.integers(1, VOCABULARY, size=point.batch * point.real).astype(np.uint16),
-            starts=np.arange(point.batch + 1, dtype=np.int64) * point.real,
-            labels=draw.integers(2, size=point.batch),
-        )
+        # ids from 1, since 0 is padding; a fixed seed, so that every variant is timed on the same ids
+        rows = draw.integers(1, VOCABULARY, size=(point.batch, point.real)).astype(np.uint16)
+        split = Split.of_rows(rows, draw.integers(2, size=point.batch))
         provenance = Provenance(source=SOURCE, fidelity="synthetic")
         return Dataset(train=split.all(), validation=split.all(), test=split.all(), provenance=provenance)
 

@@ -1,8 +1,8 @@
-"""Score inputs: queries, keys and values whose scores have a known structure, drawn from a seed.
+"""Inputs of a sweep: queries, keys and values whose scores have a known structure, drawn from a seed.
 
-Every entry has mean 0 and variance 1, so a score q·k / sqrt(d) of unrelated tokens has a standard deviation of 1. What
-is fed in decides what sparse maps can save: independent normal entries leave no block of weights empty, whatever the
-map (measured for 1.5-entmax: 98 % zero weights, no empty 64 × 64 block), and blocks of one topic leave most empty.
+Every entry has mean 0 and variance 1, so a score q·k / sqrt(d) of unrelated tokens has a standard deviation of 1. The
+input decides how much a sparse map can save. Independent normal entries leave no block of weights empty (measured for
+1.5-entmax: 98 % zero weights, no empty 64 × 64 block); blocks of one topic leave most of them empty.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..bench.core.hashing import axis_seed
 from .sweep_point import Floats, Heads
 
 RUN = 128
-"""Tokens of one topic in a row, and the tokens over which `local` inputs forget."""
+"""Tokens of one topic in a row, and the range of `local` inputs in tokens."""
 
 TOPICS = 16
 SHARED = 0.5
-"""Share of the variance that a token has in common with its topic, or with its neighbourhood."""
+"""Share of a token's variance that it has in common with its topic or its neighbourhood."""
 
 Latent = Callable[[np.random.Generator, int, int, int], Floats]
 
@@ -49,7 +49,7 @@ INPUTS: dict[str, Latent] = {"iid": iid_latent, "clustered": clustered_latent, "
 
 
 def draw_heads(kind: str, batch: int, heads: int, length: int, head_dim: int, seed: int) -> Heads:
-    """Query, key and value; sequences and heads are independent of each other, values of all else."""
+    """Query, key and value, each (batch, heads, length, head_dim). Sequences and heads are independent."""
     latent, draw = _latent(kind, batch * heads, length, head_dim, seed)
     shape = (batch, heads, length, head_dim)
     query, key = (_blend(kind, latent, draw).reshape(shape) for _ in range(2))
@@ -57,7 +57,7 @@ def draw_heads(kind: str, batch: int, heads: int, length: int, head_dim: int, se
 
 
 def draw_states(kind: str, batch: int, length: int, width: int, seed: int) -> Floats:
-    """Token states (batch, length, width) of the same structure; a block's own projections make heads of them."""
+    """Token states (batch, length, width) of the same structure, for a block that projects them into heads."""
     latent, draw = _latent(kind, batch, length, width, seed)
     return _blend(kind, latent, draw)
 
@@ -71,5 +71,6 @@ def _blend(kind: str, latent: Floats, draw: np.random.Generator) -> Floats:
     own = draw.standard_normal(latent.shape, dtype=np.float32)
     if kind == "iid":
         return own
+    # shares of variance add up to 1, so their square roots are the factors
     mixed: Floats = np.sqrt(np.float32(SHARED)) * latent + np.sqrt(np.float32(1 - SHARED)) * own
     return mixed

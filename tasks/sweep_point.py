@@ -1,4 +1,4 @@
-"""The contract of a task that is only timed: one point of a sweep, and the inputs that all variants get there."""
+"""The contract of a task that is only timed: one point of a sweep, and the inputs of all variants at that point."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point(Recipe):
-    """What is timed at one point. `length`: tokens per sequence, `batch` sequences of them.
+    """The settings of one measurement: `batch` sequences of `length` tokens.
 
     `level`: the variant alone on projected heads, in a Transformer block, or in the whole encoder. `mode`: a forward
     pass without gradients; a training step; the last tokens of decoding a sequence of that length. `padding`: share of
-    each sequence, at its end, that is padding. `graph`: on CUDA the work is captured once and replayed. `memory_bytes`:
-    where it is given nothing is timed, but the longest length looked for that runs in so many bytes.
+    padding at the end of each sequence. `graph`: on CUDA, capture the work once and replay it. `memory_bytes`: search
+    for the longest length that runs in so many bytes, and time nothing.
     """
 
     level: Level = "attention"
@@ -60,14 +60,14 @@ class Heads:
 
 
 class TimedTask(Task):
-    """A task without labels: its recipes are Points, and every variant is timed on the inputs that it draws."""
+    """A task without labels. Its recipes are Points, and every variant is timed on the same drawn inputs."""
 
     lanes: ClassVar[tuple[Lane, ...]] = ("time",)
 
     @abstractmethod
     def heads(self, point: Point) -> Heads:
-        """What attention alone is fed, by the seed of the task and nothing of the variant."""
+        """The input of attention alone. It depends on the task's seed and not on the variant."""
 
     @abstractmethod
     def states(self, point: Point) -> Floats:
-        """What a block is fed: (batch, length, width)."""
+        """The input of a block, (batch, length, width)."""

@@ -1,4 +1,4 @@
-"""Download: one file by HTTP, resumed where it broke off, checked by size and SHA-256; and reading of tar archives."""
+"""Download: one file by HTTP, resumed after a break, checked by size and SHA-256; members of tar archives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RETRY_SECONDS = 3_600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
-    """A file that can be had at any of `urls`. `bytes` and `sha256` are those of the whole file."""
+    """A file at any of `urls`. `bytes` and `sha256` are those of the whole file."""
 
     name: str
     urls: tuple[str, ...]
@@ -38,14 +38,14 @@ class RemoteFile:
 
 
 class Unreachable(Exception):
-    """No server answered, or none gave the whole file; the reason is the message."""
+    """No server answered, or none sent the whole file. The message is the reason."""
 
 
 def fetch(remote: RemoteFile, place: DataPlace) -> Path:
-    """The file under `place.cache`, downloaded where it is not there yet; what an earlier try got is kept and resumed.
+    """The file under `place.cache`, downloaded if it is not there. A broken download is resumed.
 
-    Raises Unreachable where no URL answers in a few seconds (remembered for an hour, see `forget_failures`), DataError
-    where what came is not the file.
+    Raises Unreachable if no URL answers in a few seconds (remembered for an hour, see `forget_failures`), and DataError
+    if the content is not that of the published file.
     """
     path = downloaded(remote, place)
     failure = _failure(remote, place)
@@ -53,6 +53,7 @@ def fetch(remote: RemoteFile, place: DataPlace) -> Path:
         return path
     if failure.is_file() and time.time() - failure.stat().st_mtime < RETRY_SECONDS:
         raise Unreachable(f"{failure.read_text(encoding='utf-8')} (remembered; `attnbench data get` tries again)")
+    # a lock, so that processes that want the same file download it once
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
@@ -67,13 +68,13 @@ def fetch(remote: RemoteFile, place: DataPlace) -> Path:
 
 
 def forget_failures(place: DataPlace) -> None:
-    """Lets the next `fetch` of any file try the network again at once."""
+    """Let the next `fetch` of any file try the network again at once."""
     for failure in (place.cache / "downloads").glob("*.failed"):
         failure.unlink(missing_ok=True)
 
 
 def downloaded(remote: RemoteFile, place: DataPlace) -> Path:
-    """Where `fetch` puts the file; only a whole, checked file ever has this name."""
+    """The path of the file once `fetch` has it. Only a whole, checked file ever has this name."""
     return place.cache / "downloads" / remote.name
 
 
@@ -94,13 +95,14 @@ def _fetch(remote: RemoteFile, path: Path, place: DataPlace) -> None:
         if digest == remote.sha256:
             partial.replace(path)
             return
+        # the next URL would go on from these bytes, so a wrong file must go
         partial.unlink()
         raise DataError(f"{url} gave SHA-256 {digest}, expected {remote.sha256}; the file was deleted, try again later")
     raise Unreachable("; ".join(problems))
 
 
 def _fetch_from(url: str, remote: RemoteFile, partial: Path, place: DataPlace) -> None:
-    # a try that brought bytes costs nothing; only barren ones count
+    # only tries without a single byte count as failed: a slow line with many breaks still gets the file
     barren = 0
     while True:
         have = partial.stat().st_size if partial.exists() else 0
@@ -131,7 +133,8 @@ def _fetch_from(url: str, remote: RemoteFile, partial: Path, place: DataPlace) -
 
 def _receive(answer: Any, remote: RemoteFile, partial: Path, have: int, place: DataPlace) -> None:
     if answer.status != 206:
-        have = 0  # the server ignores ranges and starts again
+        # the server ignores ranges and starts again
+        have = 0
     with partial.open("ab" if have else "wb") as file:
         while block := answer.read(CHUNK):
             file.write(block)
@@ -142,7 +145,7 @@ def _receive(answer: Any, remote: RemoteFile, partial: Path, have: int, place: D
 
 
 def _open(url: str, have: int) -> Any:
-    """The response, or an error in a few seconds: name resolution knows no timeout of its own, hence the thread."""
+    """The response, or an error in a few seconds. Name resolution has no timeout of its own, hence the thread."""
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     outcome: list[Any] = []
 
@@ -165,8 +168,8 @@ def _open(url: str, have: int) -> Any:
 def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
     """Name and content of each plain file of a tar archive whose whole name matches `pattern`.
 
-    The archive is read as a stream and nothing is unpacked, so no member can leave a folder; links and devices are
-    passed over. Raises DataError where it is no archive or is cut short.
+    The archive is read as a stream and nothing is unpacked, so no member can escape a folder. Links and devices are
+    skipped. Raises DataError if it is no archive or is cut short.
     """
     wanted = re.compile(pattern)
     try:

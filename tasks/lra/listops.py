@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -27,6 +26,7 @@ from ..contract import (
 )
 from ..data.baselines import majority
 from ..data.checksums import file_checksum
+from ..data.generated import regenerated
 from ..data.prepared import PreparedData, pack, prepare
 from ..data.subsets import make_dataset
 from ..data.tfds import ExportSource
@@ -229,26 +229,13 @@ def regenerate(sizes: Sizes, place: DataPlace) -> PreparedData:
     origin = f"ListOps generator {VERSION}, seed {SEED}, {sizes.train:,}/{sizes.validation:,}/{sizes.test:,}"
     origin += "" if is_whole else f", {lengths}"
 
-    def build() -> PreparedData:
-        # an export of the same expressions from another machine saves generating them
-        exported = ExportSource(task=NAME, fits=origin.__eq__).read(place)
-        if exported is not None:
-            return exported
-        splits = generate(sizes, progress=lambda done: place.progress("generating ListOps", done, sizes.total))
-        notes = [f"{sizes.total:,} expressions instead of 100,000"] if sizes.total != Sizes().total else []
-        notes += [] if is_whole else [f"{lengths} instead of 501 to 1,999"]
-        return PreparedData(
-            splits=splits,
-            provenance=Provenance(
-                source=origin,
-                fidelity="regenerated",
-                files={name: hashlib.sha256(split.tokens.tobytes()).hexdigest() for name, split in splits.items()},
-                notes=tuple(notes),
-            ),
-        )
+    def generate_splits() -> dict[str, Split]:
+        return generate(sizes, progress=lambda done: place.progress("generating ListOps", done, sizes.total))
 
+    notes = [f"{sizes.total:,} expressions instead of 100,000"] if sizes.total != Sizes().total else []
+    notes += [] if is_whole else [f"{lengths} instead of 501 to 1,999"]
     identity = {"generator": VERSION, "seed": SEED, "builder": BUILDER, "sizes": repr(sizes)}
-    return prepare(place, NAME, identity, build)
+    return regenerated(place, NAME, identity, origin=origin, generate=generate_splits, notes=notes)
 
 
 def official(place: DataPlace) -> PreparedData | None:

@@ -1,4 +1,4 @@
-"""lra-pathfinder and lra-pathx: do both markers lie on the same dashed contour?"""
+"""lra-pathfinder and lra-pathx: whether both markers lie on the same dashed contour."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from .image import mean_intensity
 
 SIDE, PATHX_SIDE = 32, 128
 SECONDS = {32: 0.0015, 64: 0.04, 128: 0.03}
-"""Seconds that one core takes for a hard image, for estimates."""
+"""Seconds that one core takes for a hard image, by size, for estimates."""
 
 MAX_UNREQUESTED = 20_000
-"""So many Path-X images are made without being asked for by number: some minutes of work."""
+"""The most Path-X images that are generated without an explicit request: some minutes of work."""
 
 SMOKE = Recipe(
     length=SIDE**2,
@@ -88,7 +88,7 @@ PAPER = Recipe(
 
 
 class PathfinderTask(Task):
-    """A Pathfinder set of one size and level: official images where the data root has them, else generated ones."""
+    """A Pathfinder set of one size and level: official images if the data root has them, else generated ones."""
 
     name: ClassVar[str]
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
@@ -135,16 +135,14 @@ class PathfinderTask(Task):
             prepared = generated(self.scene, wanted, place, self.name)
         pixels = self.scene.size**2
         if recipe.length < pixels:
-            cut = f"images cut to their first {recipe.length:,} of {pixels:,} pixels"
-            prepared = replace(
-                prepared, provenance=replace(prepared.provenance, notes=(*prepared.provenance.notes, cut))
-            )
+            prepared = prepared.with_note(f"images cut to their first {recipe.length:,} of {pixels:,} pixels")
         return make_dataset(prepared, task=self.name, recipe=recipe, seed=seed, selection=selection)
 
     def wanted(self, recipe: Recipe) -> int:
-        """How many images a preset needs: one that names `train_examples` gets no more than its slices ask for."""
+        """The number of images that a preset needs. With `train_examples` it is what its slices ask for."""
         if recipe.train_examples is None:
             return self.examples
+        # eight tenths train, one tenth validates and one tests, so the largest slice decides
         tenths = max(-(-recipe.train_examples // 8), recipe.validation_examples or 0, recipe.test_examples or 0)
         return min(self.examples, 10 * tenths)
 
@@ -155,9 +153,9 @@ class PathfinderTask(Task):
 class Pathfinder(PathfinderTask):
     """Whether both markers lie on one dashed contour, from the pixels in raster order (Pathfinder).
 
-    Token id = gray value + 1, and nothing is padding: two pixels in three are black. `size`: of an image's side;
-    `level`: paddles of a contour, 6, 9 or 14; `examples`: how many images to generate, 80 in 100 for training and 10
-    each for validation and test. Long Range Arena's Pathfinder is 32, hard and 200,000, which is the default.
+    Token id = gray value + 1, and nothing is padding: two pixels in three are black. `size`: side of an image;
+    `level`: 6, 9 or 14 paddles a contour; `examples`: number of images to generate, 80 in 100 for training and 10 each
+    for validation and test. The default is Long Range Arena's Pathfinder: 32, hard and 200,000.
     """
 
     name = "lra-pathfinder"
@@ -165,8 +163,8 @@ class Pathfinder(PathfinderTask):
 
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": SMOKE,
-        # whole images of the official difficulty in a minute a cell on two cores: too few steps to leave chance, as
-        # every published model needs thousands for that. Scores of 4 images stay within what the processor caches.
+        # Whole images of the official difficulty, in a minute a cell on two cores. The steps are too few to leave
+        # chance: published models need thousands. The scores of 4 images fit in the processor's cache.
         "quick": Recipe(
             length=SIDE**2,
             batch=4,
@@ -195,7 +193,7 @@ class Pathfinder(PathfinderTask):
         super().__init__(size, level, examples)
 
     def recipe(self, preset: Spec) -> Recipe:
-        """The preset's, at the length of an image of this size unless the preset names one."""
+        """The preset, at the length of an image of this size unless the preset sets one."""
         recipe = super().recipe(preset)
         named = "length" in dict(preset.parameters)
         return recipe if named or recipe.length != SIDE**2 else replace(recipe, length=self.scene.size**2)
@@ -204,8 +202,8 @@ class Pathfinder(PathfinderTask):
 class PathX(PathfinderTask):
     """Pathfinder on 128 × 128 pixels, 16,384 tokens (Path-X).
 
-    Generating all 200,000 images is long work, done only for who asks by number: `lra-pathx[examples=200000]`; once
-    prepared, `lra-pathx` finds them. `smoke` cuts images to their first 4 rows: it proves that a Cell runs.
+    Generating all 200,000 images takes long, so it needs a request by number: `lra-pathx[examples=200000]`. Once they
+    are prepared, `lra-pathx` finds them. `smoke` cuts images to their first 4 rows: it proves that a Cell runs.
     """
 
     name = "lra-pathx"
@@ -237,7 +235,7 @@ class PathX(PathfinderTask):
         self.asked = examples is not None
 
     def recipe(self, preset: Spec) -> Recipe:
-        """Of those named here alone; raises SelectionError for any other preset."""
+        """One of the presets named here. Raises SelectionError for any other: training takes hours."""
         if preset.name not in self.recipes:
             known = ", ".join(self.recipes)
             raise SelectionError(

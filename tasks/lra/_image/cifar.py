@@ -1,4 +1,4 @@
-"""CIFAR-10 in gray: pixels as token ids, in an order of their own."""
+"""CIFAR-10 in gray: pixels as token ids, in an order that follows from the content."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Bytes = npt.NDArray[np.uint8]
 Images = dict[str, tuple[npt.NDArray[Any], Bytes]]
 """Split → labels (images,) and pixels (images, 3072): red, green and blue planes in raster order."""
 
-# as TensorFlow's rgb_to_grayscale, which Long Range Arena calls on bytes: float32, scaled to [0, 1], weighted, scaled
-# back by 255.5 and cut off; the weights sum to 0.9999, so that white stays 255
+# TensorFlow's rgb_to_grayscale, which Long Range Arena calls on bytes: float32 scaled to [0, 1], weighted, scaled back
+# by 255.5 and truncated. The weights sum to 0.9999, so white stays 255.
 WEIGHTS = np.array([0.2989, 0.5870, 0.1140], dtype=np.float32)
 SCALE = np.float32(255.5)
 
@@ -49,7 +49,7 @@ def pixel_ids(shades: Bytes) -> Ids:
 
 
 def content_digest(images: Images) -> str:
-    """SHA-256 over (split, label, pixels), sorted: the same whichever source and order."""
+    """SHA-256 over (split, label, pixels), sorted. It is the same for every source and order."""
     digest = hashlib.sha256()
     for split in sorted(images):
         labels, pixels = images[split]
@@ -62,7 +62,7 @@ def content_digest(images: Images) -> str:
 def arrange(images: Images, source: str, files: dict[str, str], verified: bool = False) -> PreparedData:
     """Images as prepared splits, ordered by content, so that every complete source yields the same arrays.
 
-    `verified`: the original's published checksum was found right already.
+    `verified`: the original has its published checksum, so the content needs no check.
     """
     fidelity = "official" if verified or content_digest(images) == OFFICIAL_CONTENT else "surrogate"
     counts = ", ".join(f"{len(labels):,} {split}" for split, (labels, _) in images.items())
@@ -73,21 +73,17 @@ def arrange(images: Images, source: str, files: dict[str, str], verified: bool =
         rows = [(label, row.tobytes()) for label, row in zip(labels.tolist(), pixels, strict=True)]
         order = sorted(range(len(rows)), key=rows.__getitem__)
         repeated[split] = tuple(index for index, at in enumerate(order) if times[rows[at][1]] > 1)
-        splits[split] = Split(
-            tokens=pixel_ids(gray(pixels[order])).reshape(-1),
-            starts=np.arange(len(labels) + 1, dtype=np.int64) * PIXELS,
-            labels=labels[order].astype(np.int64),
-        )
+        splits[split] = Split.of_rows(pixel_ids(gray(pixels[order])), labels[order].astype(np.int64))
     provenance = Provenance(source=source, fidelity=fidelity, files=files, notes=notes)
     return PreparedData(splits=splits, provenance=provenance, repeated=repeated)
 
 
 def at_length(prepared: PreparedData, length: int, place: DataPlace) -> PreparedData:
-    """The same images at `length` tokens: whole, averaged in blocks and prepared once, or cut, and noted where less."""
+    """The same images at `length` tokens: whole, averaged in blocks, or cut. A note says what was left out."""
     if length >= PIXELS:
         return prepared
     if length not in AVERAGED:
-        return _noted(prepared, f"images cut to their first {length:,} of {PIXELS:,} pixels")
+        return prepared.with_note(f"images cut to their first {length:,} of {PIXELS:,} pixels")
     block, origin = AVERAGED[length], prepared.provenance
 
     side = SIDE // block
@@ -99,11 +95,12 @@ def at_length(prepared: PreparedData, length: int, place: DataPlace) -> Prepared
         return replace(prepared, splits=splits, provenance=provenance, folder=None)
 
     identity = {"averaged": block, "builder": BUILDER, "source": origin.source, "files": origin.files}
-    return _noted(prepare(place, NAME, identity, build), f"images averaged to {smaller} instead of {SIDE} × {SIDE}")
+    averaged_images = prepare(place, NAME, identity, build)
+    return averaged_images.with_note(f"images averaged to {smaller} instead of {SIDE} × {SIDE}")
 
 
 def is_whole(source: str) -> bool:
-    """Whether images of that provenance have all their pixels."""
+    """Whether images of that source have all their pixels."""
     return AVERAGE not in source
 
 
@@ -117,10 +114,4 @@ def averaged(shades: Bytes, block: int) -> Bytes:
 
 def _averaged(split: Split, block: int) -> Split:
     shades = (np.asarray(split.tokens) - 1).astype(np.uint8)
-    ids = pixel_ids(averaged(shades, block))
-    return replace(split, tokens=ids.reshape(-1), starts=np.arange(len(split) + 1, dtype=np.int64) * ids.shape[1])
-
-
-def _noted(prepared: PreparedData, note: str) -> PreparedData:
-    origin = prepared.provenance
-    return replace(prepared, provenance=replace(origin, notes=(*origin.notes, note)))
+    return Split.of_rows(pixel_ids(averaged(shades, block)), split.labels)

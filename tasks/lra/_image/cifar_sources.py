@@ -1,4 +1,4 @@
-"""CIFAR-10 sources: the pickled batches of Krizhevsky 2009, read without running what a pickle asks for."""
+"""Sources of CIFAR-10: the pickled batches of Krizhevsky 2009, read without running any code of the pickle."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_tfds(folder: Path, source: str, files: dict[str, str]) -> PreparedData:
 
 
 def read_batch(content: bytes, where: str) -> tuple[Bytes, Bytes]:
-    """Labels (images,) and pixels (images, 3072) of one batch file; raises DataError for anything but that."""
+    """Labels (images,) and pixels (images, 3072) of one batch file. Raises DataError for any other file."""
     try:
         batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         labels, pixels = np.asarray(batch[b"labels"], dtype=np.int64), batch[b"data"].array()
@@ -81,7 +81,7 @@ def read_batch(content: bytes, where: str) -> tuple[Bytes, Bytes]:
 
 
 class _Array:
-    """What a batch's pickle builds in place of a numpy array: it keeps the state, and runs nothing."""
+    """A stand-in for numpy arrays in a pickle: it keeps the state, and runs nothing."""
 
     def __init__(self, *arguments: Any) -> None:
         self.state: Any = None
@@ -97,7 +97,7 @@ class _Array:
 
 
 class _Kind:
-    """What stands for a numpy dtype: its name."""
+    """A stand-in for numpy dtypes in a pickle: it keeps the name."""
 
     def __init__(self, name: Any, *flags: Any) -> None:
         self.name = name
@@ -107,7 +107,7 @@ class _Kind:
 
 
 def _encoded(text: str, encoding: str) -> bytes:
-    # how Python 3 writes bytes into a pickle that Python 2 can read
+    # Python 3 writes bytes like this into a pickle that Python 2 can read
     if encoding not in ("latin1", b"latin1"):
         raise pickle.UnpicklingError(f"expected bytes as latin1, got {encoding!r}")
     return text.encode("latin1")
@@ -123,7 +123,7 @@ _ADMITTED: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Admits what CIFAR-10's own files need, as stand-ins; nothing that a pickle names is ever imported."""
+    """Replaces the five names that CIFAR-10's files use by stand-ins. It imports nothing, so no file can run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:

@@ -1,4 +1,4 @@
-"""Pathfinder's official layout: per level, imgs/BATCH/sample_N.png and metadata/BATCH.npy, which is text."""
+"""The official Pathfinder images: for each level, imgs/BATCH/sample_N.png and metadata/BATCH.npy, which is text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ...data.checksums import tree_checksum
 from ...data.prepared import PreparedData, prepare, write_errors
 from ...data.tfds import ExportSource
 from .paddles import Bytes
-from .shards import OFFICIAL_EXAMPLES, scratch, starts
+from .shards import OFFICIAL_EXAMPLES, scratch
 
 BUILDER = 1
 ROOTS = ("lra_release/lra_release", "lra_release", ".")
 LEVELS = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
 LABEL = 3
 EMPTY = ("pathfinder32/curv_baseline", "imgs/0/sample_172.png")
-"""The one file of the official archive that has no content."""
+"""The one file of the official archive that is empty. It is left out."""
 
 SPLITS = {"train": 8, "validation": 1, "test": 1}
 """Long Range Arena's shares, in tenths."""
@@ -42,7 +42,7 @@ class OfficialImages:
         return f"pathfinder{self.size}/{LEVELS[self.level]}"
 
     def folder(self, place: DataPlace) -> Path | None:
-        """Where it is, if it is there."""
+        """The folder with the images, None if there is none."""
         folders = (place.root / root / self.name for root in ROOTS)
         return next((each for each in folders if (each / "metadata").is_dir() and (each / "imgs").is_dir()), None)
 
@@ -62,7 +62,7 @@ class OfficialImages:
         )
 
     def prepared(self, place: DataPlace) -> PreparedData | None:
-        """The images, prepared on first use; None where they are not. Raises DataError where they do not read."""
+        """The images, prepared on first use; None if they are not here. Raises DataError if they do not read."""
         folder = self.folder(place)
         if folder is None:
             exported = ExportSource(task=self.task, fits=self.name.__eq__).prepared(place)
@@ -78,7 +78,10 @@ class OfficialImages:
         return prepared
 
     def read(self, folder: Path, files: dict[str, str], place: DataPlace, meanwhile: Path) -> PreparedData:
-        """Every image that the metadata names, in splits that follow from its name alone."""
+        """Every image that the metadata name. The split of an image follows from the hash of its name.
+
+        Long Range Arena splits by position in a TFDS set, whose order no other reader has.
+        """
         rows = sorted(
             (hashlib.sha256(name.encode()).digest(), name, label)
             for name, label in metadata(folder)
@@ -98,9 +101,7 @@ class OfficialImages:
         labels = np.array([label for _, _, label in rows], dtype=np.int64)
         ends = np.cumsum([0, *SPLITS.values()]) * len(rows) // sum(SPLITS.values())
         splits = {
-            split: Split(
-                tokens=pixels[low:high].reshape(-1), starts=starts(high - low, self.size**2), labels=labels[low:high]
-            )
+            split: Split.of_rows(pixels[low:high], labels[low:high])
             for split, low, high in zip(SPLITS, ends.tolist(), ends[1:].tolist(), strict=False)
         }
         notes = () if fidelity == "official" else (f"{len(rows):,} images instead of {OFFICIAL_EXAMPLES:,}",)
@@ -110,9 +111,9 @@ class OfficialImages:
 
 
 def metadata(folder: Path) -> Iterator[tuple[str, int]]:
-    """(path relative to `folder`, label) of each image; raises DataError for a line that names none.
+    """The (path relative to `folder`, label) of each image. Raises DataError for a line that names no image.
 
-    A line is: subpath, file name, index, label, then seven settings of the generator.
+    A line has: subpath, file name, index, label, then seven settings of the generator.
     """
     for path in sorted((folder / "metadata").glob("*.npy")):
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
@@ -123,6 +124,7 @@ def metadata(folder: Path) -> Iterator[tuple[str, int]]:
                 raise DataError(
                     f"{path}, line {number}: expected subpath, file, index and a label of 0 or 1, got {line[:60]!r}"
                 )
+            # metadata come from outside: a path must not leave the folder
             relative = Path(fields[0]) / fields[1]
             if relative.is_absolute() or ".." in relative.parts or not (folder / relative).is_file():
                 raise DataError(f"{path}, line {number}: expected an image in {folder}, got {str(relative)!r}")
@@ -130,7 +132,7 @@ def metadata(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def gray_png(path: Path, size: int) -> Bytes:
-    """Gray values (size, size) of an 8-bit image; raises DataError for anything else."""
+    """Gray values (size, size) of an 8-bit PNG. Raises DataError for any other file."""
     from PIL import Image
 
     try:

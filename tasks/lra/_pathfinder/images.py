@@ -1,8 +1,7 @@
-"""Scenes: whole Pathfinder images, each drawn from its number alone.
+"""Images: whole Pathfinder images, each drawn from its number alone.
 
-Long Range Arena's settings of the generator of Linsley et al. 2018, with what that did in 2019: gray values are
-stretched, image by image, from the darkest to the brightest. All of it is whole numbers, so that an image is the same
-on every machine.
+The generator of Linsley et al. 2018 with Long Range Arena's settings, as its code of 2019 ran: the gray values of each
+image are stretched from its darkest to its brightest. All numbers are whole, so every machine draws the same images.
 """
 
 from __future__ import annotations
@@ -24,20 +23,25 @@ VERSION = 1
 SEED = 0
 BORDER = 1
 TRIES = 5
-"""How often a distractor is tried before an image does without it."""
+"""Attempts at a distractor before an image does without it."""
 
 MARKER = 100
-"""A marker's contrast; contrasts are in hundredths."""
+"""The contrast of a marker; contrasts are in hundredths."""
 
 PADDLES = {"easy": 6, "intermediate": 9, "hard": 14}
-"""Paddles of a long snake; a distractor has a third of them."""
+"""Paddles of a contour by level. A distractor has a third of them."""
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeSettings:
-    """What Long Range Arena sets per image size. `distractor_paddles`: of all distractors together."""
+    """Long Range Arena's settings for an image size, in pixels.
+
+    `length`, `thickness`, `margins`, `continuity`: of a paddle, see `Stroke`. `distance`: between the starts of the two
+    contours; `marker`: radius of a marker; `distractor_paddles`: of all distractors together; `target`, `distractor`:
+    contrasts. `slots`: attempts that run side by side, which changes the time and no image.
+    """
 
     length: int
     thickness: float
@@ -93,14 +97,14 @@ SIZE_SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is drawn: one of LOOKS at one of the levels of PADDLES."""
+    """The settings of an image: one of SIZE_SETTINGS at one of the levels of PADDLES."""
 
     size: int = 32
     level: str = "hard"
     seed: int = SEED
 
     @property
-    def look(self) -> SizeSettings:
+    def settings(self) -> SizeSettings:
         return SIZE_SETTINGS[self.size]
 
     @property
@@ -108,16 +112,18 @@ class Scene:
         return PADDLES[self.level]
 
     def stroke(self, margin: int) -> Stroke:
-        look = self.look
-        return Stroke(length=look.length, thickness=look.thickness, margin=margin, continuity=look.continuity)
+        settings = self.settings
+        return Stroke(
+            length=settings.length, thickness=settings.thickness, margin=margin, continuity=settings.continuity
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """n images (n, size, size) with labels (n,), and what is in them.
+    """n images (n, size, size) with labels (n,), and their content.
 
-    margins: (n,), of each image's paddles. markers: (n, 2, 2), where an origin and a terminal tip are marked. marked:
-    (n, 2), of which of the two snakes.
+    margins: (n,), of the paddles of each image. markers: (n, 2, 2), the origin and the terminal tip that are marked.
+    marked: (n, 2), the snakes that these tips belong to.
     """
 
     images: Bytes
@@ -130,16 +136,17 @@ class Drawing:
 
 
 def draw(scene: Scene, first: int, count: int) -> Drawing:
-    """Images `first` to `first + count - 1` of a scene."""
+    """Draw images `first` to `first + count - 1` of a scene."""
     base = axis_seed(use="pathfinder", version=VERSION, size=scene.size, level=scene.level, seed=scene.seed)
     keys = key(np.array([base], dtype=np.uint64), np.arange(first, first + count))
     streams, rows = Streams(keys), np.arange(count)
     labels = streams.below(rows, 2)
-    margins = np.array(scene.look.margins)[streams.below(rows, len(scene.look.margins))]
+    margins = np.array(scene.settings.margins)[streams.below(rows, len(scene.settings.margins))]
     origin = streams.below(rows, 2)
+    # label 1: both markers are on the same snake
     marked = np.stack([origin, np.where(labels == 1, origin, 1 - origin)], axis=-1)
     distractor = scene.paddles // 3
-    number = scene.look.distractor_paddles // distractor
+    number = scene.settings.distractor_paddles // distractor
     drawing = Drawing(
         images=np.zeros((count, scene.size, scene.size), dtype=np.uint8),
         labels=labels,
@@ -149,12 +156,12 @@ def draw(scene: Scene, first: int, count: int) -> Drawing:
         markers=np.zeros((count, 2, 2), dtype=np.int64),
         marked=marked,
     )
-    course = ContourSettings(size=scene.size, border=BORDER, distance=scene.look.distance, paddles=scene.paddles)
+    contour = ContourSettings(size=scene.size, border=BORDER, distance=scene.settings.distance, paddles=scene.paddles)
     for margin in np.unique(margins).tolist():
         rows = np.flatnonzero(margins == margin)
         strokes = paddles(scene.stroke(margin))
-        grown = grow(course, strokes, keys[rows], scene.look.slots)
-        distractors = grow_distractors(grown.ground, grown.streams, number, distractor, TRIES)
+        grown = grow(contour, strokes, keys[rows], scene.settings.slots)
+        distractors = grow_distractors(grown.occupancy, grown.streams, number, distractor, TRIES)
         for whole, part in ((drawing.snakes, grown.snakes), (drawing.distractors, distractors)):
             whole.kinds[rows], whole.starts[rows] = part.kinds, part.starts
         origins = grown.snakes.starts[np.arange(len(rows)), marked[rows, 0], 0]
@@ -165,12 +172,13 @@ def draw(scene: Scene, first: int, count: int) -> Drawing:
 
 
 def rendered(scene: Scene, strokes: Paddles, snakes: Snakes, distractors: Snakes, markers: Array) -> Bytes:
-    """The images (n, size, size) of these snakes: the brightest at each pixel of paddles and markers, stretched."""
+    """The images (n, size, size) of these snakes: the maximum of paddles and markers at each pixel, stretched."""
     size, reach = scene.size, strokes.stroke.reach
     rim = reach + 2
+    # a rim around the images, so that no patch needs clipping
     ink = np.zeros((len(markers), size + 2 * rim, size + 2 * rim), dtype=np.int32)
     within = np.arange(2 * reach + 1)
-    for group, contrast in ((snakes, scene.look.target), (distractors, scene.look.distractor)):
+    for group, contrast in ((snakes, scene.settings.target), (distractors, scene.settings.distractor)):
         flat_kinds = group.kinds.reshape(len(markers), -1)
         flat_starts = group.starts.reshape(len(markers), -1, 2)
         for at in range(flat_kinds.shape[1]):
@@ -185,18 +193,18 @@ def rendered(scene: Scene, strokes: Paddles, snakes: Snakes, distractors: Snakes
     ink = ink[:, rim:-rim, rim:-rim]
     for image, tips in zip(ink, markers.tolist(), strict=True):
         for y, x in tips:
-            np.maximum(image, dot(size, y, x, scene.look.marker).astype(np.int32) * MARKER, out=image)
+            np.maximum(image, dot(size, y, x, scene.settings.marker).astype(np.int32) * MARKER, out=image)
     return stretch_contrast(ink)
 
 
 def dot(size: int, y: int, x: int, radius: float) -> Bytes:
-    """A white disk about a pixel, drawn finely and shrunk, (size, size)."""
+    """A white disk around a pixel, (size, size), drawn at twice the size and shrunk."""
     shape = disk(radius * ANTIALIAS)
     reach, weights = len(shape) // 2, lanczos(size * ANTIALIAS, size)
     fine = np.zeros((size * ANTIALIAS + 2 * reach, size * ANTIALIAS + 2 * reach), dtype=np.uint8)
     fine[y * ANTIALIAS : y * ANTIALIAS + len(shape), x * ANTIALIAS : x * ANTIALIAS + len(shape)] = shape * 255
     fine = fine[reach : reach + size * ANTIALIAS, reach : reach + size * ANTIALIAS]
-    # the window's three lobes, and a pixel more; what that does not reach stays black
+    # the window has three lobes: pixels further away stay black and are not computed
     near = math.ceil(radius) + 4
     rows, columns = (slice(max(0, at - near), min(size, at + near + 1)) for at in (y, x))
     fine_rows, fine_columns = (slice(part.start * ANTIALIAS, part.stop * ANTIALIAS) for part in (rows, columns))
@@ -208,7 +216,7 @@ def dot(size: int, y: int, x: int, radius: float) -> Bytes:
 
 
 def stretch_contrast(ink: Array) -> Bytes:
-    """Each image's darkest value to 0, its brightest to 255, halves up, (n, size, size) of bytes."""
+    """Gray values (n, size, size) as bytes: the darkest of each image becomes 0, its brightest 255; halves round up."""
     low = ink.min((1, 2), keepdims=True).astype(np.int64)
     span = ink.max((1, 2), keepdims=True) - low
     gray: Bytes = ((2 * 255 * (ink - low) + span) // np.maximum(2 * span, 1)).astype(np.uint8)

@@ -1,8 +1,8 @@
-"""Paddles: the short strokes that Pathfinder's snakes are made of, drawn once for every direction they can take.
+"""Paddles: the short strokes of Pathfinder's snakes, rendered once for every possible direction.
 
-Everything that depends on a paddle's direction alone is a table here, in integers, so that growing snakes is looking
-up. Coordinates are (y, x). A kind is a direction: 0 to 359 are the whole degrees that a snake can start with, from
--180 up; the others are the directions to the places where a next paddle can end, which are few, since they are pixels.
+Everything that depends on a paddle's direction alone is a table of integers, so that growing a snake needs look-ups
+only. Coordinates are (y, x). A kind is a direction: 0 to 359 are the whole degrees in which a snake can start, from
+-180 up; the others are the directions to the pixels where a next paddle can end, which are few.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy.typing as npt
 ANTIALIAS = 2
 DEGREES = 360
 UNIT = 1 << 16
-"""What a weight of 1 is in integers; weight × room of 255 × candidates stays below 2³²."""
+"""The weight 1 in integers. Weight × room of 255 × candidates stays below 2³², the bound of `Streams.below`."""
 
 OCCUPIED = 76
-"""Mask values above it, 0.3 of 255, are occupied where a snake starts."""
+"""Where a snake starts, mask values above 0.3 of 255 count as occupied."""
 
 COLLISION = 458
-"""Two masks whose sum is above it, 1.8 of 255, collide."""
+"""Two masks collide where their sum is above 1.8 of 255."""
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
@@ -33,7 +33,10 @@ Weights = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stroke:
-    """What a paddle looks like, in pixels: `length`, `thickness`, and `margin` around it that others leave free."""
+    """The shape of a paddle in pixels: `length`, `thickness`, and the free `margin` around it.
+
+    `continuity`: how strongly a snake prefers to go straight on.
+    """
 
     length: int
     thickness: float
@@ -42,7 +45,7 @@ class Stroke:
 
     @property
     def reach(self) -> int:
-        """Half the side of a paddle's patch, which is centred where the paddle starts."""
+        """Half the side of a paddle's patch. The paddle starts at the centre of its patch."""
         return self.length + math.ceil(self.thickness) + self.margin
 
 
@@ -50,11 +53,11 @@ class Stroke:
 class Paddles:
     """Tables over kinds (kinds = 360 + candidates). `side` = 2 × reach + 1.
 
-    ink, masks: (kinds, side, side), as drawn and as dilated by the margin; wide: masks dilated by the margin once more,
-    (kinds, side + 2 margin, …). limits: (candidates, side, side), ground above which a paddle collides. ahead:
-    (kinds, 2), from a paddle's pivot to the next one's. offsets: (candidates, 2), from a pivot to where the next paddle
-    can end. weights: (kinds, candidates), how gladly a snake turns there. heads, pivots: (360, 2), from a first
-    paddle's start. footprints: for each degree, the pixels relative to its start that a first paddle needs free.
+    ink, masks: (kinds, side, side), as drawn, and dilated by the margin. wide: masks dilated by the margin once more,
+    (kinds, side + 2 margin, …). limits: (candidates, side, side), mask values above which a paddle collides. ahead:
+    (kinds, 2), from a paddle's pivot to the next pivot. offsets: (candidates, 2), from a pivot to the possible ends of
+    the next paddle. weights: (kinds, candidates), preference for each turn. heads, pivots: (360, 2), from the start of
+    a first paddle. footprints: for each degree, the pixels relative to its start that must be free for a first paddle.
     """
 
     stroke: Stroke
@@ -77,11 +80,12 @@ def paddles(stroke: Stroke) -> Paddles:
     offsets = circle(length + margin)
     degrees = np.deg2rad(np.arange(-180, 180))
     towards = np.arctan2(offsets[:, 0], offsets[:, 1])
-    # a first paddle is drawn from its tail onward, a later one from its head back
+    # a first paddle is drawn from its tail forwards, a later one from its head backwards
     drawn = [rendered(stroke, angle) for angle in [*degrees, *(towards + np.pi)]]
     ink, masks = np.stack([line for line, _ in drawn]), np.stack([mask for _, mask in drawn])
     angles = np.concatenate([degrees, towards])
     turn = np.abs(angles[:, None] - towards)
+    # the angle between two directions is at most half a turn; beyond a right angle the weight is 0
     turn = np.minimum(np.minimum(turn, 2 * np.pi - turn) * stroke.continuity, np.pi / 2)
     heads = displacement(length, degrees)
     return Paddles(
@@ -100,21 +104,22 @@ def paddles(stroke: Stroke) -> Paddles:
 
 
 def displacement(distance: float, angles: Array) -> Array:
-    """Whole (y, x) steps of a distance in these directions, rounded up as the original does, (angles, 2)."""
+    """Whole (y, x) steps of a distance in these directions, (angles, 2), rounded up as in the original."""
     exact = distance * np.stack([np.sin(angles), np.cos(angles)], axis=-1)
-    # what is a whole number but for rounding stays it
+    # a whole number stays one in spite of rounding errors
     return np.ceil(exact - 1e-9).astype(np.int64)
 
 
 def circle(radius: int) -> Array:
-    """The distinct pixels met on a circle about the origin in steps of one pixel of arc, (pixels, 2), sorted."""
+    """The distinct pixels on a circle about the origin in steps of one pixel of arc, (pixels, 2), sorted."""
     angles = np.arange(0, 2 * np.pi, 1 / radius)
     exact = radius * np.stack([np.sin(angles), np.cos(angles)], axis=-1)
     return np.unique(np.floor(exact + 1e-9).astype(np.int64), axis=0)
 
 
 def rendered(stroke: Stroke, angle: float) -> tuple[Bytes, Bytes]:
-    """A paddle from the patch's centre in a direction: its ink and its mask, (side, side), 0 to 255."""
+    """The ink and the mask of a paddle from the patch's centre in a direction, (side, side), 0 to 255."""
+    # drawn at twice the size and shrunk, which smooths the edges as in the original
     center = stroke.reach * ANTIALIAS
     target = displacement(stroke.length * ANTIALIAS, np.array([angle]))[0]
     blown = line(2 * center + 1, center, target, round(stroke.thickness * ANTIALIAS))
@@ -126,15 +131,15 @@ def rendered(stroke: Stroke, angle: float) -> tuple[Bytes, Bytes]:
 def line(side: int, center: int, target: Array, width: int) -> Bytes:
     """A white line on black from the centre to centre + target (y, x), both ends included, (side, side).
 
-    One pixel wide it has one pixel for each step along its longer axis; wider, every pixel whose centre lies in the
-    rectangle about it, of the two long edges on the one that is further down or right.
+    A line of width 1 has one pixel for each step along its longer axis. A wider line has every pixel whose centre lies
+    in the rectangle around it; of its two long edges, the one further down or right belongs to it.
     """
     blown = np.zeros((side, side), dtype=np.uint8)
     dy, dx = (int(step) for step in target)
     if width == 1:
         steps = max(abs(dy), abs(dx))
         for step in range(steps + 1):
-            # halves away from the start, in integers
+            # round half away from the start, in integers, so that every machine draws the same line
             y = center + (2 * abs(dy) * step + steps) // (2 * steps) * (1 if dy >= 0 else -1)
             x = center + (2 * abs(dx) * step + steps) // (2 * steps) * (1 if dx >= 0 else -1)
             blown[y, x] = 255
@@ -148,7 +153,7 @@ def line(side: int, center: int, target: Array, width: int) -> Bytes:
 
 
 def disk(radius: float) -> Bytes:
-    """1 where y² + x² ≤ radius², about the middle."""
+    """A disk as a square of bytes: 1 where y² + x² ≤ radius², else 0."""
     reach = math.floor(radius)
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     shape: Bytes = (x**2 + y**2 <= radius**2).astype(np.uint8)
@@ -156,7 +161,7 @@ def disk(radius: float) -> Bytes:
 
 
 def dilated(image: Bytes, element: Bytes) -> Bytes:
-    """The largest value under the element about each pixel; nothing comes in from outside."""
+    """Dilation: the largest value under the element around each pixel. Pixels outside count as 0."""
     reach = len(element) // 2
     around = np.pad(image, reach)
     height, width = image.shape
@@ -168,9 +173,9 @@ def dilated(image: Bytes, element: Bytes) -> Bytes:
 
 @lru_cache(maxsize=16)
 def lanczos(size: int, target: int) -> Weights:
-    """Weights (target, size) that shrink `size` pixels to `target` with Lanczos' window of three lobes.
+    """Weights (target, size) that shrink `size` pixels to `target` with a Lanczos window of three lobes.
 
-    Turkowski 1990, "Filters for common resampling tasks"; the window is stretched by size / target to let no alias in.
+    Turkowski 1990, "Filters for common resampling tasks". The window is stretched by size / target against aliasing.
     """
     scale = size / target
     centers = (np.arange(target) + 0.5) * scale
@@ -181,7 +186,7 @@ def lanczos(size: int, target: int) -> Weights:
 
 
 def downsampled(image: Bytes, down: Weights, across: Weights) -> Bytes:
-    """An image shrunk along its columns and rows, to bytes after each, as image libraries do.
+    """An image shrunk along rows, then columns, and rounded to bytes after each, as image libraries do.
 
     down: (target height, height), across: (target width, width), from `lanczos`.
     """
@@ -189,7 +194,7 @@ def downsampled(image: Bytes, down: Weights, across: Weights) -> Bytes:
 
 
 def _bytes(values: Weights) -> Bytes:
-    # a breath above a half, lest the order of a sum decide
+    # a little above a half, so that the order of a sum does not decide the rounding
     rounded: Bytes = np.floor(values.clip(0, 255) + 0.5 + 1e-9).astype(np.uint8)
     return rounded
 
@@ -197,14 +202,14 @@ def _bytes(values: Weights) -> Bytes:
 def footprint(mask: Bytes, extent: int) -> Array:
     """Pixels (n, 2) relative to a first paddle's start that must be free: those wholly inside its mask.
 
-    The original looks one pixel down and right of the start, and no further back or ahead than `extent`. And it takes
-    an image for full in a direction whose footprint, at some pixel of the image, lies wholly outside: its dilation is
-    then negative there, which its search for a place answers with none. On 32 × 32 that leaves 31 degrees of 360, which
-    decides how many attempts fail and how many distractors an image gets; so this is part of the data.
+    Two quirks of the original are part of the data. It looks one pixel down and right of the start, and no further
+    than `extent`. And it takes an image for full in any direction whose footprint lies wholly outside at some pixel of
+    the image, since its dilation is negative there. On 32 × 32 that leaves 31 degrees of 360, which decides how many
+    attempts fail and how many distractors an image gets.
     """
     reach = len(mask) // 2
     inside = np.argwhere(mask == 255) - reach + 1
     inside = inside[(inside >= -extent).all(1) & (inside <= extent).all(1)]
-    # wholly outside somewhere is wholly outside at a corner
+    # a footprint that lies wholly outside at some pixel does so at a corner
     escapes = [((inside * corner) > 0).any(1).all() for corner in ((1, 1), (1, -1), (-1, 1), (-1, -1))]
     return inside[:0] if any(escapes) else inside

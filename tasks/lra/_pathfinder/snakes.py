@@ -1,7 +1,7 @@
-"""Snakes: chains of paddles that wind through free ground and leave each other's margins alone.
+"""Snakes: chains of paddles that wind through free pixels and keep out of each other's margins.
 
 The procedure is that of Linsley et al. 2018, "Learning long-range spatial dependencies with horizontal gated recurrent
-units", as their code of 2019 runs it. Many grounds are worked on at once, a paddle at a time in each.
+units", as their code of 2019 runs it. Many images grow at once, a paddle at a time in each.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .paddles import DEGREES, OCCUPIED, UNIT, Bytes, Paddles
 from .random_streams import Streams
 
 TRIES = 3
-"""How often a paddle is drawn anew before its snake fails."""
+"""Draws of a paddle before its snake fails."""
 
-LEAST = UNIT * 255 // 10_000
-"""A sum of weights below it, 1e-4, is a dead end."""
+MIN_WEIGHT_SUM = UNIT * 255 // 10_000
+"""A sum of weights below it, 1e-4 in the original, is a dead end."""
 
 Array = npt.NDArray[Any]
 
 
 class Occupancy:
-    """Masks of many images: `mask` is what is occupied, `wide` that dilated by the margin once more.
+    """Occupied pixels of many images: `mask` (slots, height, width), and `wide`, dilated by the margin once more.
 
-    Both have a rim about the image, so that nothing needs cutting: free in `mask`, occupied in `wide`, where no paddle
-    may end. Inside, `border` pixels at each edge are occupied from the start.
+    Both have a rim around the image, so that no patch needs clipping. The rim is free in `mask` and occupied in `wide`,
+    where no paddle may end. Inside, `border` pixels at each edge are occupied from the start.
     """
 
     def __init__(self, slots: int, size: int, border: int, paddles: Paddles) -> None:
@@ -43,16 +43,17 @@ class Occupancy:
         self.fresh_wide[rim + edge : -rim - edge, rim + edge : -rim - edge] = 0
         self.mask = np.tile(self.fresh_mask, (slots, 1, 1))
         self.wide = np.tile(self.fresh_wide, (slots, 1, 1))
+        # every window as a view: reading and writing patches of many images is one fancy index each
         self._patches = _windows(self.mask, 2 * stroke.reach + 1)
         self._wide_patches = _windows(self.wide, 2 * (stroke.reach + stroke.margin) + 1)
 
     def clear(self, rows: Array) -> None:
-        """Nothing but the border is occupied."""
+        """Free all pixels of these images but the border."""
         self.mask[rows] = self.fresh_mask
         self.wide[rows] = self.fresh_wide
 
     def occupy(self, rows: Array, kinds: Array, starts: Array) -> None:
-        """A paddle on each of these grounds."""
+        """Occupy the pixels of one paddle on each of these images."""
         corner = starts + self.rim - self.paddles.stroke.reach
         at = (rows, corner[:, 0], corner[:, 1])
         self._patches[at] = np.maximum(self._patches[at], self.paddles.masks[kinds])
@@ -61,7 +62,7 @@ class Occupancy:
         self._wide_patches[at] = np.maximum(self._wide_patches[at], self.paddles.wide[kinds])
 
     def collides(self, rows: Array, candidates: Array, heads: Array) -> npt.NDArray[np.bool_]:
-        """Whether a paddle that ends at `heads` would meet what is occupied."""
+        """Whether a paddle that ends at `heads` would overlap occupied pixels, (n,)."""
         corner = heads + self.rim - self.paddles.stroke.reach
         hits: npt.NDArray[np.bool_] = (
             self._patches[rows, corner[:, 0], corner[:, 1]] > self.paddles.limits[candidates]
@@ -75,33 +76,35 @@ class Occupancy:
 
 @dataclass(frozen=True, eq=False)
 class SnakeEnds:
-    """Where snakes stand. kinds, (n,): directions of their last paddles; pivots, (n, 2): where those turned."""
+    """The last paddles of snakes. kinds, (n,): their directions; pivots, (n, 2): where they turned."""
 
     kinds: Array
     pivots: Array
 
 
-def extend(ground: Occupancy, streams: Streams, rows: Array, ends: SnakeEnds) -> tuple[Array, Array, Array, Array]:
-    """One more paddle for one snake on each of these grounds.
+def extend(occupancy: Occupancy, streams: Streams, rows: Array, ends: SnakeEnds) -> tuple[Array, Array, Array, Array]:
+    """One more paddle for one snake on each of these images.
 
-    Returns `found`, indices into rows of the snakes that went on, and of each of these its new kind, head and pivot.
-    The paddle before the new one must then be made to occupy the ground: until then the snake may touch itself there.
+    Returns `found`, indices into rows of the snakes that grew, and the new kind, head and pivot of each of these. The
+    caller must then occupy the paddle before the new one: until then the snake may touch itself there.
     """
-    paddles = ground.paddles
+    paddles = occupancy.paddles
     pivots = ends.pivots + paddles.ahead[ends.kinds]
-    side = ground.wide.shape[1]
-    cells = (rows * side + pivots[:, 0] + ground.rim) * side + pivots[:, 1] + ground.rim
+    # the next paddle can end on a few pixels of a circle; each weighs by the turn and by the room that is left there
+    side = occupancy.wide.shape[1]
+    cells = (rows * side + pivots[:, 0] + occupancy.rim) * side + pivots[:, 1] + occupancy.rim
     around = paddles.offsets[:, 0] * side + paddles.offsets[:, 1]
-    room = 255 - ground.wide.reshape(-1).take(cells[:, None] + around)
+    room = 255 - occupancy.wide.reshape(-1).take(cells[:, None] + around)
     sums = (paddles.weights[ends.kinds] * room).cumsum(1)
     chosen = np.full(len(rows), -1)
-    trying = np.flatnonzero(sums[:, -1] >= LEAST)
+    trying = np.flatnonzero(sums[:, -1] >= MIN_WEIGHT_SUM)
     for _ in range(TRIES):
         if not len(trying):
             break
+        # draw a candidate with probability proportional to its weight
         drawn = streams.below(rows[trying], sums[trying, -1])
         candidates = (sums[trying] <= drawn[:, None]).sum(1)
-        hit = ground.collides(rows[trying], candidates, pivots[trying] + paddles.offsets[candidates])
+        hit = occupancy.collides(rows[trying], candidates, pivots[trying] + paddles.offsets[candidates])
         chosen[trying[~hit]] = candidates[~hit]
         trying = trying[hit]
     found = np.flatnonzero(chosen >= 0)
@@ -110,9 +113,9 @@ def extend(ground: Occupancy, streams: Streams, rows: Array, ends: SnakeEnds) ->
 
 
 def free_starts(paddles: Paddles, occupied: npt.NDArray[np.bool_], degree: int) -> Array:
-    """Where a first paddle of that direction finds its footprint free, as flat indices into the image.
+    """Starts of a first paddle of that direction whose footprint is free, as flat indices into the image.
 
-    What a footprint covers outside of the image counts as free.
+    Pixels outside of the image count as free.
     """
     if not len(paddles.footprints[degree]):
         return np.empty(0, dtype=np.int64)
@@ -126,59 +129,61 @@ def free_starts(paddles: Paddles, occupied: npt.NDArray[np.bool_], degree: int) 
 
 
 def inside(points: Array, size: int) -> npt.NDArray[np.bool_]:
-    """Which of (…, 2) points lie in the image."""
+    """Whether each of these points (…, 2) lies in the image."""
     return np.asarray(((points >= 0) & (points < size)).all(-1))
 
 
 @dataclass(frozen=True, eq=False)
 class Snakes:
-    """Paddles of `snakes` snakes on each of n images. kinds: (n, snakes, paddles), -1 = none; starts: (…, 2)."""
+    """Paddles of the snakes of n images. kinds: (n, snakes, paddles), -1 = none; starts: (n, snakes, paddles, 2)."""
 
     kinds: Array
     starts: Array
 
 
-def grow_distractors(ground: Occupancy, streams: Streams, snakes: int, length: int, tries: int) -> Snakes:
-    """Up to `snakes` distractors of `length` paddles on every ground, each given up after `tries` failures."""
-    slots = len(ground.mask)
+def grow_distractors(occupancy: Occupancy, streams: Streams, snakes: int, length: int, tries: int) -> Snakes:
+    """Up to `snakes` distractors of `length` paddles on every image. Each is given up after `tries` failures."""
+    slots = len(occupancy.mask)
     kinds = np.full((slots, snakes, length), -1)
     starts = np.zeros((slots, snakes, length, 2), dtype=np.int64)
     for snake in range(snakes):
         wanting = np.arange(slots)
         for _ in range(tries):
-            grown, its_kinds, its_starts = _distractors(ground, streams, wanting, length)
+            grown, its_kinds, its_starts = _distractors(occupancy, streams, wanting, length)
             kinds[grown, snake], starts[grown, snake] = its_kinds, its_starts
             wanting = np.setdiff1d(wanting, grown)
     return Snakes(kinds=kinds, starts=starts)
 
 
-def _distractors(ground: Occupancy, streams: Streams, rows: Array, length: int) -> tuple[Array, Array, Array]:
-    """One snake each on the grounds `rows`; returns those on which it grew, with kinds and starts of its paddles."""
-    seeded = [(row, seed) for row in rows.tolist() if (seed := _seed(ground, streams, row)) is not None]
+def _distractors(occupancy: Occupancy, streams: Streams, rows: Array, length: int) -> tuple[Array, Array, Array]:
+    """One snake on each of the images `rows`. Returns the images where it grew, kinds and starts of its paddles."""
+    seeded = [(row, seed) for row in rows.tolist() if (seed := _seed(occupancy, streams, row)) is not None]
     rows = np.array([row for row, _ in seeded], dtype=np.int64)
     kinds = np.full((len(rows), length), -1)
     starts = np.zeros((len(rows), length, 2), dtype=np.int64)
     kinds[:, 0] = [degree for _, (degree, _) in seeded]
     starts[:, 0] = np.array([start for _, (_, start) in seeded]).reshape(-1, 2)
-    pivots = starts[:, 0] + ground.paddles.pivots[kinds[:, 0]]
-    before, before_wide = ground.mask[rows], ground.wide[rows]
+    pivots = starts[:, 0] + occupancy.paddles.pivots[kinds[:, 0]]
+    # a snake that fails on its way must leave no trace
+    before, before_wide = occupancy.mask[rows], occupancy.wide[rows]
     growing = np.arange(len(rows))
     for at in range(1, length):
         ends = SnakeEnds(kinds=kinds[growing, at - 1], pivots=pivots[growing])
-        found, new_kinds, heads, new_pivots = extend(ground, streams, rows[growing], ends)
+        found, new_kinds, heads, new_pivots = extend(occupancy, streams, rows[growing], ends)
         growing = growing[found]
-        ground.occupy(rows[growing], kinds[growing, at - 1], starts[growing, at - 1])
+        occupancy.occupy(rows[growing], kinds[growing, at - 1], starts[growing, at - 1])
         kinds[growing, at], starts[growing, at], pivots[growing] = new_kinds, heads, new_pivots
-    ground.occupy(rows[growing], kinds[growing, -1], starts[growing, -1])
+    occupancy.occupy(rows[growing], kinds[growing, -1], starts[growing, -1])
     failed = np.setdiff1d(np.arange(len(rows)), growing)
-    ground.mask[rows[failed]], ground.wide[rows[failed]] = before[failed], before_wide[failed]
+    occupancy.mask[rows[failed]], occupancy.wide[rows[failed]] = before[failed], before_wide[failed]
     return rows[growing], kinds[growing], starts[growing]
 
 
-def _seed(ground: Occupancy, streams: Streams, row: int) -> tuple[int, tuple[int, int]] | None:
-    """Direction and start of a distractor's first paddle on one ground, None where it finds no place."""
-    size, paddles, one = ground.size, ground.paddles, np.array([row])
-    occupied = ground.inner(row) > OCCUPIED
+def _seed(occupancy: Occupancy, streams: Streams, row: int) -> tuple[int, tuple[int, int]] | None:
+    """Direction and start of a distractor's first paddle on one image; None if there is no place."""
+    size, paddles, one = occupancy.size, occupancy.paddles, np.array([row])
+    occupied = occupancy.inner(row) > OCCUPIED
+    # the original gives up when less than 1 % of the image is free
     if 100 * np.count_nonzero(~occupied) < size * size:
         return None
     occupied[[0, -1]] = occupied[:, [0, -1]] = True
@@ -194,7 +199,7 @@ def _seed(ground: Occupancy, streams: Streams, row: int) -> tuple[int, tuple[int
 
 
 def _windows(canvas: Bytes, side: int) -> Bytes:
-    """Every square window of a (slots, height, width) canvas as (slots, y, x, side, side), to read and to write."""
+    """Every square window of a canvas (slots, height, width) as a writable view (slots, y, x, side, side)."""
     slots, height, width = canvas.shape
     shape = (slots, height - side + 1, width - side + 1, side, side)
     return np.lib.stride_tricks.as_strided(canvas, shape, (*canvas.strides, *canvas.strides[1:]))

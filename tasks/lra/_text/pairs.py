@@ -1,4 +1,4 @@
-"""Pairs: two documents and whether one cites the other, in the format of Long Range Arena's AAN files."""
+"""Citation pairs: two documents and whether one cites the other, in the format of Long Range Arena's AAN files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 
 
 def sources(place: DataPlace) -> tuple[DataSource, ...]:
-    """The folder under the root that holds the pairs, or where it should be; and an export of them."""
+    """The folder of the pairs under the root, and an export of them."""
     folders = [folder for folder in FOLDERS if (place.root / folder).is_dir()]
     tree = FolderSource(
         task=NAME,
@@ -41,7 +41,7 @@ def sources(place: DataPlace) -> tuple[DataSource, ...]:
 
 
 def read_tree(root: Path, source: str, files: dict[str, str]) -> PreparedData:
-    """The pairs of the three official files; official by their counts, since no checksum was ever published."""
+    """The pairs of the three official files. Their counts decide the fidelity: no checksum was ever published."""
     splits = {split: read_pairs(root / name) for split, name in FILES.items()}
     counts = {split: len(each) for split, each in splits.items()}
     notes: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ def read_tree(root: Path, source: str, files: dict[str, str]) -> PreparedData:
 
 
 def read_pairs(path: Path) -> Split:
-    """One file of lines `label id1 id2 text1 text2`, tabs between, texts as Python bytes literals."""
+    """One file of lines `label id1 id2 text1 text2` with tabs between. Texts are Python bytes literals."""
     documents: list[Ids] = []
     labels: list[int] = []
     with path.open("rb") as file:  # in binary only "\n" ends a line
@@ -75,7 +75,7 @@ def read_pairs(path: Path) -> Split:
 
 
 def literal_bytes(text: bytes) -> bytes:
-    """The value of one Python bytes literal such as `b'a\\\\tb'`; raises ValueError for anything else.
+    """The value of one Python bytes literal such as `b'a\\\\tb'`. Raises ValueError for any other text.
 
     >>> literal_bytes(rb"b'a\\tb'")
     b'a\\tb'
@@ -83,7 +83,7 @@ def literal_bytes(text: bytes) -> bytes:
     if text[:2] not in (b"b'", b'b"') or text[-1:] != text[1:2] or len(text) < 3:
         raise ValueError(f"expected a bytes literal such as b'text', got {text[:40]!r}")
     try:
-        # a parser of literals: it builds constants and calls nothing
+        # literal_eval builds constants and calls nothing, so a file cannot run code
         value = ast.literal_eval(text.decode("ascii"))
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(f"not a bytes literal: {text[:40]!r} ({type(error).__name__})") from None

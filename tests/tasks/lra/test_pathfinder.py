@@ -81,11 +81,11 @@ def test_contours_and_distractors_have_the_lengths_of_their_level(level: str, le
 @pytest.mark.parametrize("size", [32, 128])
 def test_paddles_follow_one_another_at_the_margins_distance(size: int) -> None:
     drawing = draw(Scene(size=size), 0, 8)
-    look = SIZE_SETTINGS[size]
+    settings = SIZE_SETTINGS[size]
     for starts, margin in zip(drawing.snakes.starts, drawing.margins.tolist(), strict=True):
         # from the third paddle on, heads are as far apart as a paddle and its two margins, but for rounding and turns
         steps = np.linalg.norm(np.diff(starts[:, 1:], axis=1), axis=-1)
-        assert steps.max() <= look.length + 2 * margin + 2.5 and steps.min() >= look.length - 0.5
+        assert steps.max() <= settings.length + 2 * margin + 2.5 and steps.min() >= settings.length - 0.5
 
 
 def test_label_1_means_that_both_markers_are_on_one_contour(drawing) -> None:
@@ -116,7 +116,7 @@ def test_no_paddle_grows_into_what_is_occupied(size: int) -> None:
     """The growth is replayed paddle by paddle on whole images, in fractions, dilated by scipy."""
     ndimage = pytest.importorskip("scipy.ndimage", reason="scipy is not installed")
     drawing = draw(Scene(size=size), 0, 6)
-    look = SIZE_SETTINGS[size]
+    settings = SIZE_SETTINGS[size]
     distractor_length = drawing.distractors.kinds.shape[2]
     for index, margin in enumerate(drawing.margins.tolist()):
         table = paddles(Scene(size=size).stroke(margin))
@@ -138,7 +138,7 @@ def test_no_paddle_grows_into_what_is_occupied(size: int) -> None:
             return np.maximum(mask, placed(kinds[at - 1], starts[at - 1]))
 
         kinds, starts = drawing.snakes.kinds[index], drawing.snakes.starts[index]
-        assert abs(np.linalg.norm(starts[0, 0] - starts[1, 0]) - look.distance) < 0.75
+        assert abs(np.linalg.norm(starts[0, 0] - starts[1, 0]) - settings.distance) < 0.75
         for at in range(1, 14):
             for snake in (0, 1):
                 mask = extend(kinds[snake], starts[snake], at, mask)
