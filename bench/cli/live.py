@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -22,12 +22,15 @@ from ..core.metrics import METRICS
 from ..core.record import Machine, Record
 from ..plan.planner import Plan
 
+if TYPE_CHECKING:
+    from ..run.events import Event, TrainingProgress
+
 QUIET_SECONDS = 30.0
-"""How often a long Cell says something where output is not a terminal."""
+"""How often a long Cell reports where output is not a terminal."""
 
 
 class Live:
-    """Shows what a campaign does, on the error stream, so that the leaderboard alone is on standard output."""
+    """Shows a run on the error stream, so that the leaderboard alone is on standard output."""
 
     def __init__(self, quiet: bool = False):
         self.console = Console(stderr=True, quiet=quiet)
@@ -48,7 +51,7 @@ class Live:
         self._data: dict[str, TaskID] = {}
         self._names: dict[str, str] = {}
         self._left: dict[str, float] = {}
-        self._spoke = time.monotonic()
+        self._printed = time.monotonic()
 
     def __enter__(self) -> Live:
         self._bars.start()
@@ -61,7 +64,7 @@ class Live:
         self.console.print(escape(message), highlight=False, soft_wrap=True)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Long work on data: downloads and preparation."""
+        """Long work on data: downloads and preparation; `total` is 0 where it is not known."""
         if what not in self._data:
             self._data[what] = self._bars.add_task(escape(what), total=total or None, note="")
             if not self.console.is_terminal:
@@ -81,23 +84,33 @@ class Live:
         if left:
             self._whole = self._bars.add_task("cells", total=len(left), note="")
 
-    def tell(self, event: dict[str, Any]) -> None:
+    def on_event(self, event: Event) -> None:
         """One event of a worker."""
-        if event["event"] == "notice":
-            self.notice(event["message"])
-        elif event["event"] == "subject":
-            self._work_on(self._names.get(event["key"], ""))
-        elif event["event"] == "progress":
-            loss = event.get("loss")
-            note = "" if loss is None else f"loss {loss:.3f}, validation {reached(event['quantity'], event['value'])}"
-            if self._part is not None:
-                self._bars.update(self._part, completed=event["done"], total=event["of"], note=note)
-            if not self.console.is_terminal and time.monotonic() - self._spoke > QUIET_SECONDS:
-                self._spoke = time.monotonic()
-                self.notice(f"  {self._names.get(event['key'], '')}: step {event['done']} of {event['of']} {note}")
+        from ..run.events import CellFinished, CellStarted, Stage, TrainingProgress, Warned
 
-    def keep(self, record: Record) -> None:
-        """A Cell has ended."""
+        match event:
+            case Warned(message):
+                self.notice(message)
+            case CellStarted(key):
+                self._work_on(self._names.get(key, ""))
+            case TrainingProgress():
+                self._show_steps(event)
+            case Stage(stage=stage) if self._part is not None:
+                self._bars.update(self._part, note=f"measuring: {stage}")
+            case CellFinished(record):
+                self._finish(record)
+
+    def _show_steps(self, event: TrainingProgress) -> None:
+        note = ""
+        if event.loss is not None and event.value is not None:
+            note = f"loss {event.loss:.3f}, validation {reached(event.metric, event.value)}"
+        if self._part is not None:
+            self._bars.update(self._part, completed=event.done, total=event.of, note=note)
+        if not self.console.is_terminal and time.monotonic() - self._printed > QUIET_SECONDS:
+            self._printed = time.monotonic()
+            self.notice(f"  {self._names.get(event.key, '')}: step {event.done} of {event.of} {note}")
+
+    def _finish(self, record: Record) -> None:
         self._left.pop(record.key, None)
         if self._whole is not None:
             rest = sum(self._left.values())
@@ -110,7 +123,7 @@ class Live:
         found = f", test {reached(tested.name, tested.value)}" if tested else ""
         reason = f": {record.reason}" if record.reason else ""
         self.notice(f"{record.outcome}  {record.cell}{found}{reason} ({duration(record.seconds)})")
-        self._spoke = time.monotonic()
+        self._printed = time.monotonic()
 
     def _work_on(self, name: str) -> None:
         if self._part is None:

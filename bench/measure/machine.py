@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import psutil
 import torch
 
 from ..core.errors import DeviceError
@@ -54,7 +55,7 @@ def describe(device: torch.device) -> Machine:
         processor=_processor(),
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=psutil.virtual_memory().total,
         accelerators=accelerators,
         driver=driver,
         versions=versions,
@@ -68,28 +69,16 @@ def _identity(machine: Machine) -> str:
     return content_hash([*decides, machine.accelerators, machine.driver, machine.versions["torch"]], 12)
 
 
-def available_bytes() -> int | None:
-    """Memory that a new allocation can have now; None where the system does not tell."""
-    return _meminfo("MemAvailable")
-
-
-def _memory_bytes() -> int:
-    return _meminfo("MemTotal") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _meminfo(name: str) -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").split("\n")
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
-    return None
+def available_bytes() -> int:
+    """Memory that a new allocation can have now without swapping."""
+    return int(psutil.virtual_memory().available)
 
 
 def _processor() -> str:
-    """Model name with the widest vector extension, since two hosts of one name may differ in it."""
+    """Model name with the widest vector extension, since two hosts of one name may differ in it.
+
+    Read from the kernel, since psutil knows neither.
+    """
     name, flags = platform.processor() or platform.machine(), ""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n")

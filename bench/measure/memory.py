@@ -1,4 +1,4 @@
-"""Memory: the exact peak of allocated bytes over one piece of work."""
+"""The exact peak of allocated bytes over one piece of work, and a limit to it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -93,15 +93,13 @@ def _each_storage(state: Any) -> Iterator[tuple[int, int]]:
 def at_most(bytes_more: float) -> Iterator[None]:
     """Lets this process have only so much address space more: on a CPU an allocation then fails, and nothing is killed.
 
-    Without effect where the system has no such limit.
+    Without effect outside Linux, where address space says nothing about memory.
     """
-    try:
-        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
+    if not psutil.LINUX:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = int(used + bytes_more)
+    wanted = int(psutil.Process().memory_info().vms + bytes_more)
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
     try:
         yield

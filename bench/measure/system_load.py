@@ -1,12 +1,11 @@
-"""Foreign load: what other processes did on the processor and the GPU while we measured."""
+"""Load of other processes on the processor and the GPU while we measure."""
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
+import psutil
 import torch
 
 from .gpu import Gpu, read_gpu
@@ -17,7 +16,7 @@ CORES = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
-    """`cores`: processor time that others used, per second of ours; None where the system does not tell.
+    """`cores`: processor time that others used, per second of wall time; None where it was not measured.
 
     `gpu`: the GPU when the measurement ended, None on a CPU. `throttled`: at its beginning or at its end.
     """
@@ -28,7 +27,7 @@ class Foreign:
 
     @property
     def note(self) -> str:
-        """What a reader must know; empty where all was quiet.
+        """A warning for readers of the measurement; empty where all was quiet.
 
         >>> Foreign(cores=0.8).note
         'other processes used 0.80 cores, over the threshold of 0.25'
@@ -44,7 +43,7 @@ class Foreign:
 
 
 class LoadMonitor:
-    """Begins when it is made; `seen` says what others did until now."""
+    """Measures from its construction until `seen` is called."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -56,11 +55,9 @@ class LoadMonitor:
         throttled = [reason for gpu in (self.first, last) if gpu for reason in gpu.throttled]
         return Foreign(cores=self._cores(), gpu=last, throttled=tuple(dict.fromkeys(throttled)))
 
-    def _cores(self) -> float | None:
-        busy = _busy_seconds()
-        if busy is None or self.busy is None:
-            return None
-        foreign = (busy - self.busy) - (time.process_time() - self.own)
+    def _cores(self) -> float:
+        # the system counts in ticks of 10 ms, so that over a short measurement the difference may fall below zero
+        foreign = (_busy_seconds() - self.busy) - (time.process_time() - self.own)
         return max(foreign, 0.0) / max(time.perf_counter() - self.started, 1e-9)
 
     def _gpu(self) -> Gpu | None:
@@ -69,11 +66,8 @@ class LoadMonitor:
         return read_gpu(f"GPU-{torch.cuda.get_device_properties(self.device).uuid}")
 
 
-def _busy_seconds() -> float | None:
-    try:
-        with Path("/proc/stat").open(encoding="ascii") as file:
-            fields = [int(ticks) for ticks in file.readline().split()[1:]]
-    except (OSError, ValueError):
-        return None
-    user, nice, system, _, _, irq, soft_irq, steal = (fields + [0] * 8)[:8]
-    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
+def _busy_seconds() -> float:
+    """Processor time of all processes since the start of the system, with that of a host that steals cores."""
+    times = psutil.cpu_times()
+    # time of guests is part of the time of users already
+    return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))

@@ -1,4 +1,4 @@
-"""Suite: a selection worth a name, from `bench/plan/suites/NAME.toml` or a person's own FILE.toml."""
+"""Suites: selections with a name, from `bench/plan/suites/NAME.toml` or a person's own FILE.toml."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
 
 from ..core.cell import Selection
 from ..core.errors import SelectionError
@@ -14,12 +16,35 @@ from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
 from ..core.spec import Spec, parse_selection
 
 FOLDER = Path(__file__).with_name("suites")
-ALL = "all"
+
+Names = Literal["all"] | Annotated[list[str], msgspec.Meta(min_length=1)]
+
+
+class _SuiteFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The keys of a suite's file."""
+
+    tasks: Names
+    variants: Names
+    description: str = ""
+    preset: str | None = None
+    seeds: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    selection: Selection = "validation"
+
+
+EXPECTED = {
+    "tasks": "a list of names such as ['name[parameter=1]'], or 'all'",
+    "variants": "a list of names such as ['name[parameter=1]'], or 'all'",
+    "description": "text",
+    "preset": "a preset's name",
+    "seeds": "a count of 1 or more",
+    "selection": " or ".join(get_args(Selection)),
+}
+"""The keys of a suite's file, with the values that they take in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """What a run is made of. None leaves a choice to the command line and the machine."""
+    """Tasks and variants with a name. None leaves a choice to the command line and the machine."""
 
     name: str
     tasks: tuple[Spec, ...]
@@ -49,71 +74,61 @@ def load_suite(name_or_file: str) -> Suite:
         raise SelectionError(f"cannot read the suite {path}: {error.strerror or error}") from None
     except ValueError as error:
         raise SelectionError(f"the suite {path} is not TOML: {error}") from None
-    return _suite(path, values)
-
-
-def built_in() -> list[str]:
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
-
-
-def _suite(path: Path, values: dict[str, Any]) -> Suite:
     where = f"suite {path}"
-    known = [name for name in Suite.__dataclass_fields__ if name != "name"]
-    for name in values:
-        if name not in known:
-            raise SelectionError(
-                f"{where} has an unknown key {name!r}{nearest(name, known)}; known: {', '.join(known)}"
-            )
-    _expect("description" not in values or isinstance(values["description"], str), where, "description", "text", values)
-    _expect("preset" not in values or isinstance(values["preset"], str), where, "preset", "a preset's name", values)
-    seeds = values.get("seeds")
-    _expect(seeds is None or (type(seeds) is int and seeds > 0), where, "seeds", "a count of 1 or more", values)
-    choices = get_args(Selection)
-    _expect(values.get("selection", choices[0]) in choices, where, "selection", " or ".join(choices), values)
+    found = _decoded(values, where)
     return Suite(
         name=path.stem,
-        tasks=_specs(values, "tasks", where, TASKS),
-        variants=_specs(values, "variants", where, VARIANTS),
-        description=values.get("description", ""),
-        preset=Spec.parse(values["preset"]) if "preset" in values else None,
-        seeds=seeds,
-        selection=values.get("selection", choices[0]),
+        tasks=_specs(found.tasks, where, TASKS),
+        variants=_specs(found.variants, where, VARIANTS),
+        description=found.description,
+        preset=Spec.parse(found.preset) if found.preset is not None else None,
+        seeds=found.seeds,
+        selection=found.selection,
     )
 
 
-def _specs(values: dict[str, Any], key: str, where: str, registry: Registry) -> tuple[Spec, ...]:
-    listed = values.get(key)
-    if listed == ALL:
-        return tuple(Spec(entry.name) for entry in registry.entries())
-    is_list = isinstance(listed, list) and listed and all(isinstance(item, str) for item in listed)
-    _expect(is_list, where, key, f"a list of names such as ['name[parameter=1]'], or {ALL!r}", values)
-    specs = tuple(dict.fromkeys(spec for item in values[key] for spec in parse_selection(item)))
+def built_in() -> list[str]:
+    """Names of the suites that come with attnbench."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def _decoded(values: dict[str, Any], where: str) -> _SuiteFile:
+    for name in values.keys() - EXPECTED.keys():
+        raise SelectionError(
+            f"{where} has an unknown key {name!r}{nearest(name, list(EXPECTED))}; known: {', '.join(EXPECTED)}"
+        )
+    try:
+        return msgspec.convert(values, _SuiteFile)
+    except msgspec.ValidationError as error:
+        # msgspec names the place as `$.key` or `key`, in backquotes; a person gets the key and the value in words
+        key = next(name for name in EXPECTED if f"$.{name}" in str(error) or f"`{name}`" in str(error))
+        got = repr(values[key]) if key in values else "nothing"
+        raise SelectionError(f"{where}: expected {key} to be {EXPECTED[key]}, got {got}") from None
+
+
+def _specs(listed: str | list[str], where: str, registry: Registry) -> tuple[Spec, ...]:
     names = [entry.name for entry in registry.entries()]
+    if isinstance(listed, str):
+        return tuple(map(Spec, names))
+    specs = tuple(dict.fromkeys(spec for item in listed for spec in parse_selection(item)))
     for spec in specs:
         if spec.name not in names:
-            near = nearest(spec.name, names)
-            raise SelectionError(f"{where}: no {registry.noun} named {spec.name!r}{near}")
+            raise SelectionError(f"{where}: no {registry.noun} named {spec.name!r}{nearest(spec.name, names)}")
     return specs
 
 
-def _expect(holds: object, where: str, key: str, wanted: str, values: dict[str, Any]) -> None:
-    if not holds:
-        got = repr(values[key]) if key in values else "nothing"
-        raise SelectionError(f"{where}: expected {key} to be {wanted}, got {got}")
-
-
 def with_longest(tasks: Sequence[Spec], memory_bytes: int) -> tuple[Spec, ...]:
-    """`tasks`, and for each sweep among them the question how long a sequence runs in so many bytes.
+    """`tasks`, and for each sweep among them a search for the longest sequence that runs in so many bytes.
 
     Raises SelectionError where none of them is a sweep.
     """
-    asked: dict[Spec, None] = {}
+    searches: dict[Spec, None] = {}
     for task in tasks:
         if "memory_bytes" in parameters(TASKS.load(task.name)):
             rest = {name: value for name, value in task.parameters if name != "length"}
-            asked[Spec.of(task.name, **rest | {"memory_bytes": memory_bytes})] = None
-    if not asked:
+            searches[Spec.of(task.name, **rest | {"memory_bytes": memory_bytes})] = None
+    if not searches:
         raise SelectionError(
             f"a memory budget is for sweeps, and none is among {', '.join(map(str, tasks))}; add --task sweep"
         )
-    return (*tasks, *asked)
+    return (*tasks, *searches)

@@ -1,14 +1,15 @@
-"""Desk: what every lane needs to turn cells into Records, and how failures become outcomes."""
+"""What every lane needs to turn Cells into Records, and how failures become outcomes."""
 
 from __future__ import annotations
 
+import io
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import Any
 
+import numpy as np
 import torch
 
 from ...tasks.contract import DataPlace, Dataset, Recipe, Task
@@ -21,20 +22,23 @@ from ..core.registry import TASKS
 from ..gate.build import Incorrect
 from ..measure.machine import describe
 from ..store.store import Store
+from ..train.objectives.objective import Evaluation
+from .events import Alive, Event, OnEvent
 
-Send = Callable[[dict[str, Any]], None]
+QUIET_SECONDS = 0.5
+"""At most so often a Cell reports on itself: a step of a small model takes a millisecond."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkerContext:
-    """`digests` by cell key; `send` passes events to the parent process."""
+    """`digests`: what the Records carry, by cell key. `send` passes events to the parent process."""
 
     device: torch.device
     place: DataPlace
     store: Store
     digests: dict[str, str]
     block: str
-    send: Send
+    send: OnEvent
     machine: Machine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,6 +62,7 @@ class RecordBuilder:
     implementation: str = ""
     measurements: list[Measurement] = field(default_factory=list)
     artifacts: dict[str, str] = field(default_factory=dict)
+    reported: float = 0.0
 
     def load(self) -> tuple[Task, Recipe, Dataset]:
         """The Cell's task, its recipe and its data; raises AttnbenchError where they cannot be had."""
@@ -66,6 +71,22 @@ class RecordBuilder:
         dataset = task.load(self.context.place, self.recipe, self.cell.seed, self.cell.selection)
         self.data = dataset.provenance
         return task, self.recipe, dataset
+
+    def report(self, event: Callable[[], Event]) -> None:
+        """Sends an event, unless another has just been sent."""
+        if perf_counter() - self.reported > QUIET_SECONDS:
+            self.reported = perf_counter()
+            self.context.send(event())
+
+    def heartbeat(self) -> None:
+        """Called in long work, so that it is not taken to hang."""
+        self.report(lambda: Alive(self.cell.key))
+
+    def keep_predictions(self, found: Evaluation) -> None:
+        """Stores what was predicted for each example: intervals and pairings are computed from it."""
+        file = io.BytesIO()
+        np.savez_compressed(file, **found.predictions())  # type: ignore[arg-type]
+        self.artifacts["predictions"] = self.context.store.put_artifact(file.getvalue(), ".npz")
 
     def record(self, outcome: Outcome, reason: str = "") -> Record:
         return Record(
@@ -86,7 +107,7 @@ class RecordBuilder:
         )
 
     def failure(self, error: Exception) -> Record:
-        """The Record of a Cell that `error` ended; errors that the user must cure are raised again."""
+        """The Record of a Cell that `error` ended; errors that the person who runs it must cure are raised again."""
         if isinstance(error, Incorrect):
             return self.record(Outcome.INCORRECT, str(error))
         if isinstance(error, Unsupported):

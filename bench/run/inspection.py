@@ -1,10 +1,9 @@
-"""Inspection: the weights of a trained model on chosen examples, token by token, to be looked at."""
+"""The weights of a trained model on chosen examples, token by token."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from ...tasks.problems.language_modeling import Windows
 from ...tasks.problems.translation import EvaluationPairs
 from ...variants.contract import Mask, Variant
 from ..core.errors import SelectionError
+from ..measure.attention.recorder import recording
 from ..measure.attention.translation import observed
 from ..models.blocks import Model
 from ..models.decoder import Decoder
@@ -124,28 +124,20 @@ def _continued(model: Decoder, windows: Windows, text: bytes, device: torch.devi
 def _sequence(model: Model, batch: tuple[Tensor, ...] | Tensor, labels: tuple[str, ...]) -> tuple[AttentionView, ...]:
     """The attentions of a model over one sequence, or over ids (1, 1, length); none for a variant without weights."""
     found: list[Tensor] = []
-    handles = [variant.register_forward_hook(_recorder(found)) for variant in model.variants]
-    model.eval()
-    try:
-        if isinstance(batch, Tensor):
-            model(batch[:, 0])
-        else:
-            model.loss(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return tuple(view("self", layer, weights.numpy(), labels, labels) for layer, weights in enumerate(found))
 
-
-def _recorder(found: list[Tensor]) -> Any:
-    def record(variant: Variant, arguments: tuple[Tensor, Tensor, Tensor, Mask], _: Tensor) -> None:
-        query, key, _, mask = arguments
-        # the first queries only: a long sequence needs no N × N tensor to be looked at
+    def record(_: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
+        # of the queries that are shown only: a long sequence needs no N × N tensor
         weights = variant.weights(query, key, mask, slice(0, min(MOST_TOKENS, query.shape[2])))
         if weights is not None:
             found.append(weights[0].double().cpu())
 
-    return record
+    model.eval()
+    with recording(model.variants, record):
+        if isinstance(batch, Tensor):
+            model(batch[:, 0])
+        else:
+            model.loss(batch)
+    return tuple(view("self", layer, weights.numpy(), labels, labels) for layer, weights in enumerate(found))
 
 
 def view(

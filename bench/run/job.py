@@ -1,20 +1,23 @@
-"""Job: one Block as a child process receives it, on its standard input, as JSON."""
+"""Jobs: what a child process is started for, sent to it as one line of JSON."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..core.cell import Cell
+from ..core.decode import decode_hook, encode_hook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`digests`: what the Records carry, `sources`: hashes of the variants' source, both by cell key.
+    """One Block. `digests`: what the Records carry, `sources`: hashes of the variants' source, both by cell key.
 
-    `threads`: processor threads to pin, 0 = as the machine has cores.
+    `threads`: processor threads to pin, 0 = as the machine has cores. `timeout`: seconds that one Cell may take before
+    another has its turn.
     """
 
     block: str
@@ -26,25 +29,27 @@ class Job:
     data_dir: Path | None
     offline: bool
     threads: int = 0
+    timeout: float | None = None
 
-    def without(self, cell: Cell) -> Job:
-        """The same Block after `cell` has ended it."""
-        return self.keep(tuple(c for c in self.cells if c != cell))
 
-    def keep(self, cells: tuple[Cell, ...]) -> Job:
-        return Job(**{name: getattr(self, name) for name in self.__dataclass_fields__} | {"cells": cells})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxLengthJob:
+    """The variant and the sweep point of `cell`, to be tried at the lengths that follow, within `memory_bytes`."""
 
-    def dumps(self) -> str:
-        values: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        values["cells"] = [cell.to_json() for cell in self.cells]
-        values["results"] = str(self.results)
-        values["data_dir"] = str(self.data_dir) if self.data_dir else None
-        return json.dumps(values)
+    cell: Cell
+    device: str
+    threads: int
+    memory_bytes: int
 
-    @classmethod
-    def loads(cls, text: str) -> Job:
-        values = json.loads(text)
-        values["cells"] = tuple(Cell.from_json(cell) for cell in values["cells"])
-        values["results"] = Path(values["results"])
-        values["data_dir"] = Path(values["data_dir"]) if values["data_dir"] else None
-        return cls(**values)
+
+def encode_job(job: Job | MaxLengthJob) -> bytes:
+    """One line, its end included."""
+    return msgspec.json.encode({type(job).__name__: job}, enc_hook=encode_hook) + b"\n"
+
+
+def decode_job(line: bytes) -> Job | MaxLengthJob:
+    """Raises msgspec.ValidationError where a field is missing or of another type."""
+    [(name, fields)] = msgspec.json.decode(line, type=dict[str, msgspec.Raw]).items()
+    kind: type[Any] = {"Job": Job, "MaxLengthJob": MaxLengthJob}[name]
+    job: Job | MaxLengthJob = msgspec.json.decode(fields, type=kind, dec_hook=decode_hook)
+    return job

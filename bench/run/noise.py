@@ -44,8 +44,8 @@ class NoiseFloor:
 
 def measure_noise(device: torch.device, seconds: float, task: str = TASK) -> NoiseFloor:
     """Times the reference against itself in six windows of interleaved rounds, `seconds` in all."""
-    setup = point_of(task, device)
-    works = {name: setup.subject(Spec(REFERENCE)).work for name in (REFERENCE, NULL)}
+    workloads = point_of(task, device)
+    works = {name: workloads.workload(Spec(REFERENCE)).work for name in (REFERENCE, NULL)}
     ours: list[float] = []
     theirs: list[float] = []
     windows, drifts, notes = [], [], []

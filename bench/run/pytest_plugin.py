@@ -59,8 +59,8 @@ def timed(benchmark: Any, variant: str, task: str, device: str | None, budget_se
     from .workloads.sweep_point import point_of
 
     place = choose_device(device)
-    setup = point_of(task, place)
-    ours, reference = setup.subject(Spec.parse(variant)), setup.subject(Spec(REFERENCE))
+    workloads = point_of(task, place)
+    ours, reference = workloads.workload(Spec.parse(variant)), workloads.workload(Spec(REFERENCE))
     ours.once()
 
     def work() -> None:
@@ -72,17 +72,17 @@ def timed(benchmark: Any, variant: str, task: str, device: str | None, budget_se
         benchmark(work)
     else:
         benchmark.pedantic(work, setup=ours.prepare, rounds=20)
-    subjects = {"ours": ours, REFERENCE: reference}
+    both = {"ours": ours, REFERENCE: reference}
     timing = interleave(
-        {name: subject.work for name, subject in subjects.items()},
+        {name: workload.work for name, workload in both.items()},
         reference=REFERENCE,
         device=place,
         budget_seconds=budget_seconds,
-        prepare={name: subject.prepare for name, subject in subjects.items() if subject.prepare is not None},
+        prepare={name: workload.prepare for name, workload in both.items() if workload.prepare is not None},
     )
     found = ratio(log_ratio(timing.samples["ours"].seconds, timing.samples[REFERENCE].seconds))
-    weights = {(m.name, m.where.get("block")): m.value for m in ours.tell() if "head" not in m.where}
-    peak = next(m for m in memory(setup, ours) if m.name == "peak_bytes")
+    weights = {(m.name, m.where.get("block")): m.value for m in ours.attention() if "head" not in m.where}
+    peak = next(m for m in memory(workloads, ours) if m.name == "peak_bytes")
     result = Timed(
         ratio=found.value,
         ratio_low=found.low,

@@ -1,10 +1,10 @@
-"""Campaign: one run from a selection to Records in the store: data first, then the plan, then Block by Block."""
+"""Run a selection: its data first, then the plan, then Block by Block until every Cell has a Record in the store."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -25,7 +25,9 @@ from ..plan.planner import Block, Plan, plan
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
 from ..store.store import Store
-from .executors.local import execute
+from .events import CellFinished, Event, OnEvent
+from .executors.executor import Executor, Needs
+from .executors.local import LocalExecutor
 from .job import Job
 
 DEFAULT_SEEDS = {"smoke": 1}
@@ -52,11 +54,16 @@ class RunRequest:
 
 @dataclass(slots=True, kw_only=True)
 class Runner:
-    """A request made concrete on this machine. `notice` gets sentences, `progress` long work on data."""
+    """A request made concrete on this machine.
+
+    `on_warning` gets sentences for the person who asked, `on_progress` the name, the amount done and the whole of long
+    work on data. `executor`: where Blocks run, by default this machine.
+    """
 
     request: RunRequest
-    notice: Callable[[str], None]
-    progress: Callable[[str, int, int], None]
+    on_warning: Callable[[str], None]
+    on_progress: Callable[[str, int, int], None]
+    executor: Executor = field(default=None)  # type: ignore[assignment]
     device: torch.device = field(init=False)
     machine: Machine = field(init=False)
     store: Store = field(init=False)
@@ -71,7 +78,8 @@ class Runner:
         _refuse_interpreted_timings(request, self.device)
         torch.set_num_threads(request.threads or len(os.sched_getaffinity(0)))
         self.machine = describe(self.device)
-        self.store = Store(request.results, self.notice)
+        self.store = Store(request.results, self.on_warning)
+        self.executor = self.executor or LocalExecutor(self.machine)
         self.tasks = [TASKS.resolve(task) for task in request.suite.tasks]
         self.preset = request.suite.preset or Spec(default_preset(self.tasks, self.device.type))
         self.seeds = request.suite.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
@@ -80,7 +88,7 @@ class Runner:
         """The cells, what is done and what is left; data that is there is read, none is fetched."""
         for task in self.tasks:
             built: Task = TASKS.build(task)
-            self._try(built)
+            self._build_variants(built)
             if task not in self.data:
                 is_ready = any(way.ready for way in built.availability(self._place()))
                 self.data[task] = self._load(built).provenance if is_ready else None
@@ -95,10 +103,10 @@ class Runner:
             machine_id=self.machine.id,
             retry=self.request.retry,
         )
-        return _only(made, self.request.lanes)
+        return replace(_only(made, self.request.lanes), data=dict(self.data))
 
     def prepare(self) -> None:
-        """Fetches and prepares the data of all tasks; a task of a suite that has none is left out, and that is said.
+        """Fetches and prepares the data of all tasks; a task of a suite that has none is left out, with a warning.
 
         Raises DataError, before anything runs, for a task that was named by itself, and where no task has any data.
         """
@@ -114,23 +122,31 @@ class Runner:
                     raise
         self.tasks = [task for task in self.tasks if task not in lacking]
         for task, lack in lacking.items():
-            self.notice(
+            self.on_warning(
                 f"{task} is left out of this run, and the other {len(self.tasks)} of {self.request.suite.name} go on: "
                 f"{lack}\n  once its data is here, the same command adds it"
             )
 
-    def run(self, block: Block, keep: Callable[[Record], None], tell: Callable[[dict[str, Any]], None]) -> None:
-        """One Block to its end; `keep` is called with each Record after it is stored, `tell` with each event."""
+    def run(self, blocks: Iterable[Block], on_event: OnEvent) -> None:
+        """All Blocks to their end; `on_event` gets every event, that of a Record after the Record is stored."""
+
+        def store(event: Event) -> None:
+            if isinstance(event, CellFinished):
+                self.store.append(event.record)
+            on_event(event)
+
+        for block in blocks:
+            # looked at when its turn comes: which lengths are skipped depends on the Records of the Blocks before
+            cells = self._skip_expected_failures(block, store)
+            if cells:
+                job = self._job(block, cells)
+                self.executor.submit(job, Needs(device=job.device, threads=job.threads))
+                for _ in self.executor.finished(store):
+                    pass
+
+    def _job(self, block: Block, cells: tuple[Cell, ...]) -> Job:
         request = self.request
-
-        def store(record: Record) -> None:
-            self.store.append(record)
-            keep(record)
-
-        cells = self._skip_expected_failures(block, store)
-        if not cells:
-            return
-        job = Job(
+        return Job(
             block=block.id,
             cells=cells,
             digests={cell.key: self._digest(cell) for cell in cells},
@@ -140,16 +156,15 @@ class Runner:
             data_dir=request.data_dir,
             offline=request.offline,
             threads=torch.get_num_threads(),
+            timeout=request.timeout,
         )
-
-        execute(job, machine=self.machine, keep=store, tell=tell, timeout=request.timeout)
 
     def is_swept(self, task: Spec) -> bool:
         """Whether a task is only timed, so that its lengths belong side by side."""
         return tuple(TASKS.build(task).lanes) == ("time",)
 
-    def _skip_expected_failures(self, block: Block, keep: Callable[[Record], None]) -> tuple[Cell, ...]:
-        """The cells of a Block that are worth trying; the others end in Records that say what failed before."""
+    def _skip_expected_failures(self, block: Block, on_event: OnEvent) -> tuple[Cell, ...]:
+        """The cells of a Block to be tried; the others get Records that name their failure at a shorter length."""
         if not self.is_swept(block.cells[0].task):
             return block.cells
         task: Task = TASKS.build(block.cells[0].task)
@@ -168,29 +183,29 @@ class Runner:
             if failure is None:
                 left.append(cell)
                 continue
-            keep(
-                Record(
-                    cell=cell,
-                    outcome=failure.outcome,
-                    reason=reason_to_skip(failure, length_of(failure.cell.task)),
-                    machine=self.machine,
-                    data=self.data[cell.task],
-                    digest=digest,
-                    block=block.id,
-                    setting=asdict(task.recipe(self.preset)),
-                    started=datetime.now(UTC).isoformat(timespec="seconds"),
-                )
+            record = Record(
+                cell=cell,
+                outcome=failure.outcome,
+                reason=reason_to_skip(failure, length_of(failure.cell.task)),
+                machine=self.machine,
+                data=self.data[cell.task],
+                digest=digest,
+                block=block.id,
+                setting=asdict(task.recipe(self.preset)),
+                started=datetime.now(UTC).isoformat(timespec="seconds"),
             )
-        # the reference was to be measured again for others, none of which is left
-        again = {cell for cell in left if cell.variant == Spec(REFERENCE) and self._is_done(cell)}
-        return () if set(left) == again else tuple(left)
+            on_event(CellFinished(record))
+        # a reference that is done was to be measured again for the others alone, none of which may be left
+        if all(
+            cell.variant == Spec(REFERENCE)
+            and self.store.finished(cell, self._digest(cell), self.machine.id, retry=self.request.retry)
+            for cell in left
+        ):
+            return ()
+        return tuple(left)
 
-    def _is_done(self, cell: Cell) -> bool:
-        found = self.store.finished(cell, self._digest(cell), self.machine.id, retry=self.request.retry)
-        return found is not None
-
-    def _try(self, task: Task) -> None:
-        """Builds every variant once, so that a parameter it refuses is said now and not after hours."""
+    def _build_variants(self, task: Task) -> None:
+        """Builds every variant once, so that a parameter it refuses raises now and not after hours."""
         recipe = task.recipe(self.preset)
         shape = attention_shape(task.problem(), recipe, 0, str(self.device))
         for variant in self.request.suite.variants:
@@ -203,7 +218,7 @@ class Runner:
         return digest_of_cell(cell, self.data[cell.task])
 
     def _place(self) -> Any:
-        return place(self.request.data_dir, self.request.offline, self.notice, self.progress)
+        return place(self.request.data_dir, self.request.offline, self.on_warning, self.on_progress)
 
 
 def _refuse_interpreted_timings(request: RunRequest, device: torch.device) -> None:

@@ -1,17 +1,13 @@
-"""Worker: the child process that measures one Block. `python -m attnbench.bench.run.worker`, a Job on standard input.
+"""The child process that runs one job: `python -m attnbench.bench.run.worker`, the job in the first line of its input.
 
-Events go to standard output, one JSON object a line; a Record is an event like any other. What libraries print goes to
-the error stream.
+It answers with events on its standard output. What libraries print goes to the error stream.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,54 +17,67 @@ from ..core.record import Record
 from ..plan.fingerprint import variant_hash
 from ..store.store import Store
 from .context import WorkerContext
-from .job import Job
+from .events import CellFinished, CellStarted, Event, Failed, OnEvent, Warned, encode
+from .job import Job, MaxLengthJob, decode_job
 from .lanes.baseline import baseline_cell
+from .lanes.max_length import tried_lengths
 from .lanes.time import time_cells
 from .lanes.train import train_cell
 
 
 def main() -> int:
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # events get a channel of their own, and standard output becomes the error stream: a library that prints would
+    # otherwise write between two events
+    channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
-    def send(event: dict[str, Any]) -> None:
-        channel.write(json.dumps(event) + "\n")
+    def send(event: Event) -> None:
+        channel.write(encode(event))
         channel.flush()
 
-    job = Job.loads(sys.stdin.read())
+    job = decode_job(sys.stdin.buffer.readline())
     torch.set_num_threads(job.threads or len(os.sched_getaffinity(0)))
-    timed = any(cell.lane == "time" for cell in job.cells)
-    # what is timed runs as a user would run it; what is trained must end with the same bits
-    torch.use_deterministic_algorithms(not timed, warn_only=True)
+    if isinstance(job, MaxLengthJob):
+        for tried in tried_lengths(job, iter(sys.stdin.buffer.readline, b"")):
+            send(tried)
+        return 0
+    # A timing is of the code as a user would run it; training must end with the same bits when it is resumed, which
+    # the atomic additions of some backward passes would break.
+    torch.use_deterministic_algorithms(all(cell.lane != "time" for cell in job.cells), warn_only=True)
+    # filling every new tensor is no part of determinism for code that reads no uninitialised memory, and costs time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if job.device.startswith("cuda"):
         torch.cuda.set_device(torch.device(job.device))
     try:
-        _same_code(job)
-        for record in measure(job, send):
-            send({"event": "record", "record": record.to_json()})
+        _refuse_edited_code(job)
+        for record in records_of(job, send):
+            send(CellFinished(record))
     except AttnbenchError as error:
-        send({"event": "error", "message": str(error), "exit_code": error.exit_code})
+        send(Failed(str(error), error.exit_code))
         return error.exit_code
     return 0
 
 
-def _same_code(job: Job) -> None:
+def _refuse_edited_code(job: Job) -> None:
     """Raises SelectionError where a file was edited after the run began: its digest would name another source."""
     for cell in job.cells:
         if variant_hash(cell) != job.sources[cell.key]:
             raise SelectionError(
-                f"the code behind `{cell}` was edited while the run went on; what is finished is kept, start it again"
+                f"the code of `{cell}` was edited while the run went on; finished cells are stored; "
+                "start the same command again"
             )
 
 
-def measure(job: Job, send: Any) -> Iterator[Record]:
-    """The Records of a Job's cells, each as soon as it is known."""
-    notice = lambda message: send({"event": "notice", "message": message})  # noqa: E731
+def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
+    """The Records of a job's Cells, each as soon as it is known."""
+
+    def warn(message: str) -> None:
+        send(Warned(message))
+
     context = WorkerContext(
         device=torch.device(job.device),
-        place=place(job.data_dir, job.offline, notice),
-        store=Store(Path(job.results), notice),
+        place=place(job.data_dir, job.offline, warn),
+        store=Store(job.results, warn),
         digests=job.digests,
         block=job.block,
         send=send,
@@ -77,10 +86,9 @@ def measure(job: Job, send: Any) -> Iterator[Record]:
     if timed:
         yield from time_cells(context, timed)
     for cell in job.cells:
-        if cell.lane == "time":
-            continue
-        send({"event": "subject", "key": cell.key})
-        yield train_cell(context, cell) if cell.lane == "train" else baseline_cell(context, cell)
+        if cell.lane != "time":
+            send(CellStarted(cell.key))
+            yield train_cell(context, cell) if cell.lane == "train" else baseline_cell(context, cell)
 
 
 if __name__ == "__main__":

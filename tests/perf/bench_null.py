@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 def measured(setup: SweepWorkloads, other: SweepWorkloads, seconds: float) -> tuple[Interval, dict[str, object]]:
     """Ratio of softmax on the inputs of `other` to softmax on those of `setup`, with how it was got."""
-    works = {"softmax": setup.subject(Spec("softmax")).work, "other": other.subject(Spec("softmax")).work}
+    works = {"softmax": setup.workload(Spec("softmax")).work, "other": other.workload(Spec("softmax")).work}
     timing = interleave(
         works, reference="softmax", device=CPU, budget_seconds=seconds, half_width=0.01, drift_probe=drift_probe(CPU)
     )  # fmt: skip

@@ -48,7 +48,7 @@ def test_agrees_with_the_timer_of_torch(benchmark: Any, kernel: str) -> None:
     threads = len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     setup = point_of("sweep[length=1024,mode=forward]", torch.device("cpu"))
-    work = setup.subject(Spec.parse(kernel)).work
+    work = setup.workload(Spec.parse(kernel)).work
     # its default is one thread, whatever the process uses
     timer = Timer("work()", globals={"work": work}, num_threads=threads)
     compare(
@@ -67,7 +67,7 @@ def test_agrees_with_do_bench_of_triton(benchmark: Any, kernel: str) -> None:
     from triton.testing import do_bench
 
     setup = point_of("sweep[length=4096,dtype=bfloat16,mode=forward]", torch.device("cuda"))
-    work = setup.subject(Spec.parse(kernel)).work
+    work = setup.workload(Spec.parse(kernel)).work
     compare(
         benchmark, f"triton.testing.do_bench, {kernel}", setup, work, lambda: do_bench(work, return_mode="median") / 1e3
     )

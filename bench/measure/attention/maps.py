@@ -1,9 +1,8 @@
-"""Maps: the weights of a trained model on a few real examples, small enough to keep and to look at."""
+"""Attention maps: the weights of a trained model on a few real examples, pooled to a size that can be stored."""
 
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from ....variants.contract import Mask, Variant
 from ...models.blocks import Batch, Model
+from .recorder import recording, slices, weights_of_rows
 from .statistics import CHUNK
 
 SIDE = 64
@@ -25,13 +25,18 @@ def attention_maps(model: Model, batch: Batch) -> bytes | None:
     ids, lengths = (values.cpu().numpy() for values in batch[:2])
     found: list[Tensor] = []
     model.eval()
-    handles = [variant.register_forward_hook(_recorder(found)) for variant in model.variants]
-    try:
-        with torch.inference_mode():
-            model.loss(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+
+    def record(_: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
+        queries, keys = query.shape[2], key.shape[2]
+        side = -(-max(queries, keys) // SIDE)
+        # whole squares in every part, so that pooling by parts is pooling of all
+        parts = weights_of_rows(variant, query, key, mask, slices(queries, CHUNK * side))
+        pooled = [shrunk(weights.float(), side).cpu() for _, weights in parts]
+        if pooled:
+            found.append(torch.cat(pooled, dim=2))
+
+    with recording(model.variants, record), torch.inference_mode():
+        model.loss(batch)
     if len(found) < len(model.variants):
         return None
     maps = torch.stack([layer[:: ids.shape[1]] for layer in found], dim=1)
@@ -40,23 +45,6 @@ def attention_maps(model: Model, batch: Batch) -> bytes | None:
         file, maps=maps.numpy().astype(np.float16), tokens=ids[:, 0].astype(np.uint16), lengths=lengths[:, 0]
     )
     return file.getvalue()
-
-
-def _recorder(found: list[Tensor]) -> Any:
-    def record(variant: Variant, arguments: tuple[Tensor, Tensor, Tensor, Mask], _: Tensor) -> None:
-        query, key, _, mask = arguments
-        queries, keys = query.shape[2], key.shape[2]
-        side = -(-max(queries, keys) // SIDE)
-        rows = CHUNK * side
-        parts = []
-        for first in range(0, queries, rows):
-            weights = variant.weights(query, key, mask, slice(first, min(first + rows, queries)))
-            if weights is None:
-                return
-            parts.append(shrunk(weights.float(), side).cpu())
-        found.append(torch.cat(parts, dim=2))
-
-    return record
 
 
 def shrunk(weights: Tensor, side: int) -> Tensor:

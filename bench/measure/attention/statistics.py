@@ -1,4 +1,4 @@
-"""Sparsity: what a trained model's attention does on real batches, never N × N beyond one chunk of queries.
+"""Statistics of a trained model's attention on real batches, with the weights of one chunk of queries at a time.
 
 Formulas: zero share, null rows and entropy as in ReLA (Zhang et al. 2021) and adaptively sparse Transformers (Correia
 et al. 2019); distance is Long Range Arena's required attention span (Tay et al. 2020, section 2.3), in tokens.
@@ -16,6 +16,7 @@ from torch import Tensor
 from ....variants.contract import Mask, Variant
 from ...core.record import Measurement
 from ...models.blocks import Batch, Model
+from .recorder import recording, slices, weights_of_rows
 
 BLOCKS = (16, 64, 128)
 CHUNK = 128
@@ -47,30 +48,23 @@ class Tally:
 def measure_attention(model: Model, batches: Iterable[Batch]) -> list[Measurement]:
     """Overall, per-layer and per-head figures over `batches`; none for a variant without weights."""
     tallies: dict[int, Tally] = {}
+
+    def record(layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
+        count_weights(tallies, layer, variant, query, key, mask, slices(query.shape[2], CHUNK))
+
     model.eval()
-    handles = [variant.register_forward_hook(_recorder(tallies, layer)) for layer, variant in enumerate(model.variants)]
-    try:
-        with torch.inference_mode():
-            for batch in batches:
-                model.loss(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with recording(model.variants, record), torch.inference_mode():
+        for batch in batches:
+            model.loss(batch)
     return list(tallied(tallies))
 
 
-def _recorder(tallies: dict[int, Tally], layer: int) -> Any:
-    def record(variant: Variant, arguments: tuple[Tensor, Tensor, Tensor, Mask], _: Tensor) -> None:
-        query, key, _, mask = arguments
-        for first in range(0, query.shape[2], CHUNK):
-            rows = slice(first, min(first + CHUNK, query.shape[2]))
-            weights = variant.weights(query, key, mask, rows)
-            if weights is None:
-                return
-            tally = tallies.setdefault(layer, Tally(weights.shape[1]))
-            count_rows(tally, weights, mask, query.shape[2], rows)
-
-    return record
+def count_weights(
+    tallies: dict[int, Tally], layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask, parts: list[slice]
+) -> None:
+    """Adds the weights of these queries to the sums of `layer`."""
+    for rows, weights in weights_of_rows(variant, query, key, mask, parts):
+        count_rows(tallies.setdefault(layer, Tally(weights.shape[1])), weights, mask, query.shape[2], rows)
 
 
 def count_rows(tally: Tally, weights: Tensor, mask: Mask, queries: int, rows: slice) -> None:

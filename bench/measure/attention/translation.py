@@ -1,4 +1,4 @@
-"""Observation: the weights of every attention of a translation model on one sentence pair, and what they amount to.
+"""Statistics of every attention of a translation model, from its weights on one sentence pair at a time.
 
 One pair at a time, so that nothing is padded and every row counts.
 """
@@ -20,6 +20,7 @@ from ...core.record import Measurement
 from ...models.encoder_decoder import Transformer
 from .alignment import LayerErrors, alignment_error_rate, diagonal, layer_errors
 from .heads import head_diversity, offset_weights
+from .recorder import recording
 from .statistics import BLOCKS, Tally, count_rows
 
 SUMMARISED = ("sparsity", "null_rate", "block_sparsity", "entropy", "head_diversity")
@@ -41,30 +42,19 @@ def observed(
     Rows of the decoder and of cross attention are the steps that put out the tokens of `target`.
     """
     found: dict[str, list[Tensor]] = {}
-    handles = [
-        variant.register_forward_hook(_recorder(found, kind))
-        for kind, variants in model.kinds().items()
-        for variant in variants
-    ]
-    model.eval()
-    try:
-        ids = [torch.tensor([list(map(int, side))], device=device) for side in (source, target)]
-        model(ids[0], torch.tensor([len(source)], device=device), ids[1])
-    finally:
-        for handle in handles:
-            handle.remove()
-    layers = model.recipe.layers
-    return {kind: torch.cat(each).double().cpu().numpy() for kind, each in found.items() if len(each) == layers}
+    places = [(kind, variant) for kind, variants in model.kinds().items() for variant in variants]
 
-
-def _recorder(found: dict[str, list[Tensor]], kind: str) -> Any:
-    def record(variant: Variant, arguments: tuple[Tensor, Tensor, Tensor, Mask], _: Tensor) -> None:
-        query, key, _, mask = arguments
+    def record(index: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
         weights = variant.weights(query, key, mask)
         if weights is not None:
-            found.setdefault(kind, []).append(weights)
+            found.setdefault(places[index][0], []).append(weights)
 
-    return record
+    model.eval()
+    with recording([variant for _, variant in places], record):
+        ids = [torch.tensor([list(map(int, side))], device=device) for side in (source, target)]
+        model(ids[0], torch.tensor([len(source)], device=device), ids[1])
+    layers = model.recipe.layers
+    return {kind: torch.cat(each).double().cpu().numpy() for kind, each in found.items() if len(each) == layers}
 
 
 @dataclass(slots=True)

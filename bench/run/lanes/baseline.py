@@ -1,12 +1,8 @@
-"""The baseline lane: a trivial predictor of the task, on the very data that the variants are judged on."""
+"""The baseline lane: a trivial predictor of the task, on the same data that the variants are judged on."""
 
 from __future__ import annotations
 
-import io
-import time
 from typing import Protocol, runtime_checkable
-
-import numpy as np
 
 from ....tasks.contract import Dataset, Subset
 from ....tasks.problems.translation import untrained
@@ -21,7 +17,7 @@ from ..context import RecordBuilder, WorkerContext, implementation_of
 
 @runtime_checkable
 class Judging(Protocol):
-    """A kind whose baselines are judged example by example, so that a variant can be paired with them."""
+    """An objective that judges baselines example by example, so that a variant can be paired with them."""
 
     def judged(self, predicted: Columns, test: Subset) -> Evaluation: ...
 
@@ -39,7 +35,7 @@ def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
             if isinstance(objective, Judging):
                 found = objective.judged(predicted, dataset.test)
                 builder.measurements += found.measurements("test")
-                _keep(builder, found)
+                builder.keep_predictions(found)
             else:
                 builder.measurements += objective.judge(predicted, dataset.test)
     except Exception as error:
@@ -52,21 +48,7 @@ def _judge_untrained(builder: RecordBuilder, objective: Objective, dataset: Data
     context, cell = builder.context, builder.cell
     model = objective.model(build_checked(Spec(REFERENCE), context.device), cell.seed, str(context.device))
     model.to(context.device)
-    last = time.monotonic()
-
-    def alive() -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.5:
-            last = time.monotonic()
-            context.send({"event": "alive", "key": cell.key})
-
-    found = objective.evaluate(model, dataset.test, context.device, alive)
+    found = objective.evaluate(model, dataset.test, context.device, builder.heartbeat)
     builder.implementation = implementation_of(model.variants)
     builder.measurements += found.measurements("test")
-    _keep(builder, found)
-
-
-def _keep(builder: RecordBuilder, found: Evaluation) -> None:
-    file = io.BytesIO()
-    np.savez_compressed(file, **found.predictions())  # type: ignore[arg-type]
-    builder.artifacts["predictions"] = builder.context.store.put_artifact(file.getvalue(), ".npz")
+    builder.keep_predictions(found)

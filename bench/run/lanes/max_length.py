@@ -1,43 +1,55 @@
-"""The longest feasible length of each variant within a memory budget, tried in child processes that may die."""
+"""The longest length that each variant runs at within a memory budget, tried in child processes that may die."""
 
 from __future__ import annotations
 
-import json
-import select
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
+from ....tasks.contract import DataPlace
+from ....tasks.data.data import place
 from ....tasks.sweep_point import Point, TimedTask
 from ...core.cell import Cell
-from ...core.errors import Unsupported
+from ...core.errors import AttnbenchError, Unsupported
 from ...core.record import Measurement, Outcome, Record
+from ...core.registry import TASKS
+from ...core.spec import Spec
+from ...gate.build import build_unchecked
 from ...gate.cache import build_checked_cached
-from ...measure.max_length import Longest, Verdict, longest
-from ..context import RecordBuilder, WorkerContext
-from ..workloads.sweep_point import LEAST_LIMIT, shape_of
+from ...measure.max_length import Verdict, longest
+from ...measure.memory import at_most
+from ..child import Child
+from ..context import RecordBuilder, WorkerContext, is_out_of_memory
+from ..events import CellStarted, LengthTried
+from ..job import MaxLengthJob, encode_job
+from ..workloads.sweep_point import LEAST_LIMIT, SweepWorkloads, shape_of
+from .timing_record import memory
 
 STARTING_SECONDS = 120.0
-"""What a child may take to import and to answer for the first time, beyond the time of a point."""
+"""How long a child may take to import and to answer for the first time, beyond the time of a point."""
+
+SLACK_BYTES = 2**30
+"""Address space beside the tensors, for threads and the profiler; what fits is decided by the bytes allocated."""
 
 
 def longest_lengths(
-    context: WorkerContext, sheets: dict[Cell, RecordBuilder], task: TimedTask, point: Point
+    context: WorkerContext, builders: dict[Cell, RecordBuilder], task: TimedTask, point: Point
 ) -> Iterator[Record]:
     """One Record a cell: the longest length that runs in `point.memory_bytes`, or an outcome where none does."""
     build = build_checked_cached(context.place.cache, context.machine.id)
-    for cell, builder in sheets.items():
-        context.send({"event": "subject", "key": cell.key})
+    for cell, builder in builders.items():
+        context.send(CellStarted(cell.key))
+        search = LengthSearch(context=context, cell=cell, point=point)
         try:
             build(cell.variant, context.device)(shape_of(point, context.device))
-            found = _search(context, cell, point)
+            found = longest(search.attempt)
         except Exception as error:
             yield builder.failure(error)
             continue
+        finally:
+            search.end()
         if found.length == 0:
             out = Outcome.OUT_OF_MEMORY if found.stopped == "memory" else Outcome.TIMEOUT
             yield builder.record(out, f"the shortest length tried fails already by {found.stopped}")
@@ -49,69 +61,89 @@ def longest_lengths(
         yield builder.record(Outcome.OK)
 
 
-def _search(context: WorkerContext, cell: Cell, point: Point) -> Longest:
-    prober = Prober(context=context, cell=cell, point=point)
-    try:
-        return longest(prober.attempt)
-    finally:
-        prober.end()
-
-
 @dataclass(slots=True)
-class Prober:
-    """Keeps a child that tries lengths, and starts another where it died."""
+class LengthSearch:
+    """Tries lengths in a child, and starts another where one died.
+
+    In a child, since a length that does not fit may end the process instead of raising; the same child for many
+    lengths, since starting one takes longer than most of them.
+    """
 
     context: WorkerContext
     cell: Cell
     point: Point
-    child: subprocess.Popen[str] | None = field(init=False, default=None)
+    child: Child | None = field(init=False, default=None)
 
     def attempt(self, length: int) -> Verdict:
         """Whether `length` fits; a child that dies has wanted more memory than there is. Raises Unsupported."""
-        self.context.send({"event": "subject", "key": self.cell.key})
+        self.context.send(CellStarted(self.cell.key))
         patience = max(self.point.timing_seconds, LEAST_LIMIT)
+        memory_bytes = self.point.memory_bytes or 0
         if self.child is None:
-            self.child = self._start()
+            self.child = Child(leads_group=False)
+            self.child.send(
+                encode_job(
+                    MaxLengthJob(
+                        cell=self.cell,
+                        device=str(self.context.device),
+                        threads=torch.get_num_threads(),
+                        memory_bytes=memory_bytes,
+                    )
+                )
+            )
             patience += STARTING_SECONDS
-        child = self.child
-        assert child.stdin and child.stdout
-        with suppress(BrokenPipeError):
-            child.stdin.write(f"{length}\n")
-            child.stdin.flush()
-        if not select.select([child.stdout], [], [], patience)[0]:
+        self.child.send(f"{length}\n".encode())
+        try:
+            event = self.child.receive(patience)
+        except TimeoutError:
             self.end()
             return "time"
-        line = child.stdout.readline()
-        if not line.endswith("\n"):
+        if not isinstance(event, LengthTried):
             self.end()
             return "memory"
-        answer = json.loads(line)
-        if "error" in answer:
-            raise Unsupported(f"at length {length:,}: {answer['error']}")
-        return "fits" if answer.get("peak", float("inf")) <= (self.point.memory_bytes or 0) else "memory"
-
-    def _start(self) -> subprocess.Popen[str]:
-        errand = {
-            "variant": str(self.cell.variant), "task": str(self.cell.task), "preset": str(self.cell.preset),
-            "device": str(self.context.device), "threads": torch.get_num_threads(),
-            "memory_bytes": self.point.memory_bytes,
-        }  # fmt: skip
-        child = subprocess.Popen(
-            (sys.executable, "-P", "-m", "attnbench.bench.run.max_length_worker"),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
-        )  # fmt: skip
-        assert child.stdin
-        child.stdin.write(json.dumps(errand) + "\n")
-        return child
+        if event.error:
+            raise Unsupported(f"at length {length:,}: {event.error}")
+        return "memory" if event.peak_bytes is None or event.peak_bytes > memory_bytes else "fits"
 
     def end(self) -> None:
         """Ends the child, if there is one."""
         if self.child is not None:
-            self.child.kill()
-            self.child.wait()
-            for stream in (self.child.stdin, self.child.stdout):
-                if stream is not None:
-                    with suppress(OSError):
-                        stream.close()
+            self.child.end()
             self.child = None
+
+
+def tried_lengths(job: MaxLengthJob, lengths: Iterator[bytes]) -> Iterator[LengthTried]:
+    """In the child: one answer for each length that arrives."""
+    here, device = place(offline=True), torch.device(job.device)
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, job.memory_bytes / total), device)
+    for line in lengths:
+        yield _tried(job, int(line), here, device)
+
+
+def _tried(job: MaxLengthJob, length: int, here: DataPlace, device: torch.device) -> LengthTried:
+    # on a CPU an allocation beyond the budget is made to fail, before the system kills something for it
+    limited = at_most(job.memory_bytes + SLACK_BYTES) if device.type == "cpu" else nullcontext()
+    try:
+        with limited:
+            return LengthTried(_peak_bytes(job, length, here, device))
+    except Exception as error:
+        if is_out_of_memory(error):
+            return LengthTried()
+        return LengthTried(
+            error=str(error) if isinstance(error, AttnbenchError) else f"{type(error).__name__}: {error}"
+        )
+
+
+def _peak_bytes(job: MaxLengthJob, length: int, here: DataPlace, device: torch.device) -> float:
+    """The peak of one unit of work at `length`, with all that is held."""
+    rest = {name: value for name, value in job.cell.task.parameters if name not in ("memory_bytes", "length")}
+    task: TimedTask = TASKS.build(Spec.of(job.cell.task.name, **rest, length=length))
+    point = task.recipe(job.cell.preset)
+    assert isinstance(point, Point)
+    dataset = task.load(here, point, 0, "validation")
+    # the gate has passed already, in the worker that asks
+    workloads = SweepWorkloads.of(task, point, dataset, device, build_unchecked)
+    found = memory(workloads, workloads.workload(job.cell.variant))
+    return next(m.value for m in found if m.name == "peak_bytes")

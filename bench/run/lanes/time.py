@@ -1,4 +1,4 @@
-"""The time lane: all variants of one question in turns, interleaved with the reference and its null control."""
+"""The time lane: all variants of one task and preset, interleaved with the reference and its null control."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ...measure.memory import at_most
 from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave
 from ...train.objectives.registry import objective_for
 from ..context import RecordBuilder, WorkerContext, implementation_of
+from ..events import CellStarted
 from ..workloads.sweep_point import SweepWorkloads
 from ..workloads.training_step import TrainStepWorkloads
 from ..workloads.workload import Workload, Workloads
@@ -29,7 +30,7 @@ from .max_length import longest_lengths
 from .timing_record import NULL, costs, memory, peaks_of
 
 SPARED = 0.05
-"""Share of the free memory left to others: where a variant wants more, its allocation fails and nothing dies."""
+"""Share of the free memory left to others: where a variant wants more, its allocation fails and nothing is killed."""
 
 
 class TooSlow(Exception):
@@ -38,32 +39,31 @@ class TooSlow(Exception):
 
 def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
     """Records of all cells, which share task, preset and seed; one of them should be the reference."""
-    sheets = {cell: context.open(cell) for cell in cells}
-    first = sheets[cells[0]]
+    builders = {cell: context.open(cell) for cell in cells}
+    first = builders[cells[0]]
     task, recipe, dataset = first.load()
-    for builder in sheets.values():
+    for builder in builders.values():
         builder.recipe, builder.data = first.recipe, first.data
     if isinstance(task, TimedTask) and isinstance(recipe, Point) and recipe.memory_bytes:
-        yield from longest_lengths(context, sheets, task, recipe)
+        yield from longest_lengths(context, builders, task, recipe)
         return
-    room = available_bytes() if context.device.type == "cpu" else None
-    with at_most((1 - SPARED) * room) if room else nullcontext():
-        yield from _timed(context, sheets, _setup(task, recipe, dataset, context))
+    with at_most((1 - SPARED) * available_bytes()) if context.device.type == "cpu" else nullcontext():
+        yield from _timed(context, builders, _workloads(task, recipe, dataset, context))
 
 
-def _setup(task: Task, recipe: Recipe, dataset: Dataset, context: WorkerContext) -> Workloads:
+def _workloads(task: Task, recipe: Recipe, dataset: Dataset, context: WorkerContext) -> Workloads:
     if isinstance(task, TimedTask) and isinstance(recipe, Point):
         build = build_checked_cached(context.place.cache, context.machine.id)
         return SweepWorkloads.of(task, recipe, dataset, context.device, build)
     return TrainStepWorkloads.of(objective_for(task.problem(), recipe), dataset, context.device)
 
 
-def _timed(context: WorkerContext, sheets: dict[Cell, RecordBuilder], setup: Workloads) -> Iterator[Record]:
+def _timed(context: WorkerContext, builders: dict[Cell, RecordBuilder], workloads: Workloads) -> Iterator[Record]:
     ready: dict[Cell, Workload] = {}
-    for cell, builder in sheets.items():
-        context.send({"event": "subject", "key": cell.key})
+    for cell, builder in builders.items():
+        context.send(CellStarted(cell.key))
         try:
-            ready[cell] = _ready(setup, cell.variant)
+            ready[cell] = _ready(workloads, cell.variant)
         except TooSlow as slow:
             yield builder.record(Outcome.TIMEOUT, str(slow))
         except Exception as error:
@@ -71,44 +71,44 @@ def _timed(context: WorkerContext, sheets: dict[Cell, RecordBuilder], setup: Wor
     while ready:
         turn = _Turn(context, ready)
         try:
-            timing = _interleave(turn, ready, setup)
+            timing = _interleave(turn, ready, workloads)
             break
         except Exception as error:
             # all models together need more than each alone: whose turn it was goes, the others start again
             ready.pop(turn.cell)
-            yield sheets[turn.cell].failure(error)
-    peaks = peaks_of(setup, context) if ready else None
-    for cell, subject in ready.items():
-        builder = sheets[cell]
-        context.send({"event": "subject", "key": cell.key})
+            yield builders[turn.cell].failure(error)
+    peaks = peaks_of(workloads, context) if ready else None
+    for cell, workload in ready.items():
+        builder = builders[cell]
+        context.send(CellStarted(cell.key))
         try:
-            builder.implementation = implementation_of(subject.variants)
-            builder.measurements += costs(setup, subject, str(cell.variant), timing, peaks)
-            builder.measurements += memory(setup, subject)
-            builder.measurements += subject.tell()
+            builder.implementation = implementation_of(workload.variants)
+            builder.measurements += costs(workloads, workload, str(cell.variant), timing, peaks)
+            builder.measurements += memory(workloads, workload)
+            builder.measurements += workload.attention()
             yield builder.record(Outcome.OK)
         except Exception as error:
             yield builder.failure(error)
 
 
-def _ready(setup: Workloads, variant: Spec) -> Workload:
-    """The subject after one counted sample; raises TooSlow where a second one is beyond the limit too."""
-    subject = setup.subject(variant)
+def _ready(workloads: Workloads, variant: Spec) -> Workload:
+    """The workload after one counted sample; raises TooSlow where a second one is beyond the limit too."""
+    workload = workloads.workload(variant)
     with Count() as count:
-        seconds = _seconds(subject, setup.device)
-    subject.flops, subject.traffic_bytes = count.flops / setup.units, count.traffic_bytes / setup.units
-    limit = setup.limit_seconds
+        seconds = _seconds(workload, workloads.device)
+    workload.flops, workload.traffic_bytes = count.flops / workloads.units, count.traffic_bytes / workloads.units
+    limit = workloads.limit_seconds
     if limit is not None and seconds > limit:
         # the first time may have built or compiled something
-        seconds = min(seconds, _seconds(subject, setup.device)) if seconds < 2 * limit else seconds
+        seconds = min(seconds, _seconds(workload, workloads.device)) if seconds < 2 * limit else seconds
         if seconds > limit:
             raise TooSlow(f"one sample takes {seconds:.0f} s, more than the {limit:.0f} s of a whole point")
-    return subject
+    return workload
 
 
-def _seconds(subject: Workload, device: torch.device) -> float:
+def _seconds(workload: Workload, device: torch.device) -> float:
     started = perf_counter()
-    subject.once()
+    workload.once()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return perf_counter() - started
@@ -129,23 +129,23 @@ class _Turn:
         # the null control is the reference's own code
         wanted = REFERENCE if name == NULL else name
         self.cell = next(cell for cell in self.ready if str(cell.variant) == wanted)
-        self.context.send({"event": "subject", "key": self.cell.key})
+        self.context.send(CellStarted(self.cell.key))
 
 
-def _interleave(turn: _Turn, ready: dict[Cell, Workload], setup: Workloads) -> TimingRun:
+def _interleave(turn: _Turn, ready: dict[Cell, Workload], workloads: Workloads) -> TimingRun:
     """Rounds over all that are ready; where the reference is not among them, times without ratios."""
-    subjects = {str(cell.variant): subject for cell, subject in ready.items()}
-    if REFERENCE in subjects:
+    works = {str(cell.variant): workload for cell, workload in ready.items()}
+    if REFERENCE in works:
         turn(NULL)
-        subjects[NULL] = setup.subject(Spec(REFERENCE))
+        works[NULL] = workloads.workload(Spec(REFERENCE))
     return interleave(
-        {name: subject.work for name, subject in subjects.items()},
-        reference=REFERENCE if REFERENCE in subjects else next(iter(subjects)),
-        device=setup.device,
-        budget_seconds=setup.recipe.timing_seconds,
+        {name: workload.work for name, workload in works.items()},
+        reference=REFERENCE if REFERENCE in works else next(iter(works)),
+        device=workloads.device,
+        budget_seconds=workloads.recipe.timing_seconds,
         # where a round takes long, a point of a sweep makes do with as many as its interval needs
-        least_rounds=LEAST_ROUNDS if setup.limit_seconds is None else FEWEST,
+        least_rounds=LEAST_ROUNDS if workloads.limit_seconds is None else FEWEST,
         before=turn,
-        prepare={name: subject.prepare for name, subject in subjects.items() if subject.prepare is not None},
-        drift_probe=drift_probe(setup.device),
+        prepare={name: workload.prepare for name, workload in works.items() if workload.prepare is not None},
+        drift_probe=drift_probe(workloads.device),
     )

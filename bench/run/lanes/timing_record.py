@@ -1,4 +1,4 @@
-"""Costs: the measurements of one subject, from its samples and from what was counted."""
+"""Costs: the measurements of one workload, from its samples and from what was counted."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from ..workloads.workload import Workload, Workloads
 NULL = "null control"
 
 
-def peaks_of(setup: Workloads, context: WorkerContext) -> Peaks:
+def peaks_of(workloads: Workloads, context: WorkerContext) -> Peaks:
     """What this machine reaches in the dtype of the Block."""
-    return peaks(setup.device, setup.dtype, context.machine.id, context.place.cache)
+    return peaks(workloads.device, workloads.dtype, context.machine.id, context.place.cache)
 
 
 def costs(
-    setup: Workloads, subject: Workload, name: str, timing: TimingRun, limits: Peaks | None
+    workloads: Workloads, workload: Workload, name: str, timing: TimingRun, limits: Peaks | None
 ) -> Iterator[Measurement]:
     """Times of one unit with their raw samples, those of the reference and the null control, rates, and work done."""
-    mine, units = timing.samples[name], setup.units
+    mine, units = timing.samples[name], workloads.units
     median = statistics.median(mine.seconds) / units
     yield Measurement.of(
-        f"{setup.mode}_seconds", median, _each(mine.seconds, units), rounds=timing.rounds, stopped=timing.stopped,
+        f"{workloads.mode}_seconds", median, _each(mine.seconds, units), rounds=timing.rounds, stopped=timing.stopped,
         repeats=mine.repeats * units,
     )  # fmt: skip
     yield Measurement.of("cpu_seconds", statistics.median(mine.cpu_seconds) / units, _each(mine.cpu_seconds, units))
     for label, other in (("reference", REFERENCE), ("null", NULL)):
         if other in timing.samples:
             seconds = _each(timing.samples[other].seconds, units)
-            yield Measurement.of(f"{label}_{setup.mode}_seconds", statistics.median(seconds), seconds)
+            yield Measurement.of(f"{label}_{workloads.mode}_seconds", statistics.median(seconds), seconds)
     yield from _surroundings(timing, name)
-    yield Measurement.of("examples_per_second", setup.sequences / median)
-    yield Measurement.of("tokens_per_second", setup.real / median)
-    yield Measurement.of("padded_tokens_per_second", setup.padded / median)
-    density = statistics.fmean(variant.density(variant.shape) for variant in subject.variants)
+    yield Measurement.of("examples_per_second", workloads.sequences / median)
+    yield Measurement.of("tokens_per_second", workloads.real / median)
+    yield Measurement.of("padded_tokens_per_second", workloads.padded / median)
+    density = statistics.fmean(variant.density(variant.shape) for variant in workload.variants)
     yield Measurement.of("declared_density", density)
     # what decoding would hold is that of the causal form, whatever the direction of this task
-    states = [variant.state_bytes(replace(variant.shape, causal=True)) for variant in subject.variants]
+    states = [variant.state_bytes(replace(variant.shape, causal=True)) for variant in workload.variants]
     held = [state for state in states if state is not None]
-    if len(held) == len(states) and setup.mode != "decode":
-        yield Measurement.of("state_bytes", sum(held), length=setup.recipe.length)
-    whole, extra = subject.parameters
+    if len(held) == len(states) and workloads.mode != "decode":
+        yield Measurement.of("state_bytes", sum(held), length=workloads.recipe.length)
+    whole, extra = workload.parameters
     yield Measurement.of("parameters", whole)
     yield Measurement.of("extra_parameters", extra)
-    yield from _work(setup, subject, density, median, limits)
+    yield from _work(workloads, workload, density, median, limits)
 
 
 def _surroundings(timing: TimingRun, name: str) -> Iterator[Measurement]:
@@ -77,39 +77,39 @@ def _surroundings(timing: TimingRun, name: str) -> Iterator[Measurement]:
 
 
 def _work(
-    setup: Workloads, subject: Workload, density: float, seconds: float, limits: Peaks | None
+    workloads: Workloads, workload: Workload, density: float, seconds: float, limits: Peaks | None
 ) -> Iterator[Measurement]:
     """FLOPs by counting; where a kernel hides its products, those that its density declares are added."""
-    shapes = [variant.shape for variant in subject.variants]
-    sequences = setup.sequences
-    dense = dense_flops(shapes, sequences, setup.mode)
+    shapes = [variant.shape for variant in workload.variants]
+    sequences = workloads.sequences
+    dense = dense_flops(shapes, sequences, workloads.mode)
     yield Measurement.of("dense_flops", dense)
-    hidden = set(implementation_of(subject.variants).split("+")) - set(VISIBLE)
-    flops = subject.flops
+    hidden = set(implementation_of(workload.variants).split("+")) - set(VISIBLE)
+    flops = workload.flops
     if hidden:
         # alone, what is seen of attention is part of what is declared; in a model, what is seen are the projections
-        flops = max(flops, dense * density) if setup.bare else flops + dense * density
+        flops = max(flops, dense * density) if workloads.bare else flops + dense * density
     yield Measurement.of("flops", flops, how="declared" if hidden else "counted")
-    yield Measurement.of("traffic_bytes", subject.traffic_bytes)
-    if subject.traffic_bytes:
-        yield Measurement.of("arithmetic_intensity", flops / subject.traffic_bytes)
+    yield Measurement.of("traffic_bytes", workload.traffic_bytes)
+    if workload.traffic_bytes:
+        yield Measurement.of("arithmetic_intensity", flops / workload.traffic_bytes)
     if limits is not None:
         yield Measurement.of("peak_share", flops / seconds / limits.flops_per_second,
                              peak_flops_per_second=limits.flops_per_second)  # fmt: skip
-        yield Measurement.of("copy_share", subject.traffic_bytes / seconds / limits.bytes_per_second,
+        yield Measurement.of("copy_share", workload.traffic_bytes / seconds / limits.bytes_per_second,
                              copy_bytes_per_second=limits.bytes_per_second)  # fmt: skip
 
 
-def memory(setup: Workloads, subject: Workload) -> Iterator[Measurement]:
+def memory(workloads: Workloads, workload: Workload) -> Iterator[Measurement]:
     """Peak of one more sample, with all that stays between samples: parameters, optimiser state, inputs."""
-    held = held_bytes(*subject.owners) + sum(x.untyped_storage().nbytes() for x in subject.inputs)
-    if subject.prepare is not None:
-        subject.prepare()
-    held += sum(storages(subject.state).values())
-    peak = peak_bytes(subject.work, setup.device)
+    held = held_bytes(*workload.owners) + sum(x.untyped_storage().nbytes() for x in workload.inputs)
+    if workload.prepare is not None:
+        workload.prepare()
+    held += sum(storages(workload.state).values())
+    peak = peak_bytes(workload.work, workloads.device)
     yield Measurement.of("peak_bytes", held + peak, held=held)
-    if setup.device.type == "cuda":
-        yield Measurement.of("reserved_bytes", held + reserved_bytes(subject.once, setup.device), held=held)
+    if workloads.device.type == "cuda":
+        yield Measurement.of("reserved_bytes", held + reserved_bytes(workload.once, workloads.device), held=held)
 
 
 def _each(samples: list[float], units: int) -> tuple[float, ...]:

@@ -1,13 +1,11 @@
-"""The train lane: one Cell trained, judged on the test split, and its attention looked at."""
+"""The train lane: one Cell trained, evaluated on the test split, and its attention measured."""
 
 from __future__ import annotations
 
-import io
 import json
-import time
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from ....tasks.contract import Subset
 from ...core.cell import Cell
@@ -17,11 +15,12 @@ from ...gate.build import build_checked
 from ...measure.attention.maps import attention_maps
 from ...measure.attention.statistics import measure_attention
 from ...models.blocks import Model
-from ...train.objectives.objective import Evaluation, Objective
+from ...train.objectives.objective import Objective
 from ...train.objectives.registry import objective_for
 from ...train.state import Training
 from ...train.trainer import Trainer
 from ..context import RecordBuilder, WorkerContext, implementation_of
+from ..events import Event, Stage, TrainingProgress
 
 OBSERVED = 32
 """Validation examples whose attention is measured, in batches of eight."""
@@ -45,30 +44,13 @@ def _train(builder: RecordBuilder) -> None:
     objective = objective_for(task.problem(), recipe)
     model = objective.model(build_checked(cell.variant, context.device), cell.seed, str(context.device))
     model.to(context.device)
-    last = time.monotonic()
 
-    def report(training: Training) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.5:
-            last = time.monotonic()
-            point = training.curve[-1] if training.curve else None
-            context.send(
-                {
-                    "event": "progress",
-                    "key": cell.key,
-                    "done": training.step,
-                    "of": recipe.steps,
-                    "loss": point.train_loss if point else None,
-                    "quantity": objective.quantity,
-                    "value": point.validation if point else None,
-                }
-            )
-
-    def alive() -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.5:
-            last = time.monotonic()
-            context.send({"event": "alive", "key": cell.key})
+    def progress(training: Training) -> Event:
+        found = TrainingProgress(key=cell.key, done=training.step, of=recipe.steps, metric=objective.quantity)
+        if not training.curve:
+            return found
+        point = training.curve[-1]
+        return structs.replace(found, loss=point.train_loss, value=point.validation)
 
     trainer = Trainer(
         objective,
@@ -78,13 +60,13 @@ def _train(builder: RecordBuilder) -> None:
         seed=cell.seed,
         device=context.device,
         checkpoint=context.store.checkpoint(cell, context.digests[cell.key]),
-        report=report,
-        heartbeat=alive,
+        report=lambda training: builder.report(lambda: progress(training)),
+        heartbeat=builder.heartbeat,
     )
     training = trainer.run()
-    context.send({"event": "stage", "key": cell.key, "stage": "test"})
-    test = objective.evaluate(model, dataset.test, context.device, alive)
-    validation = objective.evaluate(model, dataset.validation, context.device, alive)
+    context.send(Stage(cell.key, "test"))
+    test = objective.evaluate(model, dataset.test, context.device, builder.heartbeat)
+    validation = objective.evaluate(model, dataset.validation, context.device, builder.heartbeat)
     builder.implementation = implementation_of(model.variants)
     whole, extra = model.parameter_counts()
     builder.measurements += [
@@ -97,11 +79,11 @@ def _train(builder: RecordBuilder) -> None:
         Measurement.of("train_seconds", training.seconds),
     ]
     if not objective.observes:
-        context.send({"event": "stage", "key": cell.key, "stage": "sparsity"})
+        context.send(Stage(cell.key, "sparsity"))
         _observe(builder, objective, model, dataset.validation)
     curve = json.dumps([point.to_json(objective.quantity) for point in training.curve]).encode()
     builder.artifacts["curve"] = context.store.put_artifact(curve, ".json")
-    builder.artifacts["predictions"] = context.store.put_artifact(_predictions(test), ".npz")
+    builder.keep_predictions(test)
 
 
 def _observe(builder: RecordBuilder, objective: Objective, model: Model, subset: Subset) -> None:
@@ -126,10 +108,3 @@ def _alphas(model: Model) -> list[Measurement]:
             values = enumerate(learned.detach().flatten().tolist())
             found += [Measurement.of("alpha", value, layer=layer, head=head) for head, value in values]
     return found
-
-
-def _predictions(test: Evaluation) -> bytes:
-    file = io.BytesIO()
-    columns: dict[str, Any] = test.predictions()
-    np.savez_compressed(file, **columns)
-    return file.getvalue()

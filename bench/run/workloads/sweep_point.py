@@ -38,7 +38,7 @@ LEAST_LIMIT = 10.0
 
 @dataclass(slots=True, kw_only=True)
 class SweepWorkloads(Workloads):
-    """Every subject gets the very same tensors: `heads` (3, batch, heads, length, head_dim), or `states`, or `batch`.
+    """Every workload gets the very same tensors: `heads` (3, batch, heads, length, head_dim), or `states`, or `batch`.
 
     `grad_output`: the gradient that arrives at the output in a training step.
     """
@@ -61,15 +61,15 @@ class SweepWorkloads(Workloads):
         device: torch.device,
         build: Callable[[Spec, torch.device], BuildVariant] = build_checked,
     ) -> SweepWorkloads:
-        setup = cls(
+        workloads = cls(
             recipe=point, device=device, mode=point.mode, sequences=point.batch,
             limit_seconds=max(point.timing_seconds, LEAST_LIMIT),
             units=DECODED if point.decoding else 1, real=point.batch * (1 if point.decoding else point.real),
             padded=point.batch * (1 if point.decoding else point.length), bare=point.level == "attention",
             point=point, task=task, mask=mask_of(point, device), build=build,
         )  # fmt: skip
-        setup.draw(dataset)
-        return setup
+        workloads.draw(dataset)
+        return workloads
 
     def draw(self, dataset: Dataset) -> None:
         """Makes the inputs of this point's level."""
@@ -97,35 +97,35 @@ class SweepWorkloads(Workloads):
             return torch.float32
         return dtype
 
-    def subject(self, variant: Spec) -> Workload:
+    def workload(self, variant: Spec) -> Workload:
         make = {"attention": self._attention, "block": self._block, "model": self._model}[self.point.level]
-        subject = make(variant)
-        subject.tell = lambda: self._sparsity(subject)
+        workload = make(variant)
+        workload.attention = lambda: self._sparsity(workload)
         if self.point.graph and self.device.type == "cuda":
-            subject.work = captured(subject.work, self.device)
-        return subject
+            workload.work = captured(workload.work, self.device)
+        return workload
 
     def _attention(self, spec: Spec) -> Workload:
         variant = self.build(spec, self.device)(shape_of(self.point, self.device)).to(self.device)
         variant.train(self.point.mode == "step")
         parameters = [p for p in variant.parameters() if p.requires_grad]
         count = sum(p.numel() for p in parameters)
-        subject = Workload(
+        workload = Workload(
             variants=[variant], work=lambda: None, owners=(variant,), inputs=self.heads, parameters=(count, count)
         )
         if self.point.mode == "decode":
-            self._decode(subject, variant)
-            return subject
+            self._decode(workload, variant)
+            return workload
         leaves = [x.detach().requires_grad_(self.point.mode == "step") for x in self.heads]
 
         def forward() -> Tensor:
             output: Tensor = variant(*leaves, self.mask)
             return output
 
-        subject.work = self._work(forward, variant.auxiliary_loss, variant.after_step, [*leaves, *parameters], None)
-        return subject
+        workload.work = self._work(forward, variant.auxiliary_loss, variant.after_step, [*leaves, *parameters], None)
+        return workload
 
-    def _decode(self, subject: Workload, variant: Variant) -> None:
+    def _decode(self, workload: Workload, variant: Variant) -> None:
         """Work that decodes the last tokens; before each sample the state is set back to the token before them."""
         if variant.state_bytes(variant.shape) is None:
             raise Unsupported("it cannot decode")
@@ -141,13 +141,13 @@ class SweepWorkloads(Workloads):
         before = advance(None, 0, filled)
 
         def prepare() -> None:
-            subject.state[:] = [copy.deepcopy(before)]
+            workload.state[:] = [copy.deepcopy(before)]
 
         def work() -> object:
-            subject.state[:] = [advance(subject.state[0], filled, length)]
-            return subject.state
+            workload.state[:] = [advance(workload.state[0], filled, length)]
+            return workload.state
 
-        subject.work, subject.prepare = work, prepare
+        workload.work, workload.prepare = work, prepare
 
     def _block(self, spec: Spec) -> Workload:
         shape = shape_of(self.point, self.device)
@@ -230,18 +230,18 @@ class SweepWorkloads(Workloads):
             parameters=model.parameter_counts(),
         )
 
-    def _sparsity(self, subject: Workload) -> Iterator[Measurement]:
+    def _sparsity(self, workload: Workload) -> Iterator[Measurement]:
         """What the weights are on this point's inputs; and of decoding, the bytes that its state holds."""
         if self.point.decoding:
-            subject.once()
-            held = sum(storages(subject.state).values()) / self.point.batch
+            workload.once()
+            held = sum(storages(workload.state).values()) / self.point.batch
             yield Measurement.of("state_bytes", held, length=self.point.length, how="measured")
             return
-        yield from on_inputs(subject.variants, lambda: self._pass(subject), self.point.heads)
+        yield from on_inputs(workload.variants, lambda: self._pass(workload))
 
-    def _pass(self, subject: Workload) -> None:
+    def _pass(self, workload: Workload) -> None:
         """The inputs through the variants once, whatever is timed."""
-        owner = subject.owners[0]
+        owner = workload.owners[0]
         assert isinstance(owner, nn.Module)
         if self.point.level == "attention":
             owner(*self.heads, self.mask)

@@ -18,7 +18,7 @@ from .workload import Workload, Workloads
 
 @dataclass(slots=True, kw_only=True)
 class TrainStepWorkloads(Workloads):
-    """Every subject makes training steps on one batch, at rate 0, so that each sample meets the same parameters."""
+    """Every workload makes training steps on one batch, at rate 0, so that each sample meets the same parameters."""
 
     objective: Objective
     batch: Batch
@@ -32,7 +32,7 @@ class TrainStepWorkloads(Workloads):
             real=float(lengths.sum()), padded=ids.numel(),
         )  # fmt: skip
 
-    def subject(self, variant: Spec) -> Workload:
+    def workload(self, variant: Spec) -> Workload:
         model = self.objective.model(build_checked(variant, self.device), 0, str(self.device)).to(self.device)
         optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
 

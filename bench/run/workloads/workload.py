@@ -1,4 +1,4 @@
-"""Subject: one variant ready to be timed; and what makes all subjects of a Block alike."""
+"""Subject: one variant ready to be timed; and what makes all workloads of a Block alike."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Workload:
     parameters: tuple[int, int]
     flops: float = 0.0
     traffic_bytes: float = 0.0
-    tell: Callable[[], Iterator[Measurement]] = field(default=lambda: iter(()))
+    attention: Callable[[], Iterator[Measurement]] = field(default=lambda: iter(()))
 
     def once(self) -> object:
         """One sample with what goes before it."""
@@ -46,7 +46,7 @@ class Workload:
 
 @dataclass(slots=True, kw_only=True)
 class Workloads(ABC):
-    """What all subjects of one Block share: the inputs above all.
+    """What all workloads of one Block share: the inputs above all.
 
     `mode`: which of the times is measured. `units`: in one sample, such as tokens decoded. `sequences`: processed at
     once. `real`, `padded`: tokens in one unit, without padding and with it. `limit_seconds`: a sample that takes
@@ -64,7 +64,7 @@ class Workloads(ABC):
     bare: bool = False
 
     @abstractmethod
-    def subject(self, variant: Spec) -> Workload:
+    def workload(self, variant: Spec) -> Workload:
         """A variant ready to be timed. Raises Unsupported, and Incorrect where the gate is red."""
 
     @property

@@ -1,4 +1,4 @@
-"""Language: the next token of a text, judged by the bits spent on each character."""
+"""Language modelling: the next token of a text, evaluated by the bits spent on each character."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ...core.hashing import axis_seed
 from ...core.order import evenly_spaced, order
 from ...core.record import Measurement
 from ...measure.attention.heads import Diversity, head_diversity
+from ...measure.attention.recorder import recording, slices, weights_of_rows
 from ...models.blocks import Batch, BuildVariant, Model
 from ...models.decoder import UNCOUNTED, Decoder
 from ..device import autocast, to_device
@@ -138,15 +139,11 @@ class LanguageModelingObjective(Objective):
     def _diversities(self, model: Model, windows: Windows, device: torch.device) -> list[Measurement]:
         """How far the heads of a layer look apart: the mean over layers, and each; none without weights."""
         found: list[list[Diversity]] = [[] for _ in model.variants]
-        handles = [v.register_forward_hook(_comparer(own)) for v, own in zip(model.variants, found, strict=True)]
         model.eval()
-        try:
+        with recording(model.variants, partial(_compare_heads, found)):
             # one at a time: they may differ in length
             for place in evenly_spaced(len(windows), COMPARED):
                 model(self.batch(windows, np.array([place]), device)[0][:, 0])
-        finally:
-            for handle in handles:
-                handle.remove()
         by_layer = {}
         for layer, own in enumerate(found):
             rows = sum(each.rows for each in own)
@@ -169,22 +166,15 @@ class LanguageModelingObjective(Objective):
         return np.stack([spelt.sum(1), begun.sum(1), counted.sum(1)]).astype(np.float64)
 
 
-def _comparer(found: list[Diversity]) -> Any:
-    def compare(variant: Variant, arguments: tuple[Tensor, Tensor, Tensor, Mask], _: Tensor) -> None:
-        query, key, _, mask = arguments
-        queries = query.shape[2]
-        starts = (
-            range(0, queries, ROWS)
-            if queries <= ROWS * STRETCHES
-            else evenly_spaced(queries - ROWS + 1, STRETCHES).tolist()
-        )
-        for first in starts:
-            weights = variant.weights(query, key, mask, slice(first, min(first + ROWS, queries)))
-            if weights is None:
-                return
-            found.extend(head_diversity(each.double().cpu().numpy()) for each in weights)
-
-    return compare
+def _compare_heads(
+    found: list[list[Diversity]], layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask
+) -> None:
+    queries = query.shape[2]
+    parts = slices(queries, ROWS)
+    if len(parts) > STRETCHES:
+        parts = [slice(first, first + ROWS) for first in evenly_spaced(queries - ROWS + 1, STRETCHES).tolist()]
+    for _, weights in weights_of_rows(variant, query, key, mask, parts):
+        found[layer].extend(head_diversity(each.double().cpu().numpy()) for each in weights)
 
 
 def _alike(windows: Windows, batch: int) -> Iterator[Whole]:

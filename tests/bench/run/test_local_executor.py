@@ -3,24 +3,43 @@
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from attnbench.bench.core.cell import Cell
-from attnbench.bench.core.record import Machine, Outcome, Record
+from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.run.executors.local import WorkerError, execute
-from attnbench.bench.run.job import Job
+from attnbench.bench.run.events import (
+    Alive,
+    CellFinished,
+    CellStarted,
+    Event,
+    Failed,
+    LengthTried,
+    Stage,
+    TrainingProgress,
+    Warned,
+    decode,
+    encode,
+)
+from attnbench.bench.run.executors import local
+from attnbench.bench.run.executors.block import WorkerError, run_block
+from attnbench.bench.run.executors.executor import Executor, Needs
+from attnbench.bench.run.executors.local import LocalExecutor
+from attnbench.bench.run.job import Job, MaxLengthJob, decode_job, encode_job
 
 MACHINE = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
 
 PREAMBLE = """
 import dataclasses, json, os, signal, sys, time
 from attnbench.bench.core.cell import Cell
-from attnbench.bench.run.job import Job
+from attnbench.bench.run.job import decode_job
 from attnbench.bench.core.record import Machine, Outcome, Record
-job = Job.loads(sys.stdin.read())
+job = decode_job(sys.stdin.buffer.readline())
 def send(**event): print(json.dumps(event), flush=True)
 def finish(cell):
     machine = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
@@ -60,7 +79,10 @@ def outcomes(tmp_path: Path, fault: str, *variants: str, **limits: float) -> dic
         assert str(record.cell.variant) not in kept
         kept[str(record.cell.variant)] = record
 
-    execute(job(*variants), machine=MACHINE, keep=keep, command=[sys.executable, str(script)], **limits)
+    sent = replace(job(*variants), timeout=limits.pop("timeout", None))
+    for event in run_block(sent, MACHINE, command=[sys.executable, str(script)], **limits):
+        if isinstance(event, CellFinished):
+            keep(event.record)
     return kept
 
 
@@ -92,7 +114,7 @@ def test_a_hang_is_a_timeout_that_says_so(tmp_path: Path) -> None:
 
 
 def test_a_child_that_talks_on_is_still_under_the_time_limit(tmp_path: Path) -> None:
-    fault = "[(send(event='progress', key=cell.key), time.sleep(0.05)) for _ in range(400)]"
+    fault = "[(send(event='alive', key=cell.key), time.sleep(0.05)) for _ in range(400)]"
     started = time.monotonic()
     found = outcomes(tmp_path, fault, "bad", timeout=2.0)
     assert found["bad"].outcome is Outcome.TIMEOUT
@@ -141,6 +163,64 @@ def test_what_the_user_must_cure_is_raised_with_its_exit_code(tmp_path: Path) ->
     assert caught.value.exit_code == 3
 
 
-def test_a_job_survives_its_text() -> None:
+def test_jobs_survive_their_text() -> None:
     sent = job("one", "two")
-    assert Job.loads(sent.dumps()) == sent
+    assert decode_job(encode_job(sent)) == sent
+    spec = Spec.of("sweep", alpha=1.0, heads=2, mode="step", flag=True, nothing=None)
+    cell = Cell(variant=spec, task=spec, preset=Spec("smoke"))
+    other = MaxLengthJob(cell=cell, device="cpu", threads=1, memory_bytes=5)
+    found = decode_job(encode_job(other))
+    assert found == other and found.cell.key == cell.key
+    with pytest.raises(msgspec.ValidationError, match="memory_bytes"):
+        decode_job(encode_job(other).replace(b":5", b':"5"'))
+
+
+def test_events_survive_their_text_and_others_are_refused() -> None:
+    record = Record(
+        cell=job("one").cells[0],
+        outcome=Outcome.OK,
+        machine=MACHINE,
+        measurements=(Measurement.of("loss", float("inf"), split="test"),),
+    )
+    for event in (
+        CellStarted("k"), CellFinished(record), TrainingProgress("k", 1, 2, "accuracy"), Stage("k", "test"), Alive("k"),
+        Warned("text"), Failed("text", 3), LengthTried(2.0), LengthTried(error="no"),
+    ):  # fmt: skip
+        assert decode(encode(event)) == event
+    for line in (b'{"event": "unknown"}', b'{"event": "alive"}', b"[]"):
+        with pytest.raises(msgspec.ValidationError):
+            decode(line)
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> Executor:
+    """Blocks end at once, with one Record a Cell."""
+
+    def run_here(job: Job, machine: Machine) -> Iterator[Event]:
+        for cell in job.cells:
+            yield CellFinished(Record(cell=cell, outcome=Outcome.OK, machine=machine))
+
+    monkeypatch.setattr(local, "run_block", run_here)
+    return LocalExecutor(MACHINE)
+
+
+def test_the_local_executor_runs_blocks_in_the_order_of_being_submitted(executor: Executor) -> None:
+    for name in ("first", "second"):
+        executor.submit(replace(job("one", "two"), block=name), Needs(device="cpu", threads=1))
+    events: list[Event] = []
+    counts = [(block, len(events)) for block in executor.finished(events.append)]
+    assert counts == [("first", 2), ("second", 4)]
+    assert list(executor.finished(events.append)) == []
+
+
+def test_a_cancelled_block_gets_no_further_record(executor: Executor) -> None:
+    for name in ("first", "second"):
+        executor.submit(replace(job("one", "two"), block=name), Needs(device="cpu", threads=1))
+    executor.cancel("second")
+    events: list[Event] = []
+
+    def cancel(event: Event) -> None:
+        events.append(event)
+        executor.cancel("first")
+
+    assert list(executor.finished(cancel)) == ["first"] and len(events) == 1

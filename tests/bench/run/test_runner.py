@@ -11,7 +11,7 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.suite import Suite
-from attnbench.bench.run import runner as campaign
+from attnbench.bench.run import runner as module
 from attnbench.bench.run.runner import Runner, RunRequest, default_preset
 
 
@@ -37,8 +37,8 @@ def test_a_run_of_language_modelling_on_a_gpu_needs_no_preset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, used: str
 ) -> None:
     # a machine with a GPU, as far as the choice of a preset goes
-    monkeypatch.setattr(campaign, "choose_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr(campaign, "describe", lambda device: None)
+    monkeypatch.setattr(module, "choose_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(module, "describe", lambda device: None)
     suite = Suite(
         name="",
         tasks=(Spec("tinyshakespeare"),),
@@ -47,8 +47,8 @@ def test_a_run_of_language_modelling_on_a_gpu_needs_no_preset(
     )
     made = Runner(
         request=RunRequest(suite=suite, results=tmp_path / "results", threads=torch.get_num_threads()),
-        notice=lambda text: None,
-        progress=lambda what, done, total: None,
+        on_warning=lambda text: None,
+        on_progress=lambda what, done, total: None,
     )
     assert made.preset == Spec(used) and made.seeds == (1 if used == "smoke" else 3)
 
@@ -76,4 +76,4 @@ def test_what_triton_interprets_is_not_timed(
         suite=suite, results=tmp_path / "results", device="cpu", lanes=lanes, threads=torch.get_num_threads()
     )
     with pytest.raises(SelectionError, match="attnbench check") if refused else nullcontext():
-        Runner(request=request, notice=lambda text: None, progress=lambda what, done, total: None)
+        Runner(request=request, on_warning=lambda text: None, on_progress=lambda what, done, total: None)

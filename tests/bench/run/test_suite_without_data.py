@@ -11,10 +11,10 @@ from attnbench.bench.run.runner import Runner, RunRequest
 from attnbench.tasks.contract import DataPlace
 
 
-def campaign(place: DataPlace, results: Path, tasks: tuple[str, ...], name: str, notices: list[str]) -> Runner:
+def runner(place: DataPlace, results: Path, tasks: tuple[str, ...], name: str, notices: list[str]) -> Runner:
     suite = Suite(name=name, tasks=tuple(map(Spec, tasks)), variants=(Spec("softmax"),), preset=Spec("smoke"))
     request = RunRequest(suite=suite, results=results, device="cpu", data_dir=place.root, offline=True, threads=1)
-    return Runner(request=request, notice=notices.append, progress=place.progress)
+    return Runner(request=request, on_warning=notices.append, on_progress=place.progress)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_the_suite_names_all_five_tasks_that_anybody_trains() -> None:
 
 def test_the_others_run_and_what_is_missing_is_said(place: DataPlace, tmp_path: Path, cache: None) -> None:
     notices: list[str] = []
-    run = campaign(place, tmp_path / "results", ("lra-listops", "lra-retrieval"), "lra", notices)
+    run = runner(place, tmp_path / "results", ("lra-listops", "lra-retrieval"), "lra", notices)
     assert run.plan().steps and run.data[Spec("lra-retrieval")] is None, "a plan is made without any data"
     run.prepare()
     assert [task.name for task in run.tasks] == ["lra-listops"]
@@ -40,12 +40,12 @@ def test_the_others_run_and_what_is_missing_is_said(place: DataPlace, tmp_path: 
 
 
 def test_a_task_that_was_named_by_itself_is_never_left_out(place: DataPlace, tmp_path: Path, cache: None) -> None:
-    run = campaign(place, tmp_path / "results", ("lra-listops", "lra-retrieval"), "", [])
+    run = runner(place, tmp_path / "results", ("lra-listops", "lra-retrieval"), "", [])
     with pytest.raises(DataError, match=r"lra-retrieval has no data here"):
         run.prepare()
 
 
 def test_a_suite_of_which_nothing_is_here_is_an_error(place: DataPlace, tmp_path: Path, cache: None) -> None:
-    run = campaign(place, tmp_path / "results", ("lra-retrieval", "lra-image"), "lra", [])
+    run = runner(place, tmp_path / "results", ("lra-retrieval", "lra-image"), "lra", [])
     with pytest.raises(DataError, match="has no data here"):
         run.prepare()

@@ -8,6 +8,7 @@ from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.suite import Suite
 from attnbench.bench.run.context import WorkerContext
+from attnbench.bench.run.events import CellFinished
 from attnbench.bench.run.lanes import time as lane
 from attnbench.bench.run.runner import Runner, RunRequest
 from attnbench.bench.run.workloads import sweep_point as point_module
@@ -30,40 +31,34 @@ def quick(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def campaign(tmp_path, monkeypatch):
-    """Campaigns that run their blocks in this process, which is quicker than a child."""
+def runner(tmp_path, monkeypatch):
+    """Runners that run their blocks in this process, which is quicker than a child."""
 
-    def run_here(job, *, machine, keep, tell, timeout):
+    def run_here(job, machine):
         context = WorkerContext(
             device=torch.device("cpu"), place=DataPlace(root=tmp_path, cache=tmp_path), store=Store(tmp_path),
             digests=job.digests, block=job.block, send=lambda event: None,
         )  # fmt: skip
         context.machine = machine
-        for record in lane.time_cells(context, list(job.cells)):
-            keep(record)
+        yield from map(CellFinished, lane.time_cells(context, list(job.cells)))
 
-    monkeypatch.setattr("attnbench.bench.run.runner.execute", run_here)
+    monkeypatch.setattr("attnbench.bench.run.executors.local.run_block", run_here)
 
     def make(variants, task=TASK, **changes):
         suite = Suite(name="", tasks=tuple(parse_selection(task)), variants=tuple(parse_selection(variants)),
                       preset=Spec.parse(PRESET))  # fmt: skip
         request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads(), **changes)
-        return Runner(request=request, notice=lambda text: None, progress=lambda *x: None)
+        return Runner(request=request, on_warning=lambda text: None, on_progress=lambda *x: None)
 
     return make
 
 
-def run(campaign):
-    campaign.plan()
-    campaign.prepare()
-    kept = []
-    for block in campaign.plan().blocks:
-        campaign.run(block, kept.append, lambda event: None)
-    return {(str(r.cell.variant), int(r.cell.task.get("length", 1024))): r for r in kept}
+def run(runner):
+    return {(str(r.cell.variant), int(r.cell.task.get("length", 1024))): r for r in _all(runner)}
 
 
-def test_a_sweep_measures_every_variant_at_every_length_and_is_then_done(campaign, tmp_path):
-    found = run(campaign("softmax,linear"))
+def test_a_sweep_measures_every_variant_at_every_length_and_is_then_done(runner, tmp_path):
+    found = run(runner("softmax,linear"))
     assert set(found) == {(name, n) for name in ("softmax", "linear") for n in (64, 128, 256)}
     for record in found.values():
         assert record.outcome is Outcome.OK and record.data.fidelity == "synthetic" and record.implementation
@@ -75,10 +70,10 @@ def test_a_sweep_measures_every_variant_at_every_length_and_is_then_done(campaig
     assert audit(tmp_path).errors == 0
     softmax = found["softmax", 256]
     assert softmax.first("flops").value == softmax.first("dense_flops").value == 4 * 256 * 256 * 16
-    assert run(campaign("softmax,linear")) == {}
+    assert run(runner("softmax,linear")) == {}
 
 
-def test_after_a_failure_longer_lengths_are_skipped_with_its_reason_and_others_go_on(campaign, monkeypatch):
+def test_after_a_failure_longer_lengths_are_skipped_with_its_reason_and_others_go_on(runner, monkeypatch):
     build = point_module.SweepWorkloads._attention
 
     def greedy(self, spec):
@@ -87,44 +82,44 @@ def test_after_a_failure_longer_lengths_are_skipped_with_its_reason_and_others_g
         return build(self, spec)
 
     monkeypatch.setattr(point_module.SweepWorkloads, "_attention", greedy)
-    found = run(campaign("softmax,linear"))
+    found = run(runner("softmax,linear"))
     assert [found["linear", n].outcome for n in (64, 128, 256)] == [
         Outcome.OK, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY
     ]  # fmt: skip
     assert found["linear", 256].reason.startswith("skipped: out of memory at length 128")
     assert found["softmax", 256].outcome is Outcome.OK
     monkeypatch.setattr(point_module.SweepWorkloads, "_attention", build)
-    assert run(campaign("softmax,linear")) == {}
-    again = run(campaign("softmax,linear", retry=True))
+    assert run(runner("softmax,linear")) == {}
+    again = run(runner("softmax,linear", retry=True))
     assert {key: r.outcome for key, r in again.items() if key[0] == "linear"} == {
         ("linear", 128): Outcome.OK, ("linear", 256): Outcome.OK
     }  # fmt: skip
 
 
-def test_a_sample_that_takes_longer_than_a_whole_point_is_a_timeout(campaign, monkeypatch):
+def test_a_sample_that_takes_longer_than_a_whole_point_is_a_timeout(runner, monkeypatch):
     monkeypatch.setattr(point_module, "LEAST_LIMIT", 0.0)
     seconds = {64: 0.01, 128: 9.0, 256: 0.01}
     monkeypatch.setattr(lane, "_seconds", lambda subject, device: seconds[subject.variants[0].shape.max_length])
-    found = run(campaign("softmax"))
+    found = run(runner("softmax"))
     assert [found["softmax", n].outcome for n in (64, 128, 256)] == [Outcome.OK, Outcome.TIMEOUT, Outcome.TIMEOUT]
     assert "one sample takes 9 s" in found["softmax", 128].reason
 
 
-def test_a_red_gate_gives_no_number(campaign, monkeypatch):
+def test_a_red_gate_gives_no_number(runner, monkeypatch):
     class Red:
         property, detail, measured = "causal", "it sees the future", 1.0
 
     monkeypatch.setattr(
         "attnbench.bench.gate.build.quick_gate", lambda spec, shape: Red if spec.name == "linear" else None
     )
-    found = run(campaign("softmax,linear"))
+    found = run(runner("softmax,linear"))
     assert {found["linear", n].outcome for n in (64, 128, 256)} == {Outcome.INCORRECT}
     assert found["linear", 64].measurements == () and "causal: it sees the future" in found["linear", 256].reason
 
 
-def test_one_record_of_each_mode_keeps_its_own_times(campaign):
+def test_one_record_of_each_mode_keeps_its_own_times(runner):
     task = "sweep[heads=1,head_dim=16,length=64,mode=forward,step,decode]"
-    found = _all(campaign("softmax", task))
+    found = _all(runner("softmax", task))
     modes = [r.cell.task.get("mode", "step") for r in found]
     assert modes == ["forward", "step", "decode"]
     for record, mode in zip(found, modes, strict=True):
@@ -134,17 +129,16 @@ def test_one_record_of_each_mode_keeps_its_own_times(campaign):
     assert found[2].first("dense_flops").value == 4 * 64 * 16
 
 
-def _all(made):
-    made.plan()
-    made.prepare()
-    kept = []
-    for block in made.plan().blocks:
-        made.run(block, kept.append, lambda event: None)
-    return kept
+def _all(runner):
+    runner.plan()
+    runner.prepare()
+    events = []
+    runner.run(runner.plan().blocks, events.append)
+    return [event.record for event in events if isinstance(event, CellFinished)]
 
 
-def test_the_board_puts_lengths_side_by_side_with_growth_memory_and_distance_to_the_limit(campaign):
-    records = _all(campaign("softmax,linear"))
+def test_the_board_puts_lengths_side_by_side_with_growth_memory_and_distance_to_the_limit(runner):
+    records = _all(runner("softmax,linear"))
     table = table_of(records)
     (board,) = boards_over_lengths(table, board_keys(table))
     names = [column.name for column in board.columns]
@@ -158,11 +152,11 @@ def test_the_board_puts_lengths_side_by_side_with_growth_memory_and_distance_to_
     assert entries["dividend"].value > 0 and entries["peak_share"].value > 0
 
 
-def test_the_longest_length_within_a_budget_is_found_in_child_processes(campaign):
+def test_the_longest_length_within_a_budget_is_found_in_child_processes(runner):
     task = (
         "sweep[heads=1,head_dim=16,mode=forward,length=64,128],sweep[heads=1,head_dim=16,mode=forward,memory_bytes=2M]"
     )
-    records = _all(campaign("softmax,softmax[impl=eager]", task))
+    records = _all(runner("softmax,softmax[impl=eager]", task))
     longest = {str(r.cell.variant): r.first("longest_length") for r in records if r.cell.task.get("memory_bytes")}
     eager = longest["softmax[impl=eager]"]
     # scores and weights, of 4 bytes each, are alive together

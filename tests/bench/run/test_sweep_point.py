@@ -25,7 +25,7 @@ def ungated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def subject(task: str, variant: str = "softmax"):
     setup = point_of(task, CPU)
-    return setup, setup.subject(Spec.parse(variant))
+    return setup, setup.workload(Spec.parse(variant))
 
 
 def test_a_forward_pass_is_attention_of_the_drawn_heads() -> None:
@@ -59,13 +59,13 @@ def test_decoding_makes_the_last_tokens_again_and_again_from_the_same_state() ->
         assert cache.length == 192
         assert torch.equal(cache.key[:, :, :192], setup.heads[1])
     assert setup.units == DECODED
-    (held,) = one.tell()
+    (held,) = one.attention()
     # keys and values in buffers that double: 256 places for 192 tokens
     assert (held.name, held.value) == ("state_bytes", 2 * 2 * 16 * 4 * 256)
 
 
 def test_the_state_of_linear_attention_does_not_grow() -> None:
-    sizes = [next(subject(f"sweep[length={n},heads=2,head_dim=16,mode=decode]", "linear")[1].tell()).value
+    sizes = [next(subject(f"sweep[length={n},heads=2,head_dim=16,mode=decode]", "linear")[1].attention()).value
              for n in (64, 256)]  # fmt: skip
     assert sizes[0] == sizes[1] < 2 * 2 * 16 * 4 * 64
 
@@ -88,7 +88,7 @@ def test_blocks_and_models_run_and_keep_their_parameters(level: str, mode: str) 
 
 def test_two_variants_share_all_that_is_shared() -> None:
     setup = point_of(f"sweep[{SMALL},level=block]", CPU)
-    one, other = (setup.subject(Spec(name)).owners[0] for name in ("softmax", "additive"))
+    one, other = (setup.workload(Spec(name)).owners[0] for name in ("softmax", "additive"))
     assert torch.equal(one.attention.project_in.weight, other.attention.project_in.weight)
 
 
@@ -128,7 +128,7 @@ def test_planted_memory_is_found_within_two_percent() -> None:
 
 def weights(task: str, variant: str) -> dict[object, float]:
     _, one = subject(task, variant)
-    return {m.where.get("block", m.name): m.value for m in one.tell() if "head" not in m.where}
+    return {m.where.get("block", m.name): m.value for m in one.attention() if "head" not in m.where}
 
 
 def test_what_is_fed_in_decides_which_blocks_are_empty() -> None:
@@ -141,7 +141,7 @@ def test_what_is_fed_in_decides_which_blocks_are_empty() -> None:
 
 def test_a_pattern_realises_the_density_that_it_declares() -> None:
     _, one = subject("sweep[length=1024,heads=2]", "local[query_block=64,flange=64]")
-    found = {m.name: m.value for m in one.tell() if "head" not in m.where and "block" not in m.where}
+    found = {m.name: m.value for m in one.attention() if "head" not in m.where and "block" not in m.where}
     variant = one.variants[0]
     assert 1 - found["sparsity"] == pytest.approx(variant.density(variant.shape), rel=1e-6)
 
@@ -163,5 +163,5 @@ def test_the_gate_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape: asked.append(shape))
     setup = point_of(f"sweep[{SMALL},causal=true]", CPU)
     build_checked(Spec("softmax"), CPU)
-    setup.subject(Spec("softmax"))
+    setup.workload(Spec("softmax"))
     assert [(shape.max_length, shape.causal, shape.head_dim) for shape in asked] == [(192, True, 16)]

@@ -33,7 +33,7 @@ from attnbench.bench.train.objectives.language_modeling import (
     STRETCHES,
     LanguageModelingObjective,
     LanguageModelingResult,
-    _comparer,
+    _compare_heads,
 )
 from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.bench.train.state import Training
@@ -138,11 +138,11 @@ def test_the_heads_of_a_validation_that_is_kept_are_compared_row_by_row() -> Non
 
 
 def test_long_windows_are_compared_in_some_of_their_rows() -> None:
-    found: list[Diversity] = []
+    found: list[list[Diversity]] = [[]]
     softmax = build("softmax", AttentionShape(heads=2, head_dim=4, max_length=500, causal=True))
     query, key = torch.randn(2, 1, 2, 500, 4)
-    _comparer(found)(softmax, (query, key, key, Mask(causal=True)), key)
-    assert sum(each.all_rows for each in found) == ROWS * STRETCHES
+    _compare_heads(found, 0, softmax, query, key, Mask(causal=True))
+    assert sum(each.all_rows for each in found[0]) == ROWS * STRETCHES
 
 
 def test_where_there_are_no_weights_no_heads_are_compared() -> None:

@@ -1,0 +1,111 @@
+"""Run a Block in a child process, and turn its death, its silence or a time limit into outcomes of Cells."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ...core.errors import AttnbenchError
+from ...core.record import Machine, Outcome, Record
+from ..child import WORKER, Child
+from ..events import CellFinished, CellStarted, Event, Failed
+from ..job import Job, encode_job
+
+STALL_SECONDS = 900.0
+"""A child that says nothing for so long is taken to hang; training says something twice a second."""
+
+GOODBYE_SECONDS = 30.0
+"""How long a child may take to exit after its last event, before it is killed."""
+
+
+class WorkerError(AttnbenchError):
+    """A mistake or lack that the child met and that the user must cure, such as missing data."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def run_block(
+    job: Job, machine: Machine, *, stall: float = STALL_SECONDS, command: Sequence[str] = WORKER
+) -> Iterator[Event]:
+    """Events until every Cell of `job` has ended in a CellFinished, also where its process died.
+
+    The Cell that was at work when the process died gets that outcome, and a new process does the others without it.
+    Closing the iterator ends the child. Raises WorkerError where the user must act.
+    """
+    while job.cells:
+        started, kills = datetime.now(UTC), _oom_kills()
+        finished: set[str] = set()
+        current = cause = ""
+        ends = time.monotonic() + job.timeout if job.timeout else None
+        with Child(command) as child:
+            child.send(encode_job(job))
+            while True:
+                patience = stall if ends is None else min(stall, max(ends - time.monotonic(), 0.0))
+                try:
+                    event = child.receive(patience)
+                except TimeoutError:
+                    over = ends is not None and time.monotonic() >= ends
+                    cause = f"over the time limit of {job.timeout:g} s" if over else f"no sign of life for {stall:g} s"
+                    break
+                if event is None:
+                    child.end(GOODBYE_SECONDS)
+                    break
+                if isinstance(event, Failed):
+                    raise WorkerError(event.message, event.exit_code)
+                if isinstance(event, CellFinished):
+                    finished.add(event.record.key)
+                elif isinstance(event, CellStarted) and event.key != current:
+                    # the limit is of one Cell; in the time lane Cells take turns, and each turn counts by itself
+                    current, ends = event.key, time.monotonic() + job.timeout if job.timeout else None
+                yield event
+        left = tuple(cell for cell in job.cells if cell.key not in finished)
+        if not left:
+            return
+        culprit = next((cell for cell in left if cell.key == current), left[0])
+        outcome, reason = Outcome.TIMEOUT, cause
+        if not cause:
+            outcome, reason = classify_exit(child.exit_code, child.last_errors, _oom_kills() > kills)
+        yield CellFinished(
+            Record(
+                cell=culprit,
+                outcome=outcome,
+                reason=reason,
+                machine=machine,
+                digest=job.digests[culprit.key],
+                block=job.block,
+                started=started.isoformat(timespec="seconds"),
+                seconds=round((datetime.now(UTC) - started).total_seconds(), 3),
+            )
+        )
+        job = replace(job, cells=tuple(cell for cell in left if cell != culprit))
+
+
+def classify_exit(code: int, errors: str, oom_killed: bool) -> tuple[Outcome, str]:
+    """The outcome of a process that ended by itself or by a signal, and the reason that its Record gives."""
+    if code == -signal.SIGKILL and oom_killed:
+        return Outcome.OUT_OF_MEMORY, "killed by the system because memory ran out"
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return Outcome.CRASHED, f"the process ended with {name}" + (
+        f"; its error stream ended with: {errors}" if errors else ""
+    )
+
+
+def _oom_kills() -> int:
+    """How often the system has killed for memory in this control group; 0 where it does not tell.
+
+    SIGKILL alone does not say who sent it: a person may have, or the kernel for want of memory, which counts them.
+    """
+    for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
+        try:
+            for line in Path(path).read_text(encoding="ascii").split("\n"):
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+        except (OSError, ValueError):
+            continue
+    return 0

@@ -1,0 +1,40 @@
+"""The protocol of executors: how Blocks get to the processors and GPUs that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..events import OnEvent
+from ..job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Resources of one Block. `memory_bytes`: None = as much as there is."""
+
+    device: str
+    threads: int
+    memory_bytes: int | None = None
+
+
+class Executor(Protocol):
+    """Runs Blocks. A Block never spans two machines, since its timings are compared with each other.
+
+    Whichever machine a Block runs on, `run_block` runs it there in a child, so that a death becomes a Record made where
+    it happened; an engine's own idea of a failure counts for lost machines only.
+    """
+
+    def submit(self, job: Job, needs: Needs) -> None:
+        """Queues a Block, which is called by `job.block` from now on."""
+
+    def finished(self, on_event: OnEvent) -> Iterator[str]:
+        """Blocks in the order in which they end, until none is left.
+
+        `on_event` gets the events of all that runs; each Record comes in one of them, before its Block is yielded.
+        Raises WorkerError where the person must act before anything can go on.
+        """
+
+    def cancel(self, block: str) -> None:
+        """Ends a Block or takes it out of the queue; Cells of it that have not ended get no Record."""
