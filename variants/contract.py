@@ -39,7 +39,10 @@ Causality = Literal["strict", "selection"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
-    """What a variant is built for. `max_length` bounds queries and keys; `dropout` is that of the attention weights."""
+    """The shape that a variant is built for. `max_length` bounds queries and keys; `dropout` is that of the weights.
+
+    dtype: that of query, key and value, by its name in torch; device as torch writes it. `layer` counts from 0.
+    """
 
     heads: int
     head_dim: int
@@ -55,10 +58,12 @@ class AttentionShape:
 
     @property
     def width(self) -> int:
+        """heads times head_dim: the width of the model that the heads make up."""
         return self.heads * self.head_dim
 
     @property
     def bytes_per_value(self) -> int:
+        """Bytes of a number of `dtype`."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype.itemsize
 
@@ -105,6 +110,7 @@ class KeyValueCache:
 
     @classmethod
     def empty(cls, like: Tensor, value_like: Tensor, room: int = 64) -> KeyValueCache:
+        """A cache for `room` tokens, in the dtypes and on the device of the first one, (batch, heads, 1, head_dim)."""
         return cls(
             like.new_empty(*like.shape[:2], room, like.shape[3]),
             value_like.new_empty(*value_like.shape[:2], room, value_like.shape[3]),

@@ -41,6 +41,7 @@ class Entmax(SparseMap):
         self.fixed_alpha = None if isinstance(alpha, str) else float(alpha)
 
     def alpha(self) -> Tensor:
+        """alpha of each head, (heads,), from 1.01 to 2 where it is learned."""
         if self.fixed_alpha is not None:
             return super().alpha()
         return (1.0 + torch.sigmoid(self.raw_alpha.to(accumulator(self.raw_alpha.dtype)))).clamp(1.01, 2.0)

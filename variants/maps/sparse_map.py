@@ -12,7 +12,7 @@ from ..kernels.dispatch import choose_implementation, refusal
 
 
 class SparseMap(ScoredVariant):
-    """What the three have in common: they differ in alpha alone, and go through the same kernels."""
+    """Base of sparsemax, entmax15 and entmax, which differ in alpha alone and go through the same kernels."""
 
     time: ClassVar = "O(N^2 d) and a solve per query"
     memory: ClassVar = "O(N d); eager O(N^2)"

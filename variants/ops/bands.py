@@ -29,6 +29,7 @@ class Band:
 
     @classmethod
     def fit(cls, length: int, block: int, before: int, after: int) -> Band:
+        """The band of a sequence of `length`, with a block no longer and neighbours no further than it is."""
         block = min(block, length)
         # the other blocks hold so many keys: a wider span would be padding alone
         others = (-(-length // block) - 1) * block
@@ -36,10 +37,12 @@ class Band:
 
     @property
     def blocks(self) -> int:
+        """Blocks of the sequence; the last may be filled up."""
         return -(-self.length // self.block)
 
     @property
     def span(self) -> int:
+        """Keys that a block of queries meets."""
         return self.before + self.block + self.after
 
     def split(self, query: Tensor) -> Tensor:
@@ -150,6 +153,7 @@ class RecentCache:
 
     @classmethod
     def empty(cls, key: Tensor, value: Tensor) -> RecentCache:
+        """A cache without tokens, in the dtypes and on the device of key and value."""
         return cls(key[:, :, :0], value[:, :, :0])
 
     def trim(self, first: int, last: int) -> None:
@@ -161,6 +165,7 @@ class RecentCache:
             self.value = torch.cat([self.value[:, :, :first], self.value[:, :, kept - last :]], 2)
 
     def append(self, key: Tensor, value: Tensor) -> None:
+        """Adds keys and values (batch, heads, new, head_dim)."""
         self.key = torch.cat([self.key, key], 2)
         self.value = torch.cat([self.value, value], 2)
         self.seen += key.shape[2]

@@ -1,4 +1,4 @@
-"""Clusters: the centroids of routing attention, and the groups of tokens that they make."""
+"""Centroids of routing attention, and the groups of tokens that they make."""
 
 from __future__ import annotations
 
@@ -142,6 +142,7 @@ class ClusterOrder:
 
     @classmethod
     def of(cls, cluster: Tensor, clusters: int, keep: Tensor | None) -> ClusterOrder:
+        """The order by `cluster`, (batch, heads, length), each below `clusters`; keep: (batch, length) or None."""
         length = cluster.shape[-1]
         if keep is not None:
             cluster = cluster.masked_fill(~keep[:, None], clusters)

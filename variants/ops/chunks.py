@@ -1,4 +1,4 @@
-"""Buckets: a sequence cut into runs of one size, for mechanisms that attend within pairs of them.
+"""Chunks: a sequence cut into buckets, runs of one size, for mechanisms that attend within pairs of them.
 
 Density counts the 2 N c entries that such a pass computes for buckets of c, masked or not.
 """

@@ -70,6 +70,7 @@ class FeatureVariant(Variant):
         raise TypeError(f"{type(self).__name__} defines no query_features(query, first)")
 
     def key_features(self, key: Tensor, first: int) -> KeyFeatures:
+        """Features of (batch, heads, keys, head_dim); `first` is the position of the first key."""
         raise TypeError(f"{type(self).__name__} defines no key_features(key, first)")
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:

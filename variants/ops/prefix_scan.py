@@ -87,7 +87,7 @@ def window_softmax(
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What decoding keeps of the past: logits (batch, heads, entries) and values (batch, heads, entries, head_dim).
+    """The past as decoding keeps it: logits (batch, heads, entries) and values (batch, heads, entries, head_dim).
 
     Without a window all of the past is one entry, its log mass and its mean.
     """

@@ -54,34 +54,36 @@ class Simplex(torch.autograd.Function):
         return weights
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         weights, alpha = ctx.saved_tensors
         with torch.no_grad():
             # the formulas below write in place, which autograd would refuse to record
-            gradients = list(Simplex._gradients(ctx, weights, alpha, upstream))
-        # PyTorch's own once_differentiable lets a graph pass where `upstream` is a constant
+            gradients = list(Simplex._gradients(ctx, weights, alpha, grad_output))
+        # PyTorch's own once_differentiable lets a graph pass where `grad_output` is a constant
         if torch.is_grad_enabled():
             gradients = [None if g is None else _Once.apply(g, weights) for g in gradients]  # type: ignore[no-untyped-call]
         return *gradients, None, None
 
     @staticmethod
-    def _gradients(ctx: Any, weights: Tensor, alpha: Tensor | None, upstream: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _gradients(
+        ctx: Any, weights: Tensor, alpha: Tensor | None, grad_output: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
         downstream = _blank(weights, ctx.pieces)
         to_alpha = None
         if alpha is not None and ctx.needs_input_grad[1]:
             to_alpha = torch.zeros_like(alpha, memory_format=torch.contiguous_format)
         for piece, factors, products in _with_scratch(weights, ctx.pieces):
-            p, coming = weights[piece], upstream[piece]
+            p, grad_weights = weights[piece], grad_output[piece]
             piece_alpha = None if alpha is None else alpha[_rows(piece)]
             thresholds.gradient_factors(p, ctx.fixed_alpha if piece_alpha is None else piece_alpha, factors)
-            # dp/dx = diag(g) - g g^T / sum g applied to the upstream: g * (u - sum(g u) / sum g)
-            torch.mul(factors, coming, out=products)
+            # dp/dx = diag(g) - g g^T / sum g applied to u = grad_output: g * (u - sum(g u) / sum g)
+            torch.mul(factors, grad_weights, out=products)
             # a row of zeros has no factors: its gradient is zero, not NaN
             total = factors.sum(-1, keepdim=True).clamp_(min=torch.finfo(p.dtype).tiny)
             mean = products.sum(-1, keepdim=True).div_(total)
             torch.addcmul(products, factors, mean, value=-1.0, out=downstream[piece])
             if to_alpha is not None and piece_alpha is not None:
-                to_alpha[_rows(piece)] = thresholds.alpha_gradient(p, coming, piece_alpha)
+                to_alpha[_rows(piece)] = thresholds.alpha_gradient(p, grad_weights, piece_alpha)
         return downstream, to_alpha
 
 
@@ -93,7 +95,7 @@ class _Once(torch.autograd.Function):
         return gradient.view_as(gradient)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, ...]:
         raise Unsupported("sparsemax and entmax have a first derivative only; for a second one use softmax")
 
 

@@ -123,7 +123,7 @@ def log_weights(p: Tensor, out: Tensor) -> Tensor:
     return torch.clamp(p, min=_tiny(p), out=out).log_().mul_(torch.sign(p))
 
 
-def alpha_gradient(p: Tensor, upstream: Tensor, alpha: Tensor) -> Tensor:
+def alpha_gradient(p: Tensor, grad_output: Tensor, alpha: Tensor) -> Tensor:
     """Gradient in alpha, one per row, (..., 1), from the weights and the gradient that comes to them.
 
     With L = ln p, y = -e L, phi = (exp(y) - 1)/e and psi = (exp(y) - 1 - y)/e^2, which tend to -L and L^2/2, and their
@@ -141,8 +141,8 @@ def alpha_gradient(p: Tensor, upstream: Tensor, alpha: Tensor) -> Tensor:
     # near / e is -ln p without a division by e, which may be 0
     psi = torch.minimum(-log, 0.5 / e).square_() * _remainder(near) + beyond
     mean_log, mean_phi = (p * log).sum(-1, keepdim=True), (p * phi).sum(-1, keepdim=True)
-    # the mean that makes the entries of dp/dalpha sum to zero, taken from the upstream: the same product
-    centred = upstream - (p * upstream).sum(-1, keepdim=True)
+    # the mean that makes the entries of dp/dalpha sum to zero, taken from the gradient that comes in: the same product
+    centred = grad_output - (p * grad_output).sum(-1, keepdim=True)
     slope = psi + mean_phi * log - mean_log * phi
     return -(centred * p * slope).sum(-1, keepdim=True) / (1.0 + e * mean_phi)
 

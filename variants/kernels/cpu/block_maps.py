@@ -68,9 +68,9 @@ def _rela(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
     scores.relu_()
 
 
-def _rela_gradients(scores: Tensor, coming: Tensor, alpha: Tensor | None, level: Tensor, learns: bool) -> None:
+def _rela_gradients(scores: Tensor, grad_weights: Tensor, alpha: Tensor | None, level: Tensor, learns: bool) -> None:
     # at zero the derivative is taken as 0, as autograd of relu takes it
-    coming.copy_(torch.where(scores > 0, coming, 0.0))
+    grad_weights.copy_(torch.where(scores > 0, grad_weights, 0.0))
 
 
 def _sparsemax_step(z: Tensor, threshold: Tensor, alpha: Tensor | None) -> Tensor:
@@ -84,8 +84,10 @@ def _sparsemax(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
     scores.copy_(_above(scores, level))
 
 
-def _sparsemax_gradients(scores: Tensor, coming: Tensor, alpha: Tensor | None, level: Tensor, learns: bool) -> None:
-    coming.copy_(_through(torch.where(_above(scores, level) > 0, 1.0, 0.0), coming))
+def _sparsemax_gradients(
+    scores: Tensor, grad_weights: Tensor, alpha: Tensor | None, level: Tensor, learns: bool
+) -> None:
+    grad_weights.copy_(_through(torch.where(_above(scores, level) > 0, 1.0, 0.0), grad_weights))
 
 
 def _entmax15_step(z: Tensor, threshold: Tensor, alpha: Tensor | None) -> Tensor:
@@ -101,9 +103,11 @@ def _entmax15(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
     scores.copy_(roots * roots)
 
 
-def _entmax15_gradients(scores: Tensor, coming: Tensor, alpha: Tensor | None, level: Tensor, learns: bool) -> None:
+def _entmax15_gradients(
+    scores: Tensor, grad_weights: Tensor, alpha: Tensor | None, level: Tensor, learns: bool
+) -> None:
     # twice, since the scores come halved
-    coming.copy_(2.0 * _through(_above(scores, level), coming))
+    grad_weights.copy_(2.0 * _through(_above(scores, level), grad_weights))
 
 
 def _entmax_step(z: Tensor, kappa: Tensor, alpha: Tensor | None) -> Tensor:
@@ -127,7 +131,7 @@ def _entmax(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
 
 
 def _entmax_gradients(
-    scores: Tensor, coming: Tensor, alpha: Tensor | None, level: Tensor, learns: bool
+    scores: Tensor, grad_weights: Tensor, alpha: Tensor | None, level: Tensor, learns: bool
 ) -> Tensor | None:
     assert alpha is not None
     weights = _entmax_weights(scores, alpha, level)
@@ -135,8 +139,8 @@ def _entmax_gradients(
     # p^(2 - alpha) by the logarithm; 1 stands for weights of zero, whose logarithm would be -inf times 0
     logs = torch.where(positive, weights, 1.0).log()
     factors = torch.where(positive, ((1.0 - _excess(alpha)) * logs).exp(), 0.0)
-    to_alpha = alpha_gradient(weights, coming, alpha) if learns else None
-    coming.copy_(_through(factors, coming))
+    to_alpha = alpha_gradient(weights, grad_weights, alpha) if learns else None
+    grad_weights.copy_(_through(factors, grad_weights))
     return to_alpha
 
 
@@ -154,12 +158,12 @@ def _above(scores: Tensor, level: Tensor) -> Tensor:
     return (scores - level[:, :1] - level[:, 1:]).relu()
 
 
-def _through(factors: Tensor, coming: Tensor) -> Tensor:
+def _through(factors: Tensor, grad_weights: Tensor) -> Tensor:
     """Gradients of the scores from those of the weights: dp/ds = diag(g) - g g^T / sum g, with g = `factors`."""
     # a row without a key has no factors and gets a gradient of zero
     total = factors.sum(-1, keepdim=True).clamp(min=_tiny(factors))
-    mean = (factors * coming).sum(-1, keepdim=True) / total
-    return factors * (coming - mean)
+    mean = (factors * grad_weights).sum(-1, keepdim=True) / total
+    return factors * (grad_weights - mean)
 
 
 def _excess(alpha: Tensor) -> Tensor:

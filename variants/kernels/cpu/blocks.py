@@ -48,8 +48,8 @@ class Form:
     order: of the error that a step leaves, in that step; None where it is alpha - 1.
     go_on(scores, alpha, level) -> the same after more steps; start and go_on are None where there is nothing to find.
     attend(scores, alpha, level): scores become weights.
-    differentiate(scores, coming, alpha, level, learns): `coming`, the gradients of the weights, becomes those of the
-    scores; returns those of alpha, (rows, 1), where `learns`.
+    differentiate(scores, grad_weights, alpha, level, learns): the gradients of the weights become those of the scores;
+    returns those of alpha, (rows, 1), where `learns`.
     Each writes one tensor in place: where a map sums, the compiler of torch 2.13 fails at two.
     """
 
@@ -95,13 +95,14 @@ class _Block:
         return found
 
     def hide(self, scores: Tensor) -> None:
+        """Scores (heads, rows, width) become -inf, in place, where a query may not see the key."""
         # only the part of a block that not all of its queries see: the diagonal of a causal mask, or nothing
         if self.free < self.seen:
             hidden = torch.arange(self.free, self.seen) >= self.limits
             scores[..., self.free : self.seen].masked_fill_(hidden, -math.inf)
 
     def each(self, of_rows: Tensor) -> Tensor:
-        """What (heads, queries, n) has for the rows of this block, (rows, n)."""
+        """The rows of this block, (rows, n), of numbers by query, (heads, queries, n)."""
         return of_rows[self.heads, self.rows].flatten(0, 1)
 
 
@@ -142,11 +143,11 @@ class _Blocked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, alpha, level = ctx.saved_tensors
         form, packing, learns = ctx.form, ctx.packing, ctx.needs_input_grad[3]
         q, k, v = _operands(query, key, value, packing, form)
-        grad_output, alphas = flat(upstream, q.dtype), _alphas(alpha, q)
+        grad_output, alphas = flat(grad_output, q.dtype), _alphas(alpha, q)
         # two rooms: gradients of the weights beside the scores that become weights
         room, other = q.new_empty(2, _room(q, k))
         to_query, to_alpha = torch.zeros_like(q), torch.zeros_like(level[..., :1])
@@ -154,19 +155,19 @@ class _Blocked(torch.autograd.Function):
         to_key, to_value = (x.new_zeros(x.shape[0], x.shape[2], x.shape[1]) for x in (k, v))
         with compilations(ctx.compiled):
             for block in _blocks(packing, q, k):
-                scores, coming = block.products(q, k, room, -math.inf), block.products(grad_output, v, other, 0.0)
+                scores, grad_weights = block.products(q, k, room, -math.inf), block.products(grad_output, v, other, 0.0)
                 block.hide(scores)
                 among = None if alphas is None else block.each(alphas)
                 rows, found = scores.flatten(0, 1), block.each(level)
                 # gradients first, while the scores stand: `attend` overwrites them with the weights that the values'
                 # gradient needs
-                by_row = _run(form.differentiate, ctx.compiled, rows, coming.flatten(0, 1), among, found, learns)
+                by_row = _run(form.differentiate, ctx.compiled, rows, grad_weights.flatten(0, 1), among, found, learns)
                 _run(form.attend, ctx.compiled, rows, among, found)
                 if learns:
                     to_alpha[block.heads, block.rows] = by_row.view(*scores.shape[:2], 1)
                 heads, own, seen = block.heads, (block.heads, block.rows), slice(block.seen)
-                torch.bmm(coming[..., seen], k[heads, seen], out=to_query[own])
-                for total, left, right in ((to_key, q, coming), (to_value, grad_output, scores)):
+                torch.bmm(grad_weights[..., seen], k[heads, seen], out=to_query[own])
+                for total, left, right in ((to_key, q, grad_weights), (to_value, grad_output, scores)):
                     # in this form, unlike baddbmm_, its operations are counted by torch
                     target = total[heads, :, seen]
                     torch.baddbmm(target, left[own].transpose(1, 2), right[..., seen], out=target)
@@ -236,7 +237,7 @@ def _solve(form: Form, scores: Tensor, alpha: Tensor | None, compiled: bool) -> 
     # the head with the largest alpha asks for the smallest last step; see `thresholds._tolerance`
     order = float(alpha.max()) - 1.0 if alpha is not None else form.order or 0.0
     eps = torch.finfo(scores.dtype).eps
-    # as in thresholds.py; NaN ends it as well
+    # as in `ops/thresholds`; NaN ends it as well
     enough = max((1e-4 * eps) ** max(order, 0.5), 4 * eps)
     level, moved = _run(form.start, compiled, scores, alpha)
     for _ in range(_MOST_LOOKS):

@@ -51,6 +51,7 @@ def failure() -> str | None:
 
 
 def flags() -> tuple[str, ...]:
+    """The compiler's flags for this processor; part of what names the build."""
     return *_COMMON_FLAGS, *_CAPABILITY_FLAGS.get(torch.backends.cpu.get_cpu_capability(), _PLAIN_FLAGS)
 
 

@@ -72,8 +72,8 @@ struct Span {
 };
 
 // Room of a thread for one block.
-struct Desk {
-  float *scores, *coming, *kept, *products, *factors;
+struct Workspace {
+  float *scores, *grad_weights, *kept, *products, *factors;
   int32_t* index;
 
   static int64_t bytes(int64_t keys) {
@@ -81,10 +81,10 @@ struct Desk {
     return 2 * Scratch::bytes<float>(ROWS * row) + 3 * Scratch::bytes<float>(row) + Scratch::bytes<int32_t>(row);
   }
 
-  Desk(Scratch::Share share, int64_t keys) {
+  Workspace(Scratch::Share share, int64_t keys) {
     const int64_t row = whole_vectors(keys) + WIDTH;
     scores = share.take<float>(ROWS * row);
-    coming = share.take<float>(ROWS * row);
+    grad_weights = share.take<float>(ROWS * row);
     kept = share.take<float>(row);
     products = share.take<float>(row);
     factors = share.take<float>(row);
@@ -114,17 +114,18 @@ void weigh_densely(const Span& span, const Supports& kept, float e, float* score
 
 template <Map M>
 void attend_block(
-    const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e, float scale, float* output) {
-  score<M>(span, columns, scale, desk.scores);
+    const Span& span, int64_t columns, const Workspace& workspace, const Supports& kept, float e, float scale,
+    float* output) {
+  score<M>(span, columns, scale, workspace.scores);
   int64_t positive = 0;
   Cursor writing{kept.room};
   for (int64_t r = 0; r < span.rows; r++) {
-    const float* scores = desk.scores + r * span.stride;
+    const float* scores = workspace.scores + r * span.stride;
     // a pass of its own: Newton starts at max - 1, below which no entry can have weight
     const float top = row_max(scores, span.reach(r));
     Level level{INF, 0.0f};
     int64_t size = 0;
-    if (std::isfinite(top)) size = solve<M>(scores, span.reach(r), top, e, desk.kept, desk.index, level);
+    if (std::isfinite(top)) size = solve<M>(scores, span.reach(r), top, e, workspace.kept, workspace.index, level);
     // NaN or +inf in the scores makes the row NaN; a row of -inf has no key and an infinite threshold
     else if (top != -INF) level.first = std::numeric_limits<float>::quiet_NaN();
     kept.levels[2 * r] = level.first;
@@ -134,13 +135,13 @@ void attend_block(
     // where no room is left the support is not kept, but its level is: it is found again from the scores
     const int64_t at = writing.next(size);
     if (at < 0) continue;
-    std::copy_n(desk.kept, size, kept.weights + at);
-    std::copy_n(desk.index, size, kept.index + at);
+    std::copy_n(workspace.kept, size, kept.weights + at);
+    std::copy_n(workspace.index, size, kept.index + at);
   }
   // the share of all keys that the rows of the block may see
   if (static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all)) {
-    weigh_densely<M>(span, kept, e, desk.scores);
-    multiply(matrix(output, span.rows, columns, columns), matrix(desk.scores, span.rows, span.width, span.stride),
+    weigh_densely<M>(span, kept, e, workspace.scores);
+    multiply(matrix(output, span.rows, columns, columns), matrix(workspace.scores, span.rows, span.width, span.stride),
              matrix(span.value, span.width, columns, columns), 1.0f, false);
     return;
   }
@@ -148,10 +149,11 @@ void attend_block(
   for (int64_t r = 0; r < span.rows; r++) {
     int64_t size = kept.count[r];
     const int64_t at = reading.next(size);
-    const float* weights = at < 0 ? desk.kept : kept.weights + at;
-    const int32_t* index = at < 0 ? desk.index : kept.index + at;
+    const float* weights = at < 0 ? workspace.kept : kept.weights + at;
+    const int32_t* index = at < 0 ? workspace.index : kept.index + at;
     if (at < 0)
-      size = support<M>(desk.scores + r * span.stride, span.reach(r), kept.level(r), e, desk.kept, desk.index);
+      size = support<M>(workspace.scores + r * span.stride, span.reach(r), kept.level(r), e, workspace.kept,
+                        workspace.index);
     float* out = output + r * columns;
     by_columns(columns, [&](auto vectors, int64_t first) {
       mix<decltype(vectors)::value>(weights, index, size, span.value + first, columns, out + first);
@@ -166,7 +168,7 @@ struct Sums {
   float *query, *key, *value, *alpha;
 };
 
-// Gradients of one row from its support: g * (coming - mean) in the place of `products`, and that of alpha.
+// Gradients of one row from its support: g * (grad_weights - mean) in the place of `products`, and that of alpha.
 template <Map M>
 void differentiate_row(
     const float* weights, int64_t size, float e, float scale, float* products, float* factors, float* alpha) {
@@ -189,58 +191,59 @@ void differentiate_row(
 }
 
 template <Map M>
-void differentiate_sparsely(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e,
-                            float scale, const float* upstream, const Sums& to) {
+void differentiate_sparsely(const Span& span, int64_t columns, const Workspace& workspace, const Supports& kept, float e,
+                            float scale, const float* grad_output, const Sums& to) {
   Cursor reading{kept.room};
   for (int64_t r = 0; r < span.rows; r++) {
     int64_t size = kept.count[r];
     const int64_t at = reading.next(size);
-    const float* weights = at < 0 ? desk.kept : kept.weights + at;
-    const int32_t* index = at < 0 ? desk.index : kept.index + at;
+    const float* weights = at < 0 ? workspace.kept : kept.weights + at;
+    const int32_t* index = at < 0 ? workspace.index : kept.index + at;
     if (at < 0)
-      size = support<M>(desk.scores + r * span.stride, span.reach(r), kept.level(r), e, desk.kept, desk.index);
+      size = support<M>(workspace.scores + r * span.stride, span.reach(r), kept.level(r), e, workspace.kept,
+                        workspace.index);
     const int64_t row = r * columns;
     by_columns(columns, [&](auto vectors, int64_t first) {
-      dot_and_spread<decltype(vectors)::value>(weights, index, size, upstream + row + first, span.value + first,
-                                               to.value + first, columns, first > 0, desk.products);
+      dot_and_spread<decltype(vectors)::value>(weights, index, size, grad_output + row + first, span.value + first,
+                                               to.value + first, columns, first > 0, workspace.products);
     });
-    differentiate_row<M>(weights, size, e, scale, desk.products, desk.factors, to.alpha ? to.alpha + r : nullptr);
+    differentiate_row<M>(weights, size, e, scale, workspace.products, workspace.factors, to.alpha ? to.alpha + r : nullptr);
     by_columns(columns, [&](auto vectors, int64_t first) {
-      mix_and_spread<decltype(vectors)::value>(desk.products, index, size, span.query + row + first, span.key + first,
+      mix_and_spread<decltype(vectors)::value>(workspace.products, index, size, span.query + row + first, span.key + first,
                                                to.key + first, columns, to.query + row + first);
     });
   }
 }
 
 template <Map M>
-void differentiate_densely(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e,
-                           float scale, const float* upstream, const Sums& to) {
-  const Tensor toward = matrix(upstream, span.rows, columns, columns);
+void differentiate_densely(const Span& span, int64_t columns, const Workspace& workspace, const Supports& kept, float e,
+                           float scale, const float* grad_output, const Sums& to) {
+  const Tensor grad_rows = matrix(grad_output, span.rows, columns, columns);
   const Tensor query = matrix(span.query, span.rows, columns, columns);
-  multiply(matrix(desk.coming, span.rows, span.width, span.stride), toward,
+  multiply(matrix(workspace.grad_weights, span.rows, span.width, span.stride), grad_rows,
            matrix(span.value, span.width, columns, columns).t(), 1.0f, false);
-  weigh_densely<M>(span, kept, e, desk.scores);
+  weigh_densely<M>(span, kept, e, workspace.scores);
   for (int64_t r = 0; r < span.rows; r++) {
-    float* products = desk.coming + r * span.stride;
+    float* products = workspace.grad_weights + r * span.stride;
     std::fill(products + span.width, products + span.stride, 0.0f);
-    differentiate_row<M>(desk.scores + r * span.stride, span.stride, e, scale, products, desk.factors,
+    differentiate_row<M>(workspace.scores + r * span.stride, span.stride, e, scale, products, workspace.factors,
                          to.alpha ? to.alpha + r : nullptr);
   }
   // by pieces of the keys, so that the sums stay in the cache while the products add to them
   for (int64_t j = 0; j < span.width; j += KEYS) {
     const int64_t n = std::min(KEYS, span.width - j);
-    const Tensor weights = matrix(desk.scores + j, span.rows, n, span.stride);
-    const Tensor gradients = matrix(desk.coming + j, span.rows, n, span.stride);
-    multiply(matrix(to.value + j * columns, n, columns, columns), weights.t(), toward, 1.0f, true);
+    const Tensor weights = matrix(workspace.scores + j, span.rows, n, span.stride);
+    const Tensor gradients = matrix(workspace.grad_weights + j, span.rows, n, span.stride);
+    multiply(matrix(to.value + j * columns, n, columns, columns), weights.t(), grad_rows, 1.0f, true);
     multiply(matrix(to.key + j * columns, n, columns, columns), gradients.t(), query, 1.0f, true);
   }
-  multiply(matrix(to.query, span.rows, columns, columns), matrix(desk.coming, span.rows, span.width, span.stride),
+  multiply(matrix(to.query, span.rows, columns, columns), matrix(workspace.grad_weights, span.rows, span.width, span.stride),
            matrix(span.key, span.width, columns, columns), 1.0f, false);
 }
 
 template <Map M>
-void differentiate_block(const Span& span, int64_t columns, const Desk& desk, const Supports& kept, float e, float scale,
-                         const float* upstream, const Sums& to) {
+void differentiate_block(const Span& span, int64_t columns, const Workspace& workspace, const Supports& kept, float e,
+                         float scale, const float* grad_output, const Sums& to) {
   int64_t positive = 0;
   bool held = true;
   Cursor reading{kept.room};
@@ -251,8 +254,8 @@ void differentiate_block(const Span& span, int64_t columns, const Desk& desk, co
   }
   const bool dense = static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all);
   // the usual case needs no product over all keys in the backward: supports and weights were kept
-  if (dense || !held) score<M>(span, columns, scale, desk.scores);
-  (dense ? differentiate_densely<M> : differentiate_sparsely<M>)(span, columns, desk, kept, e, scale, upstream, to);
+  if (dense || !held) score<M>(span, columns, scale, workspace.scores);
+  (dense ? differentiate_densely<M> : differentiate_sparsely<M>)(span, columns, workspace, kept, e, scale, grad_output, to);
 }
 
 // Calls work(std::integral_constant<Map, ...>) for the map of that number.
@@ -290,19 +293,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   const int64_t entries = room * std::min(ROWS, heads.queries);
   Tensor output = at::empty_like(query), levels = at::empty({rows, 2}, query.options()), counts = at::empty({rows}, whole);
   Tensor weights = at::empty({pieces, entries}, query.options()), index = at::empty({pieces, entries}, whole);
-  const Scratch scratch(Desk::bytes(heads.keys));
+  const Scratch scratch(Workspace::bytes(heads.keys));
   with_map(map, [&](auto kind) {
     at::parallel_for(0, heads.all * blocks, 1, [&](int64_t begin, int64_t end) {
       // the products below skip autograd and version counters, in threads of the pool too
       const at::AutoDispatchBelowADInplaceOrView plain;
-      const Desk desk(scratch.share(), heads.keys);
+      const Workspace workspace(scratch.share(), heads.keys);
       const int64_t thread = at::get_thread_num();
       for (int64_t task = begin; task < end; task++) {
         const Span span(heads, task / blocks, task % blocks * ROWS);
         const Supports kept =
             supports_at(weights, index, counts, levels, keep ? task : thread, keep ? span.row0 : thread * ROWS);
         attend_block<decltype(kind)::value>(
-            span, heads.columns, desk, kept, excess.const_data_ptr<float>()[span.head % heads.per_example],
+            span, heads.columns, workspace, kept, excess.const_data_ptr<float>()[span.head % heads.per_example],
             static_cast<float>(scale), output.data_ptr<float>() + span.row0 * heads.columns);
       }
     });
@@ -312,11 +315,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
 
 // Gradients of query, key, value, and, where `learns`, of alpha for each row (heads in all, queries), else empty.
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
-    const Tensor& upstream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits,
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits,
     const Tensor& excess, const Tensor& weights, const Tensor& index, const Tensor& counts, const Tensor& levels,
     int64_t map, double scale, bool learns) {
   const Heads heads(query, key, value, limits);
-  TORCH_CHECK(upstream.is_contiguous() && upstream.sizes() == query.sizes(), "expected an upstream like the query");
+  TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == query.sizes(), "expected a grad_output like the query");
   const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, columns = heads.columns;
   // where heads are few, the queries of each are shared out, every share with sums of its own, added in order
   const int64_t threads = at::get_num_threads();
@@ -325,11 +328,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
   Tensor to_query = at::empty_like(query), to_key = at::zeros(parts, key.options());
   Tensor to_value = at::zeros(parts, key.options());
   Tensor to_alpha = at::empty({learns ? heads.all : 0, heads.queries}, query.options());
-  const Scratch scratch(Desk::bytes(heads.keys));
+  const Scratch scratch(Workspace::bytes(heads.keys));
   with_map(map, [&](auto kind) {
     at::parallel_for(0, heads.all * shares, 1, [&](int64_t begin, int64_t end) {
       const at::AutoDispatchBelowADInplaceOrView plain;
-      const Desk desk(scratch.share(), heads.keys);
+      const Workspace workspace(scratch.share(), heads.keys);
       for (int64_t task = begin; task < end; task++) {
         const int64_t head = task / shares, share = task % shares;
         const int64_t own = (share * heads.all + head) * heads.keys * columns;
@@ -340,8 +343,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
           const Sums to{to_query.data_ptr<float>() + span.row0 * columns, to_key.data_ptr<float>() + own,
                         to_value.data_ptr<float>() + own, learns ? to_alpha.data_ptr<float>() + span.row0 : nullptr};
           differentiate_block<decltype(kind)::value>(
-              span, columns, desk, kept, excess.const_data_ptr<float>()[head % heads.per_example],
-              static_cast<float>(scale), upstream.const_data_ptr<float>() + span.row0 * columns, to);
+              span, columns, workspace, kept, excess.const_data_ptr<float>()[head % heads.per_example],
+              static_cast<float>(scale), grad_output.const_data_ptr<float>() + span.row0 * columns, to);
         }
       }
     });
@@ -355,7 +358,7 @@ TORCH_LIBRARY_FRAGMENT(attnbench_cpu, m) {
       "entmax_forward(Tensor query, Tensor key, Tensor value, Tensor limits, Tensor excess, int map, float scale, "
       "int room, bool keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
-      "entmax_backward(Tensor upstream, Tensor query, Tensor key, Tensor value, Tensor limits, Tensor excess, "
+      "entmax_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor limits, Tensor excess, "
       "Tensor weights, Tensor index, Tensor counts, Tensor levels, int map, float scale, bool learns) "
       "-> (Tensor, Tensor, Tensor, Tensor)");
 }

@@ -20,7 +20,7 @@ def entmax_attention(query: Tensor, key: Tensor, value: Tensor, alpha: float | T
     """Output (batch, heads, queries, head_dim), in the dtype of `value`; alpha: from 1 to 2, a number or (heads,).
 
     Computed in float32 whatever the dtype of the inputs; differentiable once, in alpha as well. Needs the kernels
-    loaded: `cpu_build.failure()` is None.
+    loaded: `build.failure()` is None.
     """
     kind = {2.0: _SPARSEMAX, 1.5: _ENTMAX15}.get(alpha, _ENTMAX) if isinstance(alpha, float) else _ENTMAX
     # the general map takes alpha of each head; the two special ones ignore it and have no logarithm
@@ -46,12 +46,12 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, alpha, excess, *found = ctx.saved_tensors
         packing: Packing = ctx.packing
         learns = ctx.needs_input_grad[3]
         to_query, to_key, to_value, by_row = torch.ops.attnbench_cpu.entmax_backward(
-            *(flat(upstream), flat(query), packing.pack(key), packing.pack(value), packing.limits, excess, *found),
+            *(flat(grad_output), flat(query), packing.pack(key), packing.pack(value), packing.limits, excess, *found),
             *(ctx.kind, ctx.scale, learns),
         )
         # float64: a sum over all queries of terms of either sign

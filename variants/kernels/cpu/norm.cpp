@@ -113,15 +113,15 @@ std::tuple<Tensor, Tensor> forward(
 
 // Gradients of the sums, and of scale and gate, (heads * columns); that of an absent gate is empty.
 std::tuple<Tensor, Tensor, Tensor> backward(
-    const Tensor& upstream, const Tensor& sums, const Tensor& inverse, const Tensor& scale, const Tensor& gate,
+    const Tensor& grad_output, const Tensor& sums, const Tensor& inverse, const Tensor& scale, const Tensor& gate,
     int64_t group) {
   const Rows rows(sums, scale, gate, group);
-  TORCH_CHECK(upstream.is_contiguous() && upstream.sizes() == sums.sizes(), "expected an upstream like the sums");
+  TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == sums.sizes(), "expected a grad_output like the sums");
   const int64_t width = group * rows.columns;
   Tensor to_sums = at::empty_like(sums);
   Tensor to_scale = at::zeros({rows.batch, rows.heads / group, rows.chunks, width}, sums.options());
   Tensor to_gate = rows.gate ? at::zeros_like(to_scale) : at::empty({0}, sums.options());
-  const float *given = upstream.const_data_ptr<float>(), *r = inverse.const_data_ptr<float>();
+  const float *given = grad_output.const_data_ptr<float>(), *r = inverse.const_data_ptr<float>();
   float *out = to_sums.data_ptr<float>(), *scales = to_scale.data_ptr<float>(), *gates = to_gate.data_ptr<float>();
   at::parallel_for(0, rows.tasks(), 1, [&](int64_t begin, int64_t end) {
     const Vec one(1.0f);
@@ -166,7 +166,7 @@ TORCH_LIBRARY_FRAGMENT(attnbench_cpu, m) {
   m.def(
       "gated_norm_forward(Tensor sums, Tensor scale, Tensor gate, int group, float epsilon) -> (Tensor, Tensor)");
   m.def(
-      "gated_norm_backward(Tensor upstream, Tensor sums, Tensor inverse, Tensor scale, Tensor gate, int group) "
+      "gated_norm_backward(Tensor grad_output, Tensor sums, Tensor inverse, Tensor scale, Tensor gate, int group) "
       "-> (Tensor, Tensor, Tensor)");
 }
 

@@ -20,7 +20,7 @@ def gated_rms_norm(
 
     scale and gate are (heads * head_dim,), gate None = no gate. The mean is over all heads of a query, or over each
     head where norm is "head". In float32. Differentiable once; the same bits at every run. Needs the kernels loaded:
-    `cpu_build.failure()` is None.
+    `build.failure()` is None.
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 7-8.
     """
     group = sums.shape[1] if norm == "concat" else 1
@@ -42,8 +42,8 @@ class _CppGatedRMSNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         to_sums, to_scale, to_gate = torch.ops.attnbench_cpu.gated_norm_backward(
-            upstream.contiguous(), *ctx.saved_tensors, ctx.group
+            grad_output.contiguous(), *ctx.saved_tensors, ctx.group
         )
         return to_sums, to_scale.to(ctx.dtype), to_gate.to(ctx.dtype) if ctx.needs_input_grad[2] else None, None, None

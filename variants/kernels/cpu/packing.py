@@ -25,6 +25,7 @@ class Packing:
 
     @classmethod
     def of(cls, mask: Mask, batch: int, queries: int, keys: int) -> Packing:
+        """The packing of a mask over (batch, queries) and (batch, keys)."""
         # how many keys, from the first, each query sees before padding is looked at
         seen = torch.full((queries,), keys)
         if mask.causal:
@@ -58,4 +59,5 @@ def flat(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def unflat(x: Tensor, like: Tensor) -> Tensor:
+    """(batch · heads, positions, columns) to (batch, heads, positions, head_dim), in the shape and dtype of `like`."""
     return x.view(*like.shape[:2], *x.shape[1:])[..., : like.shape[-1]].to(like.dtype)

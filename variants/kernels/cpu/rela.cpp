@@ -30,19 +30,19 @@ void rectify(float* x, int64_t n) {
   for (; j < n; j++) x[j] = x[j] < 0.0f ? 0.0f : x[j];
 }
 
-// Rectifies the scores, and leaves of `coming` what stands at a positive score.
-void rectify_both(float* scores, float* coming, int64_t n) {
+// Rectifies the scores, and leaves of `grad_weights` what stands at a positive score.
+void rectify_both(float* scores, float* grad_weights, int64_t n) {
   const Vec zero(0.0f);
   int64_t j = 0;
   for (; j + WIDTH <= n; j += WIDTH) {
     const Vec score = Vec::loadu(scores + j), passes = score > zero;
     (score & passes).store(scores + j);
-    (Vec::loadu(coming + j) & passes).store(coming + j);
+    (Vec::loadu(grad_weights + j) & passes).store(grad_weights + j);
   }
   for (; j < n; j++) {
     const bool passes = scores[j] > 0.0f;
     scores[j] = passes ? scores[j] : 0.0f;
-    coming[j] = passes ? coming[j] : 0.0f;
+    grad_weights[j] = passes ? grad_weights[j] : 0.0f;
   }
 }
 
@@ -86,8 +86,8 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, cons
 
 // Gradients of a block of keys and their values, and what they add to those of the queries. The tiles are transposed:
 // a row for each key, a column for each query.
-void differentiate_block(const Heads& heads, int64_t head, int64_t first, float scale, const float* upstream, float* tile,
-                         float* coming, float* to_query, float* to_key, float* to_value) {
+void differentiate_block(const Heads& heads, int64_t head, int64_t first, float scale, const float* grad_output, float* tile,
+                         float* grad_weights, float* to_query, float* to_key, float* to_value) {
   const int64_t columns = heads.columns, rows = std::min(ROWS, heads.keys - first);
   const int32_t* limits = heads.limits_of(head);
   const int64_t at = (head * heads.keys + first) * columns;
@@ -101,12 +101,13 @@ void differentiate_block(const Heads& heads, int64_t head, int64_t first, float 
   }
   for (int64_t i = start; i < heads.queries; i += COLUMNS) {
     const int64_t n = std::min(COLUMNS, heads.queries - i), from = (head * heads.queries + i) * columns;
-    const Tensor query = matrix(heads.query + from, n, columns, columns), toward = matrix(upstream + from, n, columns, columns);
-    const Tensor scores = matrix(tile, rows, n, n), gradients = matrix(coming, rows, n, n);
+    const Tensor query = matrix(heads.query + from, n, columns, columns);
+    const Tensor grad_rows = matrix(grad_output + from, n, columns, columns);
+    const Tensor scores = matrix(tile, rows, n, n), gradients = matrix(grad_weights, rows, n, n);
     // transposed tiles: the gradients of keys and values are then plain products, which run faster than those that
     // read their left factor by columns (NOTES.md)
     multiply(scores, key, query.t(), scale, false);
-    multiply(gradients, value, toward.t(), 1.0f, false);
+    multiply(gradients, value, grad_rows.t(), 1.0f, false);
     // a query that does not see the last of these keys
     if (limits[i] < first + rows)
       for (int64_t r = 0; r < rows; r++) {
@@ -114,9 +115,9 @@ void differentiate_block(const Heads& heads, int64_t head, int64_t first, float 
         const int64_t blind = std::upper_bound(limits + i, limits + i + n, first + r) - (limits + i);
         std::fill_n(tile + r * n, blind, 0.0f);
       }
-    // one pass leaves the weights in the tile and the gradients of the scores in `coming`
-    rectify_both(tile, coming, rows * n);
-    multiply(value_sum, scores, toward, 1.0f, i > start);
+    // one pass leaves the weights in the tile and the gradients of the scores in `grad_weights`
+    rectify_both(tile, grad_weights, rows * n);
+    multiply(value_sum, scores, grad_rows, 1.0f, i > start);
     multiply(key_sum, gradients, query, scale, i > start);
     // the sum for the queries goes over all blocks of keys of this task, in one order
     multiply(matrix(to_query + i * columns, n, columns, columns), gradients.t(), key, scale, true);
@@ -124,9 +125,10 @@ void differentiate_block(const Heads& heads, int64_t head, int64_t first, float 
 }
 
 std::tuple<Tensor, Tensor, Tensor> backward(
-    const Tensor& upstream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits, double scale) {
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits,
+    double scale) {
   const Heads heads(query, key, value, limits);
-  TORCH_CHECK(upstream.is_contiguous() && upstream.sizes() == query.sizes(), "expected an upstream like the query");
+  TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == query.sizes(), "expected a grad_output like the query");
   const int64_t blocks = (heads.keys + ROWS - 1) / ROWS;
   // where heads are few, the keys of each are shared out, every share with sums of its own, added in order
   const int64_t threads = at::get_num_threads();
@@ -138,14 +140,14 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   at::parallel_for(0, heads.all * shares, 1, [&](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     Scratch::Share room = scratch.share();
-    float *tile = room.take<float>(ROWS * COLUMNS), *coming = room.take<float>(ROWS * COLUMNS);
+    float *tile = room.take<float>(ROWS * COLUMNS), *grad_weights = room.take<float>(ROWS * COLUMNS);
     for (int64_t task = begin; task < end; task++) {
       const int64_t head = task / shares, share = task % shares;
       float* sums = to_query.data_ptr<float>() + (share * heads.all + head) * heads.queries * heads.columns;
       // every shares-th block, so that causal keys are shared evenly
       for (int64_t block = share; block < blocks; block += shares)
-        differentiate_block(heads, head, block * ROWS, static_cast<float>(scale), upstream.const_data_ptr<float>(), tile,
-                            coming, sums, to_key.data_ptr<float>(), to_value.data_ptr<float>());
+        differentiate_block(heads, head, block * ROWS, static_cast<float>(scale), grad_output.const_data_ptr<float>(), tile,
+                            grad_weights, sums, to_key.data_ptr<float>(), to_value.data_ptr<float>());
     }
   });
   // the shares are added in the order of their numbers, so a run gives the same bits with the same threads
@@ -155,7 +157,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 TORCH_LIBRARY_FRAGMENT(attnbench_cpu, m) {
   m.def("rela_forward(Tensor query, Tensor key, Tensor value, Tensor limits, float scale) -> Tensor");
   m.def(
-      "rela_backward(Tensor upstream, Tensor query, Tensor key, Tensor value, Tensor limits, float scale) "
+      "rela_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor limits, float scale) "
       "-> (Tensor, Tensor, Tensor)");
 }
 

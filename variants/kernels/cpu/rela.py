@@ -15,7 +15,7 @@ from .packing import Packing, flat, unflat
 def rela_attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
     """Weighted sums of values before the norm, (batch, heads, queries, head_dim), float32.
 
-    Computed in float32 whatever the dtype of the inputs. Needs the kernels loaded: `cpu_build.failure()` is None.
+    Computed in float32 whatever the dtype of the inputs. Needs the kernels loaded: `build.failure()` is None.
     """
     return cast(Tensor, _Sums.apply(query, key, value, mask))  # type: ignore[no-untyped-call]
 
@@ -32,10 +32,10 @@ class _Sums(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value = ctx.saved_tensors
         packing: Packing = ctx.packing
         to_query, to_key, to_value = torch.ops.attnbench_cpu.rela_backward(
-            flat(upstream), flat(query), packing.pack(key), packing.pack(value), packing.limits, ctx.scale
+            flat(grad_output), flat(query), packing.pack(key), packing.pack(value), packing.limits, ctx.scale
         )
         return unflat(to_query, query), packing.unpack(to_key, key), packing.unpack(to_value, value), None

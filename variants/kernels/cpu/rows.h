@@ -171,13 +171,13 @@ inline void mix(const float* weights, const int32_t* index, int64_t count, const
   for (int v = 0; v < V; v++) total[v].store(out + v * WIDTH);
 }
 
-// products[x] (+)= toward · rows[index[x]], and sums[index[x]] += weights[x] * toward, over V vectors.
+// products[x] (+)= grad · rows[index[x]], and sums[index[x]] += weights[x] * grad, over V vectors.
 template <int V>
 inline void dot_and_spread(
-    const float* weights, const int32_t* index, int64_t count, const float* toward, const float* rows, float* sums,
+    const float* weights, const int32_t* index, int64_t count, const float* grad, const float* rows, float* sums,
     int64_t stride, bool add, float* products) {
   Vec given[V];
-  for (int v = 0; v < V; v++) given[v] = Vec::loadu(toward + v * WIDTH);
+  for (int v = 0; v < V; v++) given[v] = Vec::loadu(grad + v * WIDTH);
   for (int64_t x = 0; x < count; x++) {
     const float* row = rows + index[x] * stride;
     float* total = sums + index[x] * stride;
@@ -194,14 +194,14 @@ inline void dot_and_spread(
   }
 }
 
-// out = sum of weights[x] * rows[index[x]], and sums[index[x]] += weights[x] * toward, over V vectors.
+// out = sum of weights[x] * rows[index[x]], and sums[index[x]] += weights[x] * grad, over V vectors.
 template <int V>
 inline void mix_and_spread(
-    const float* weights, const int32_t* index, int64_t count, const float* toward, const float* rows, float* sums,
+    const float* weights, const int32_t* index, int64_t count, const float* grad, const float* rows, float* sums,
     int64_t stride, float* out) {
   Vec given[V], mixed[V];
   for (int v = 0; v < V; v++) {
-    given[v] = Vec::loadu(toward + v * WIDTH);
+    given[v] = Vec::loadu(grad + v * WIDTH);
     mixed[v] = Vec(0.0f);
   }
   for (int64_t x = 0; x < count; x++) {

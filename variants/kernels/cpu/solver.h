@@ -1,6 +1,6 @@
 // Thresholds of sparsemax and entmax on the few candidates of one row; weights and factors from a threshold.
 //
-// The methods are those of thresholds.py: Newton on the norm of what is above the threshold, from max - 1, which stays
+// The methods are those of ops/thresholds.py: Newton on the norm of what is above the threshold, from max - 1, which stays
 // below the root, so that the candidates above max - 1 always contain the support.
 #pragma once
 
@@ -204,13 +204,13 @@ inline Vec remainder(const Vec& y) {
 }
 
 // Gradient in alpha of one row, from its weights and the gradients that come to them; see thresholds.alpha_gradient.
-inline float alpha_gradient(const float* weights, const float* coming, int64_t count, float e) {
+inline float alpha_gradient(const float* weights, const float* grad_weights, int64_t count, float e) {
   float mean_log = 0, mean_phi = 0, mean_coming = 0, mean_psi = 0, with_psi = 0, with_log = 0, with_phi = 0;
   const Vec zero(0.0f), half(0.5f), scale(e), inverse(1.0f / e);
   Vec sums[7] = {zero, zero, zero, zero, zero, zero, zero};
   for (int64_t x = 0; x < count; x += WIDTH) {
     const int64_t left = std::min(WIDTH, count - x);
-    const Vec p = Vec::loadu(weights + x, left), dp = Vec::loadu(coming + x, left);
+    const Vec p = Vec::loadu(weights + x, left), dp = Vec::loadu(grad_weights + x, left);
     // lanes past the end hold p = 0: every term below has the factor p
     const Vec log = at::vec::maximum(p, Vec(TINY)).log();
     const Vec y = zero - log * scale;

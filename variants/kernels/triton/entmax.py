@@ -1,6 +1,6 @@
 """Sparsemax and entmax attention on the tiles that hold weights.
 
-Forward: `triton_support` finds the threshold of each row and lists its tiles; the outputs are summed over these. For
+Forward: `support` finds the threshold of each row and lists its tiles; the outputs are summed over these. For
 the backward pass the same visit also leaves the mean of the values under the factors p^(2 - alpha), whose product with
 the gradient of the output is all that couples the scores of a row, as softmax attention needs its output itself.
 """
@@ -198,14 +198,14 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, excess, *rest = ctx.saved_tensors
         if not rest:
             zeros = (None if x is None else torch.zeros_like(x) for x in (query, key, value, excess))
             return *zeros, None, None, None, None
         keep, thresholds, indices, counts, means, used = rest
         gradients = backward(
-            upstream, query, key, value, SupportMap(alpha=ctx.alpha, excess=excess), keep,
+            grad_output, query, key, value, SupportMap(alpha=ctx.alpha, excess=excess), keep,
             thresholds, indices, counts, means, used, ctx.causal, ctx.tiles, of_alpha=ctx.needs_input_grad[3],
         )  # fmt: skip
         return *gradients, None, None, None, None

@@ -2,7 +2,7 @@
 
 ds = g (dp - delta), g = p^(2 - alpha), delta = the mean of dp under g, which is the product of the gradient of the
 output with the mean of the values that the forward pass left. The pass over rows writes delta, the pass over columns
-reads it. The gradient in alpha is summed over a row without any difference of large numbers, as `variants/thresholds`.
+reads it. The gradient in alpha is summed over a row without any difference of large numbers, as in `ops/thresholds`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
@@ -32,7 +32,7 @@ from .tiles import (
 
 
 def backward(
-    upstream: Tensor,
+    grad_output: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -51,9 +51,9 @@ def backward(
     """Gradients of query, key, value and of alpha, (heads,), where asked for."""
     batch, heads, queries, head_dim = query.shape
     keys = key.shape[2]
-    upstream = upstream.to(query.dtype)
+    grad_output = grad_output.to(query.dtype)
     # one set of strides serves both, and `expand` leaves strides of zero
-    upstream = torch.empty_like(means).copy_(upstream) if upstream.stride() != means.stride() else upstream
+    grad_output = torch.empty_like(means).copy_(grad_output) if grad_output.stride() != means.stride() else grad_output
     to_query, to_key, to_value = (torch.empty_like(x) for x in (query, key, value))
     # written by the pass over rows, read by the pass over columns: the launches are in order on one stream
     delta = torch.empty_like(thresholds)
@@ -63,17 +63,17 @@ def backward(
     fixed = {"MODE": sparse_map.mode, **constants(query, keep, causal, tiles)}
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
-        query, key, value, keep, sparse_map.excess, thresholds, indices, counts, upstream, means, to_query, delta,
+        query, key, value, keep, sparse_map.excess, thresholds, indices, counts, grad_output, means, to_query, delta,
         to_alpha,
-        *strides(query, key, value, upstream, to_query), *sizes,
+        *strides(query, key, value, grad_output, to_query), *sizes,
         warps=tiles.warps, stages=tiles.stages, OF_ALPHA=of_alpha, **fixed,
     )  # fmt: skip
     columns = list_tiles(used, queries, keys, tiles, causal, by_rows=False)
     launch(
         _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * heads,),
-        query, key, value, keep, sparse_map.excess, thresholds, columns.indices, columns.counts, upstream, delta,
+        query, key, value, keep, sparse_map.excess, thresholds, columns.indices, columns.counts, grad_output, delta,
         to_key, to_value,
-        *strides(query, key, value, upstream, to_key, to_value), *sizes,
+        *strides(query, key, value, grad_output, to_key, to_value), *sizes,
         warps=tiles.warps, stages=tiles.stages, **fixed,
     )  # fmt: skip
     alpha_gradient = None if to_alpha is None else to_alpha.view(batch, heads, queries).sum((0, 2))

@@ -28,7 +28,7 @@ def flex_interval_attention(
 
     query (batch, heads, queries, head_dim); key and value (batch, heads, keys, head_dim); keep (batch, keys) or None.
     `bias` (batch, heads, queries, columns) is added to the scaled scores, by clipped distance as in
-    `triton_interval.interval_attention`. Its gradient adds in no fixed order, so the last bits may differ from run to
+    `interval.interval_attention`. Its gradient adds in no fixed order, so the last bits may differ from run to
     run. Queries without a key give zeros.
     """
     batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]

@@ -17,6 +17,7 @@ def backward_queries(
     HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """Gradients of a tile of queries, and of their biases by distance, along the keys that they see."""
     tile, row = own_tile(tl.cdiv(queries, ROWS))
     at = tile * ROWS + tl.arange(0, ROWS)
     lower, upper = bounds_of(lower_ptr, upper_ptr, row, bounds_stride, at, queries)
@@ -66,6 +67,7 @@ def backward_keys(
     HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """Gradients of a tile of keys and values, along the queries from `begin` to `end` that see any of them."""
     tile, row = own_tile(tl.cdiv(keys, COLUMNS))
     key_at = tile * COLUMNS + tl.arange(0, COLUMNS)
     k = rows_of(k_ptr, row, key_at, keys, HEAD_DIM, DIM)

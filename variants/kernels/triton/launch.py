@@ -1,4 +1,4 @@
-"""What every Triton kernel goes through: whether it can run here, its launch, and its compilation without a GPU.
+"""Launch of Triton kernels: whether one can run here, its launch, and its compilation without a GPU.
 
 A kernel module imports Triton at its top, so ask `reason` before importing one; this module needs no Triton.
 

@@ -26,7 +26,7 @@ _CHUNK = 64
 
 
 def linear_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
-    """Linear attention (batch, heads, queries, head_dim); what `variants.linear.Linear` defines.
+    """Linear attention with features elu(x) + 1, (batch, heads, queries, head_dim); `linear.Linear` is the definition.
 
     query: (batch, heads, queries, head_dim); key, value: (batch, heads, keys, head_dim), all of one dtype; keep:
     Boolean (batch, keys) or None. Causal aligns at the last key. A query without a key gives zeros. Work O(N d^2); kept
@@ -52,6 +52,7 @@ class _LinearPlan:
 
     @property
     def length(self) -> int:
+        """Positions of the longer sequence."""
         return max(self.queries, self.keys)
 
     def shift(self, of_query: bool) -> int:
@@ -64,12 +65,16 @@ class _LinearPlan:
 
     @property
     def fits(self) -> int:
+        """head_dim as a block of Triton: a power of two."""
         return padded(self.width)
 
     @property
     def constants(self) -> dict[str, Any]:
-        """What every kernel is compiled for. float16 is multiplied as TF32: as many digits, and no lack of range;
-        float32 as three TF32 products, since products without tensor cores spill."""
+        """The constants of every kernel.
+
+        float16 is multiplied as TF32: as many digits, and no lack of range; float32 as three TF32 products, since
+        products without tensor cores spill.
+        """
         return {
             "CHUNK": _CHUNK,
             "WIDTH": self.fits,

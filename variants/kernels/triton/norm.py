@@ -41,9 +41,10 @@ def _own_rows(
     scale_ptr, gate_ptr, queries, heads, head_dim, GROUP, GATED: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """What the program normalises: queries first <= i < last of one group of heads, a row of COLUMNS at a time.
+    """The rows of this program: some queries of one group of heads, whose columns lie side by side.
 
-    The heads of a group lie side by side: `head` and `dim` say which each column is. Also its scale and gate.
+    Returns the number of the program among all; its batch; the head and the dimension of each column, the columns, and
+    whether each is inside; scale and gate of each; the first query, and how many there are.
     """
     parts = tl.cdiv(queries, ROWS)
     part, group = own_tile(parts)
@@ -152,9 +153,9 @@ class _TritonGatedRMSNorm(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         sums, scale, gate = ctx.saved_tensors
-        upstream = upstream if upstream.stride(-1) == 1 else upstream.contiguous()
+        grad_output = grad_output if grad_output.stride(-1) == 1 else grad_output.contiguous()
         downstream = torch.empty_like(sums)
         parts, groups, columns, warps = _plan(sums, ctx.group)
         # a row of partial sums for each program, added up by torch in one order: atomics would differ from run to run
@@ -163,9 +164,9 @@ class _TritonGatedRMSNorm(torch.autograd.Function):
         to_gate = None if gate is None else torch.zeros_like(to_scale)
         if downstream.numel():
             launch(
-                _norm_backward, (parts * groups,), sums, scale, gate, upstream, downstream, to_scale, to_gate,
+                _norm_backward, (parts * groups,), sums, scale, gate, grad_output, downstream, to_scale, to_gate,
                 *_sizes(sums, ctx.group),
-                *sums.stride()[:3], *upstream.stride()[:3], *downstream.stride()[:3], ctx.epsilon,
+                *sums.stride()[:3], *grad_output.stride()[:3], *downstream.stride()[:3], ctx.epsilon,
                 warps=warps, GATED=gate is not None, COLUMNS=columns, ROWS=_ROWS_PER_PROGRAM,
             )  # fmt: skip
         gate_gradient = None if to_gate is None else to_gate.sum((0, 2)).flatten().to(gate.dtype)

@@ -21,6 +21,7 @@ def rows_of(source, row, at, count, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
 
 @triton.jit
 def put_rows(target, row, at, count, values, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
+    """Writes rows `at` of (rows, count, HEAD_DIM), those that exist."""
     column = tl.arange(0, DIM)
     inside = (at < count)[:, None] & (column < HEAD_DIM)[None, :]
     place = target + row * count * HEAD_DIM + at[:, None] * HEAD_DIM + column[None, :]

@@ -24,7 +24,7 @@ _LOWEST = torch.finfo(torch.float32).min
 
 
 def prefix_softmax(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """As `variants.prefix.prefix_softmax`: log mass (…, length) and average (…, length, d) up to each position.
+    """As `prefix_softmax` of `ops/prefix_scan`: log mass (…, length) and average (…, length, d) up to each position.
 
     logits: (…, length) and values (…, length, d), float32. A logit of the lowest number has no weight where its value
     is zero. Both results have gradients, once. Work O(length d), nothing larger than the values is kept, and every

@@ -153,9 +153,9 @@ class _ReLA(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, keep, used = ctx.saved_tensors
-        gradients = backward(upstream, query, key, value, keep, used, ctx.causal, ctx.tiles)
+        gradients = backward(grad_output, query, key, value, keep, used, ctx.causal, ctx.tiles)
         return *gradients, None, None, None
 
 

@@ -26,7 +26,7 @@ from .tiles import (
 
 
 def backward(
-    upstream: Tensor,
+    grad_output: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -44,22 +44,22 @@ def backward(
         return to_query.zero_(), to_key.zero_(), to_value.zero_()
     if query.dtype == torch.float16:
         # the norm multiplies gradients by up to 1e4: beyond the range of float16 they would become infinite
-        upstream = upstream.clamp(-65504.0, 65504.0)
-    upstream = upstream.to(query.dtype).contiguous()
+        grad_output = grad_output.clamp(-65504.0, 65504.0)
+    grad_output = grad_output.to(query.dtype).contiguous()
     sizes = (queries, keys, heads, head_dim**-0.5)
     fixed = constants(query, keep, causal, tiles)
     # the map was written by the forward pass: 1 where a tile has a positive score
     rows = list_tiles(used, queries, keys, tiles, causal, by_rows=True)
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
-        query, key, value, keep, upstream, to_query, rows.indices, rows.counts,
-        *strides(query, key, value, upstream, to_query), *sizes, warps=tiles.warps, stages=tiles.stages, **fixed,
+        query, key, value, keep, grad_output, to_query, rows.indices, rows.counts,
+        *strides(query, key, value, grad_output, to_query), *sizes, warps=tiles.warps, stages=tiles.stages, **fixed,
     )  # fmt: skip
     columns = list_tiles(used, queries, keys, tiles, causal, by_rows=False)
     launch(
         _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * heads,),
-        query, key, value, keep, upstream, to_key, to_value, columns.indices, columns.counts,
-        *strides(query, key, value, upstream, to_key, to_value), *sizes,
+        query, key, value, keep, grad_output, to_key, to_value, columns.indices, columns.counts,
+        *strides(query, key, value, grad_output, to_key, to_value), *sizes,
         warps=tiles.warps, stages=tiles.stages, **fixed,
     )  # fmt: skip
     return to_query, to_key, to_value

@@ -22,6 +22,7 @@ def _phi(x):
 
 @triton.jit
 def product(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """left @ right in the dtype DOT, summed in float32."""
     return tl.dot(left.to(DOT), right.to(DOT), input_precision=PRECISION)
 
 

@@ -36,6 +36,7 @@ class SupportMap:
 
     @property
     def mode(self) -> int:
+        """The constant MODE of the kernels; see `excess_of`."""
         return {2.0: 2, 1.5: 1, None: 0}[self.alpha]
 
 

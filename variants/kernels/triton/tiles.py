@@ -74,6 +74,7 @@ def constants(query: Tensor, keep: Tensor | None, causal: bool, tiles: Tiles) ->
 
 
 def empty_map(query: Tensor, key: Tensor, tiles: Tiles) -> Tensor:
+    """A map of the tiles of query and key, all 0: (batch * heads, row tiles, column tiles), uint8."""
     batch, heads, queries, _ = query.shape
     # zeros: a tile that no program visits, above the diagonal of a causal mask, holds no weight
     shape = (batch * heads, triton.cdiv(queries, tiles.rows), triton.cdiv(key.shape[2], tiles.columns))
