@@ -56,6 +56,7 @@ class Problem:
     `causal`: whether a position attends only to itself and earlier ones.
     """
 
+    # a fact of the kind and not of one task: the model, the masks and the gate follow it
     causal: ClassVar[bool] = False
 
     vocabulary: int

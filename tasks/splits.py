@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+# 16 bits halve the disk and page cache; every vocabulary here has at most 65,536 ids
 Ids = npt.NDArray[np.uint16]
 Whole = npt.NDArray[np.int64]
 
@@ -35,6 +36,7 @@ class Split:
         return len(self.labels)
 
     def sequence(self, index: int, tower: int = 0) -> Ids:
+        # the sequences of a pair lie side by side, so that one read gets both
         at = index * self.towers + tower
         return self.tokens[self.starts[at] : self.starts[at + 1]]
 

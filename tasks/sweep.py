@@ -59,10 +59,12 @@ class Sweep(TimedTask):
             raise SelectionError(f"sweep: expected padding to be a share in [0, 1), got {padding}")
         if batch is not None and tokens is not None:
             raise SelectionError("sweep: expected batch (sequences) or tokens (in all), got both")
+        # decoding keeps one state per sequence and grows it token by token: there is no padding at its end
         if mode == "decode" and (level != "attention" or padding):
             raise SelectionError("sweep: expected mode=decode at level=attention without padding; ask for that instead")
         if level == "model" and causal:
             raise SelectionError("sweep: the model is an encoder and not causal; use level=attention or level=block")
+        # a block and a model have the precisions of a recipe: float32 and bfloat16
         if level != "attention" and dtype == "float16":
             raise SelectionError("sweep: a block or a model runs in float32 or bfloat16, got dtype=float16")
         if graph and mode == "decode":
@@ -93,6 +95,7 @@ class Sweep(TimedTask):
                     f"a sweep takes no {name!r} from a preset, only timing_seconds; its own "
                     "parameters say the rest, such as sweep[heads=8]"
                 )
+        # the preset gives the time; everything else is fixed by the task's own parameters, which are part of its name
         wanted = super().recipe(preset)
         known_point = {field.name: getattr(self.point, field.name) for field in fields(Point)}
         return Point(**known_point | {"timing_seconds": wanted.timing_seconds, "ranked": wanted.ranked})

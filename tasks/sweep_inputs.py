@@ -40,6 +40,7 @@ def clustered_latent(draw: np.random.Generator, rows: int, length: int, features
 def local_latent(draw: np.random.Generator, rows: int, length: int, features: int) -> Floats:
     """`local`: a moving mean over 128 tokens, so that scores fall from sqrt(d) / 2 to 0 at a distance of 128."""
     noise = draw.standard_normal((rows, length + RUN, features), dtype=np.float32)
+    # a moving sum by differences, in float64, since the sums grow with the length
     sums = np.cumsum(noise, axis=1, dtype=np.float64)
     latent: Floats = ((sums[:, RUN:] - sums[:, :-RUN]) / np.sqrt(RUN)).astype(np.float32)
     return latent
@@ -50,6 +51,7 @@ INPUTS: dict[str, Latent] = {"iid": iid_latent, "clustered": clustered_latent, "
 
 def draw_heads(kind: str, batch: int, heads: int, length: int, head_dim: int, seed: int) -> Heads:
     """Query, key and value, each (batch, heads, length, head_dim). Sequences and heads are independent."""
+    # query and key share the latent part, so their scores have its structure; values are independent of both
     latent, draw = _latent(kind, batch * heads, length, head_dim, seed)
     shape = (batch, heads, length, head_dim)
     query, key = (_blend(kind, latent, draw).reshape(shape) for _ in range(2))

@@ -60,6 +60,7 @@ def verify_originals(place: DataPlace, task: str | None = None) -> Iterator[Chec
         if task is not None and note.task != task:
             continue
         root = Path(note.root)
+        # a note without folders is that of a file
         folders = [root / folder for folder in note.folders]
         if not all(each.exists() for each in folders or [root]):
             state = "gone"
@@ -76,6 +77,7 @@ def _remembered(place: DataPlace, task: str, root: Path, folders: tuple[str, ...
     states = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
     name = content_hash({"task": task, "root": str(root), "folders": list(folders)})
     path = place.cache / "checksums" / f"{name}.json"
+    # times are in nanoseconds, since a file may be rewritten within a second at the same size
     known = _read_note(path)
     if known is not None and known.states == states:
         return known.sha256

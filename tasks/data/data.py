@@ -25,10 +25,12 @@ def place(
     Root: `data_dir`, else ATTNBENCH_DATA, else ~/.cache/attnbench. Cache: ATTNBENCH_CACHE, else ~/.cache/attnbench.
     Raises DataError where a root that was named is no folder.
     """
+    # the default is read and written alike; a root that a person names is only read
     base = os.environ.get("XDG_CACHE_HOME")
     own = (Path(base) if base else Path.home() / ".cache") / "attnbench"
     named = str(data_dir) if data_dir else os.environ.get("ATTNBENCH_DATA", "")
     root = Path(named).expanduser().absolute() if named else own
+    # a mistyped folder would look like missing data, and start a download
     if named and not root.is_dir():
         raise DataError(f"expected a folder of original data, got {root}; see --data-dir and ATTNBENCH_DATA")
     cache = os.environ.get("ATTNBENCH_CACHE")
@@ -60,6 +62,7 @@ class DataSource(Protocol):
 
 def load_first(sources: Sequence[DataSource], place: DataPlace, task: str) -> PreparedData:
     """The data of the first source that has them. Raises DataError with every source's reason if none has."""
+    # every reason is shown: the user may prefer to repair the first source over using the last
     reasons = []
     for source in sources:
         found = source.prepared(place)

@@ -69,6 +69,7 @@ class FolderSource(OfficialSource):
             reason = f"no {self.name}/ with {', '.join(self.parts)} under {place.root}"
             return Unavailable(reason="; ".join(filter(None, [reason, self.hint])))
         root = place.root / self.name
+        # no checksum of a folder is published, so the reader decides the fidelity by the content
         files = {f"{self.name}/": tree_checksum(place, self.task, root, self.parts)}
         return self.prepare_from(place, "tree", root, f"{self.name} tree", files)
 
@@ -133,6 +134,7 @@ class DownloadSource:
     def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
         remote = self.archive.remote
         path = downloaded(remote, place)
+        # prepared data need no archive, so it may be deleted, and --offline still works
         if not (path.is_file() or self.archive.is_prepared(place)):
             if place.offline:
                 return Unavailable(reason=f"no download of {remote.name}, and --offline forbids one")

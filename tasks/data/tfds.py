@@ -28,7 +28,7 @@ COLUMNS = ("tokens", "tokens_of_second")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportMetadata:
-    """What `export` writes beside the records, as metadata.json."""
+    """The content of metadata.json, which `export` writes beside the records."""
 
     task: str
     columns: tuple[str, ...]
@@ -77,6 +77,7 @@ class ExportSource:
         folder = self.folder(place)
         if folder is None or not self.availability(place).ready:
             return Unavailable(reason=f"no TFDS {dataset_of(self.task)} that `attnbench data export` wrote, or no tfds")
+        # only the records: TFDS's own metadata files hold dates and versions
         records = sorted(folder.glob("*.array_record-*"))
         files = {path.name: file_checksum(place, self.task, path) for path in records}
         return prepare(place, self.task, {"source": "record set", "files": files}, lambda: _read(folder, place))
@@ -171,7 +172,7 @@ def _read(folder: Path, place: DataPlace) -> PreparedData:
 
 
 def _metadata(folder: Path) -> ExportMetadata | None:
-    """What `export` wrote beside the records; None for a set that others made."""
+    """The metadata of an export; None for a set that others made."""
     try:
         return msgspec.json.decode((folder / METADATA).read_bytes(), type=ExportMetadata)
     except (OSError, msgspec.DecodeError):

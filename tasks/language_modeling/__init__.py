@@ -1,1 +1,1 @@
-"""Language modelling: text as bytes or words, predicted one token at a time."""
+"""Language modeling: text as bytes or subwords, predicted one token at a time."""

@@ -73,7 +73,7 @@ class GutenbergCharacters(LanguageModelingTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BooksSource:
-    """A folder of books, whatever they are."""
+    """A folder of books, `*.txt`."""
 
     task: str
     folder: str = "gutenberg"
@@ -97,6 +97,7 @@ class BooksSource:
         root = place.root / self.folder
         if not books:
             return Unavailable(reason=f"no books *.txt in {root}")
+        # another book changes the checksum, so the data are prepared anew
         files = {f"{self.folder}/": tree_checksum(place, self.task, root, [book.name for book in books])}
         identity = {"source": "books", "files": files, "builder": BUILDER}
         return prepare(place, self.task, identity, lambda: divided(books, f"{self.folder} books", files))
@@ -107,6 +108,7 @@ def divided(books: Sequence[Path], source: str, files: dict[str, str]) -> Prepar
     splits: dict[str, list[bytes]] = {"train": [], "validation": [], "test": []}
     for book in books:
         text = book.read_bytes()
+        # in whole numbers, so that every machine cuts at the same byte
         first, second = len(text) * 18 // 20, len(text) * 19 // 20
         for split, part in zip(splits, (text[:first], text[first:second], text[second:]), strict=True):
             splits[split].append(part)

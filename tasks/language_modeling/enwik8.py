@@ -68,6 +68,7 @@ class Enwik8Source:
 
 def read(path: Path, files: dict[str, str]) -> PreparedData:
     """Split the file from its end: the last 5 million bytes test, the 5 million before them validate."""
+    # the split of Graves 2013, by position
     text = path.read_bytes()
     first, second = len(text) - VALIDATION - TEST, len(text) - TEST
     splits = {"train": [text[:first]], "validation": [text[first:second]], "test": [text[second:]]}

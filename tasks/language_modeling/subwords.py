@@ -45,6 +45,7 @@ def to_subwords(
     """
     of = prepared.provenance
     library = sentencepiece(", or read bytes by subwords=0")
+    # everything that decides the vocabulary: the same texts and size find it in the cache
     identity = {
         "texts": prepared.folder.name if prepared.folder else None, "source": of.source, "files": of.files,
         "size": size, "learned_on": LEARNING_BYTES, "builder": BUILDER, "sentencepiece": library.__version__,
@@ -96,6 +97,7 @@ def vocabulary_of(model: bytes, size: int, character: Character) -> Vocabulary:
             pieces.append(processor.id_to_piece(each).replace(_MARK, " ").encode())
     # pieces of one byte may also be learned; only the fallback ids stand for any byte
     of_byte = {piece: each for each, piece in enumerate(pieces) if processor.is_byte(each)}
+    # small texts give fewer pieces than the model has outputs
     pieces += [b""] * (size - len(pieces))
     return Vocabulary.of(pieces, partial(_encode, processor, of_byte), character)
 

@@ -1,1 +1,1 @@
-"""Kinds of problem beside classification: language modelling and translation."""
+"""Kinds of problem beside classification: language modeling and translation."""

@@ -121,6 +121,7 @@ class SentencePairs(Subset):
 
     def lengths(self) -> Whole:
         """Tokens of the longer side of each pair."""
+        # the batch is padded on both sides, so the longer one costs
         both = np.diff(self.split.starts).reshape(-1, 2)
         return np.asarray(both.max(1)[self.indices], dtype=np.int64)
 
@@ -133,6 +134,7 @@ class SentencePairs(Subset):
 
         Returns source ids (batch, 1, sources) with 0 as padding, lengths (batch, 1), target ids (batch, targets).
         """
+        # a cut source or target loses its END; such pairs are counted by `cut` and noted
         sources = [self.split.sequence(int(index), 0)[:length] for index in self.indices[at]]
         targets = [self.split.sequence(int(index), 1)[:length] for index in self.indices[at]]
         lengths = np.array([[len(source)] for source in sources], dtype=np.int64).reshape(-1, 1)

@@ -42,6 +42,7 @@ class Vocabulary:
     @classmethod
     def of(cls, pieces: Sequence[bytes], encode: Callable[[bytes], Ids], character: Character = "unicode") -> Self:
         """A vocabulary of these pieces; counts per id are tables, since they are read once for each token."""
+        # ASCII blanks only: they are single bytes in UTF-8, so a piece that cuts a character stays countable
         blanks = [[byte in _BLANKS for byte in piece] for piece in pieces]
         begun = [
             piece.count(b"\n") + sum(was and not now for was, now in pairwise(blank))

@@ -43,6 +43,7 @@ def read_pairs(folder: Path) -> list[AlignedPair]:
     pairs = []
     for number, (source, target, gold) in enumerate(zip(sources, targets, golds, strict=True), start=1):
         pair = AlignedPair(source=_words(source), target=_words(target), gold=read_links(gold))
+        # a link beyond the end of a sentence is the sign of words counted from 1
         most = max((a for a, _ in pair.gold.possible), default=-1), max((b for _, b in pair.gold.possible), default=-1)
         if most[0] >= len(pair.source) or most[1] >= len(pair.target):
             raise DataError(

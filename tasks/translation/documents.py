@@ -51,6 +51,7 @@ def spans(
     tokens = [0, 0]
     for at, (source, target) in enumerate(zip(sources, targets, strict=True)):
         joined = [tokens[0] + len(source), tokens[1] + len(target)]
+        # both sides count, since encoder and decoder have the same length
         if at > first and (at - first == size or max(joined) > most or at in gaps):
             documents.append(range(first, at))
             first, joined = at, [len(source), len(target)]

@@ -55,6 +55,7 @@ class OwnFolderSource(PairsSource):
     def tests(self, place: DataPlace) -> tuple[str, ...]:
         """Names of the test sets, the one that ranks first."""
         names = [name for name in self._names(place) if TEST.fullmatch(name)]
+        # the set called test ranks, so it comes first; the others follow by name
         return tuple(sorted(names, key=lambda name: (name.lower() != "test", name)))
 
     def _validation(self, place: DataPlace) -> list[str]:

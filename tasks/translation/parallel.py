@@ -38,6 +38,7 @@ class ParallelSet:
 
     def digest(self) -> str:
         """SHA-256 over both sides. File names and line ends do not change it."""
+        # the number of lines keeps apart the end of one side and the start of the other
         digest = hashlib.sha256()
         for side in (self.source, self.target):
             digest.update(f"{len(side)}\n".encode())
@@ -111,6 +112,7 @@ def without(training: Sequence[ParallelSet], held_out: Sequence[ParallelSet]) ->
 
     A sentence that was seen in training tests nothing, whichever side was seen.
     """
+    # whole sentences are compared; near-duplicates stay
     sources = {line for each in held_out for line in each.source}
     targets = {line for each in held_out for line in each.target}
     kept = []

@@ -30,6 +30,7 @@ class Subwords:
 
     def encode(self, lines: Sequence[str]) -> list[Ids]:
         """Ids of each line, END last."""
+        # END closes a source too, so that the encoder sees where a sentence is complete
         return [np.array([*ids, END], dtype=np.uint16) for ids in self._processor.encode(list(lines))]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -70,7 +71,9 @@ def learned(place: DataPlace, lines: Sequence[str], size: int, languages: tuple[
 
     Raises DataError without the extra `translation`, or where the size is too small.
     """
+    # thousands of rare Chinese and Japanese characters would fill the vocabulary
     coverage = min(CHARACTER_COVERAGE.get(language, 1.0) for language in languages)
+    # another version may learn another model, so the version is part of the name in the cache
     version = sentencepiece().__version__
     identity = {"lines": lines, "size": size, "coverage": coverage, "sentencepiece": version, "builder": BUILDER}
     return Subwords(cached_model(place, content_hash(identity), lambda: learn(lines, size, coverage)))

@@ -37,6 +37,7 @@ SCALE = np.float32(255.5)
 
 def gray(pixels: Bytes) -> Bytes:
     """Gray values (images, 1024) of (images, 3072) planes."""
+    # multiplied by 1/255 and not divided: TensorFlow does so, and the last bit decides some gray values
     planes = pixels.reshape(-1, 3, PIXELS).astype(np.float32) * np.float32(1 / 255)
     mixed = np.einsum("ncp,c->np", planes, WEIGHTS)
     shades: Bytes = (mixed * SCALE).astype(np.uint8)
@@ -71,6 +72,7 @@ def arrange(images: Images, source: str, files: dict[str, str], verified: bool =
     splits, repeated = {}, {}
     for split, (labels, pixels) in images.items():
         rows = [(label, row.tobytes()) for label, row in zip(labels.tolist(), pixels, strict=True)]
+        # by label, then pixels: positions mean the same images in every source
         order = sorted(range(len(rows)), key=rows.__getitem__)
         repeated[split] = tuple(index for index, at in enumerate(order) if times[rows[at][1]] > 1)
         splits[split] = Split.of_rows(pixel_ids(gray(pixels[order])), labels[order].astype(np.int64))

@@ -36,6 +36,7 @@ def sources() -> tuple[DataSource, ...]:
     name = "cifar-10-batches-py"
     tree = FolderSource(task=NAME, name=name, parts=FILES, archive=ARCHIVE.name, read=read_tree, estimate=ESTIMATE)
     archive = ArchiveSource(task=NAME, remote=ARCHIVE, read=read_archive, estimate=ESTIMATE)
+    # preparing the set needs TensorFlow; reading a prepared one does not
     tfds = TfdsSource(task=NAME, dataset="cifar10", read=read_tfds, needs="TensorFlow", estimate=ESTIMATE)
     return tree, archive, tfds, ExportSource(task=NAME, fits=is_whole), DownloadSource(archive=archive)
 
@@ -132,6 +133,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _joined(contents: dict[str, bytes], where: Path) -> Images:
+    # a set without one batch would train and look like CIFAR-10
     missing = [name for name in FILES if name not in contents]
     if missing:
         raise DataError(f"{where} lacks {', '.join(missing)}")

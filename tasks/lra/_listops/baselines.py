@@ -54,6 +54,7 @@ def _predict_by_lookup(dataset: Dataset, recipe: Recipe, views: list[Callable[[I
     for ids, label in zip(_cut(train, recipe), train.labels.tolist(), strict=True):
         for view, table in zip(views, tables, strict=True):
             table[view(ids)][label] += 1
+    # a key of the test set may never occur in training
     fallback = int(np.bincount(train.labels).argmax())
     predicted = []
     for ids in _cut(dataset.test, recipe):

@@ -72,6 +72,7 @@ class OfficialImages:
         parts = ("metadata", *(f"imgs/{each.name}" for each in sorted((folder / "imgs").iterdir()) if each.is_dir()))
         files = {f"{self.name}/": tree_checksum(place, self.task, folder, parts)}
         identity = {"source": "official", "files": files, "builder": BUILDER}
+        # pixels are collected in a file of the cache, which is removed once they are prepared
         meanwhile = scratch(place, self.task, identity)
         prepared = prepare(place, self.task, identity, lambda: self.read(folder, files, place, meanwhile))
         shutil.rmtree(meanwhile, ignore_errors=True)
@@ -104,6 +105,7 @@ class OfficialImages:
             split: Split.of_rows(pixels[low:high], labels[low:high])
             for split, low, high in zip(SPLITS, ends.tolist(), ends[1:].tolist(), strict=False)
         }
+        # 200,000 images, or one less where the empty file is the missing one
         notes = () if fidelity == "official" else (f"{len(rows):,} images instead of {OFFICIAL_EXAMPLES:,}",)
         return PreparedData(
             splits=splits, provenance=Provenance(source=self.name, fidelity=fidelity, files=files, notes=notes)

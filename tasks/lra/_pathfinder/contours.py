@@ -79,6 +79,7 @@ class _Attempts:
         snake, at = self.done[rows] % 2, self.done[rows] // 2
         ends = SnakeEnds(kinds=self.kinds[rows, snake, at], pivots=self.pivots[rows, snake])
         found, kinds, heads, pivots = extend(self.occupancy, self.streams, rows, ends)
+        # a snake that cannot grow ends its attempt and frees the slot
         lost = np.ones(len(rows), dtype=bool)
         lost[found] = False
         self.image[rows[lost]] = -1
@@ -96,11 +97,13 @@ class _Attempts:
         open_images = np.flatnonzero(self.best == NEVER)
         if not len(open_images) or not len(free):
             return
+        # round robin: no image waits for another, and few slots idle at the end
         order = np.arange(len(free))
         image = open_images[(self.turn + order) % len(open_images)]
         number = self.begun[image] + order // len(open_images)
         self.turn = (self.turn + len(free)) % len(open_images)
         self.begun += np.bincount(image, minlength=len(self.begun))
+        # the stream of an attempt follows from the image's key and the attempt's number, and not from the slot
         self.streams.restart(free, key(self.keys[image], number))
         self.occupancy.clear(free)
         self.number[free], self.done[free] = number, 0

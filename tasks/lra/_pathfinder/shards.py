@@ -71,7 +71,7 @@ def make(scene: Scene, examples: int, folder: Path, place: DataPlace, workers: i
             done += count
             place.progress(what, done, examples)
         return
-    # forked children could inherit locks that another thread holds
+    # a forked child could inherit a lock that another thread holds
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
         futures = {pool.submit(make_shard, scene, first, count, folder): count for first, count in missing}

@@ -34,6 +34,7 @@ def word_overlap(dataset: Dataset, recipe: Recipe) -> Whole:
     right = np.concatenate([[0], np.cumsum(cited == 0)]) + np.concatenate([np.cumsum(cited[::-1])[::-1], [0]])
     best = int(right.argmax())
     threshold = scores[order[best]] if best < len(order) else np.inf
+    # the threshold, too, comes from training alone
     return np.array(
         [_shared(*pair, rarity) >= threshold for pair in _pairs(dataset.test, recipe.length)], dtype=np.int64
     )

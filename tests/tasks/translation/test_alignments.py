@@ -6,7 +6,7 @@ import pytest
 
 from attnbench.bench.core.errors import DataError
 from attnbench.bench.measure.attention.alignment import alignment_error_rate, diagonal
-from attnbench.bench.train.objectives.bleu import scored
+from attnbench.bench.train.objectives.bleu import score_translations
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.translation.alignments import aligned_pairs, read_links, read_pairs
 from attnbench.tasks.translation.parallel import find_sets
@@ -73,4 +73,4 @@ def test_copying_the_source_of_newstest2014_scores_what_it_does(real_data):
     if not pairs:
         pytest.skip("newstest2014 is not here")
     news = pairs[0].read()
-    assert scored(news.source, news.target, "de").bleu == pytest.approx(2.75, abs=0.01)
+    assert score_translations(news.source, news.target, "de").bleu == pytest.approx(2.75, abs=0.01)
