@@ -130,7 +130,8 @@ def _query_tiles(
             w_psi += tl.sum(psi, 1)
         # dp/ds = diag(g) - g g^T / sum g: the mean of dp under g is the same number for the whole row
         ds = factor * (dp - delta[:, None])
-        # in 16 bits for the tensor cores, held to their range: infinity times a zero of k would be NaN
+        # in the dtype of the keys for the tensor cores; float16 is held to its range, since infinity times a zero of
+        # k would be NaN
         dq = tl.dot(narrow(ds, k.dtype), k, dq, input_precision=PRECISION)
     return dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi
 
