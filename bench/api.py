@@ -16,29 +16,28 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from .core.errors import AttnbenchError as AttnbenchError
 from .core.errors import SelectionError
-from .core.record import Machine, Outcome, Record
+from .core.record import Record
 from .core.registry import TASKS, VARIANTS
 from .core.spec import Spec, bytes_of, parse_selection, parse_value
+from .store.records import Records
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from .board.board import Board
     from .board.compare import Comparison
     from .board.report import Report
+    from .gate.checked_variant import VariantSource
     from .gate.report import CheckReport
-    from .gate.subject import VariantSource
     from .plan.planner import Plan
     from .plan.suite import Suite
     from .run.events import Event
+    from .run.listener import RunListener
     from .run.runner import Runner
     from .score.cost import Mode
     from .score.key import BoardKey
@@ -55,47 +54,6 @@ MAP_CHARACTERS = 1_500_000
 LOG = logging.getLogger("attnbench")
 
 Names = str | Spec | Iterable[str | Spec]
-
-
-class RunListener(Protocol):
-    """Listens to a run; every method returns at once."""
-
-    def notice(self, message: str) -> None:
-        """A sentence that a person should read."""
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """Long work on data; `total` is 0 where it is not known."""
-
-    def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
-        """The plan is made and its first cell starts."""
-
-    def on_event(self, event: Event) -> None:
-        """An event of `bench/run/events.py`, such as the loss after some steps, or a cell whose Record is stored."""
-
-
-class Logged:
-    """Progress as log messages of the logger `attnbench`: what a person must know as warnings, the rest as info."""
-
-    def notice(self, message: str) -> None:
-        LOG.warning(message)
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        LOG.debug("%s: %d of %d", what, done, total)
-
-    def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
-        LOG.info("preset %s, %s: %d of %d cells to run", preset, machine.id, len(plan.left), len(plan.steps))
-
-    def on_event(self, event: Event) -> None:
-        from .run.events import CellFinished, Warned
-
-        match event:
-            case Warned(message):
-                LOG.warning(message)
-            case CellFinished(record):
-                level = logging.INFO if record.outcome is Outcome.OK else logging.WARNING
-                LOG.log(level, "%s  %s%s", record.outcome, record.cell, f": {record.reason}" if record.reason else "")
-            case _:
-                LOG.debug("%s", event)
 
 
 class RunOptions(TypedDict, total=False):
@@ -138,53 +96,6 @@ class Filters(TypedDict, total=False):
     machine: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Records(Sequence[Record]):
-    """The Records of one selection, those that failed among them.
-
-    `results`: the folder that holds them. `measured`: those that the call made itself; the others were there before.
-    """
-
-    results: Path
-    records: tuple[Record, ...]
-    measured: tuple[Record, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @overload
-    def __getitem__(self, at: int) -> Record: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Record, ...]: ...
-    def __getitem__(self, at: int | slice) -> Record | tuple[Record, ...]:
-        return self.records[at]
-
-    def __repr__(self) -> str:
-        outcomes = Counter(str(record.outcome) for record in self.records)
-        listed = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()) or "none"
-        return f"<{len(self)} Records in {self.results}: {listed}>"
-
-    @property
-    def failures(self) -> tuple[Record, ...]:
-        """The Records whose outcome is not `ok`; each has a reason."""
-        return tuple(record for record in self.records if record.outcome is not Outcome.OK)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """One row for each measurement; a Record without any has one row, with its outcome and reason.
-
-        Columns: `key`, `variant`, `task`, `preset`, `seed`, `lane`, `selection`, `outcome`, `reason`, `machine`,
-        `implementation`, `version`, `started`, `seconds`, then `name`, `value` and `unit` of the measurement and what
-        narrows it, such as `split` and `layer`.
-
-        >>> found = attnbench.records("results").to_pandas()                                       # doctest: +SKIP
-        >>> tested = found[(found["name"] == "accuracy") & (found["split"] == "test")]             # doctest: +SKIP
-        >>> tested.groupby(["task", "variant"])["value"].mean()                                    # doctest: +SKIP
-        """
-        import pandas as pd
-
-        return pd.DataFrame([row for record in self.records for row in _rows(record)])
-
-
 def run(
     variants: Names | None = None,
     tasks: Names | None = None,
@@ -202,8 +113,9 @@ def run(
     >>> found = attnbench.run("rela,entmax15", "lra-text", preset="smoke")                         # doctest: +SKIP
     """
     from .run.events import CellFinished
+    from .run.listener import LoggingListener
 
-    told = progress or Logged()
+    told = progress or LoggingListener()
     runner = _runner(variants, tasks, told, **options)
     runner.plan()
     runner.prepare()
@@ -246,7 +158,9 @@ def plan(
 
     >>> [str(step.cell) for step in attnbench.plan("rela", "lra-text").left]                       # doctest: +SKIP
     """
-    return _runner(variants, tasks, progress or Logged(), **options | {"offline": True}).plan()
+    from .run.listener import LoggingListener
+
+    return _runner(variants, tasks, progress or LoggingListener(), **options | {"offline": True}).plan()
 
 
 def records(results: str | Path = RESULTS, *, notice: Callable[[str], None] = LOG.warning) -> Records:
@@ -376,8 +290,8 @@ def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32"
 
     variant: a name, a Spec, a class, or a function from an AttentionShape to a variant. device: `cpu` or `cuda`.
     dtype: `float32`, `bfloat16` or `float16`. Returns a report that is true where no property fails; its `problem` says
-    why a variant does not build. Raises SelectionError for text that names none and for another dtype, DeviceError for a device that
-    this machine lacks.
+    why a variant does not build. Raises SelectionError for text that names none and for another dtype,
+    DeviceError for a device that this machine lacks.
 
     >>> report = attnbench.check("rela")                                                           # doctest: +SKIP
     >>> assert report, report.failures                                                             # doctest: +SKIP
@@ -510,21 +424,3 @@ def _answered(
             and (not machines or key.machine in machines | {""})
         ]
     return table, predictions, keys
-
-
-def _rows(record: Record) -> Iterator[dict[str, object]]:
-    cell = record.cell
-    shared = {
-        "key": record.key,
-        **{name: str(getattr(cell, name)) for name in ("variant", "task", "preset")},
-        **{name: getattr(cell, name) for name in ("seed", "lane", "selection")},
-        "outcome": str(record.outcome),
-        "reason": record.reason,
-        "machine": record.machine.id,
-        **{name: getattr(record, name) for name in ("implementation", "version", "started", "seconds")},
-    }
-    for measurement in record.measurements:
-        named = {name: getattr(measurement, name) for name in ("name", "value", "unit")}
-        yield shared | named | {name: at for name, at in measurement.where.items() if name not in shared | named}
-    if not record.measurements:
-        yield shared

@@ -23,7 +23,7 @@ from .sharing import merge, validate
 
 app = typer.Typer(
     name="attnbench",
-    help="Which attention should I use, and is this new one really better?",
+    help="Benchmark attention variants: quality, speed, memory and sparsity, in one record.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,7 +44,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Benchmark attention variants: accuracy, speed, memory and sparsity, in one record."""
+    """Benchmark attention variants: quality, speed, memory and sparsity, in one record."""
 
 
 app.command("run")(run)
@@ -67,14 +67,14 @@ app.add_typer(data, name="data")
 
 
 def main() -> int:
-    """Runs the command line; a mistake of the user ends in one message and a non-zero exit code, not in a traceback."""
+    """Runs the command line; a user's mistake ends in one message and a non-zero exit code, not in a traceback."""
     try:
         app()
     except AttnbenchError as error:
         typer.echo(f"attnbench: {error}", err=True)
         return error.exit_code
     except KeyboardInterrupt:
-        typer.echo("\nattnbench: interrupted; all that was finished is kept, and the same command goes on", err=True)
+        typer.echo("\nattnbench: interrupted; finished results are kept, and the same command resumes", err=True)
         return 130
     except BrokenPipeError:
         # the reader of our output has gone, as `| head` does

@@ -1,4 +1,4 @@
-"""Catalogue: what is installed, as lists that import nothing and as full entries that do."""
+"""`attnbench list` and `show`: installed names, as lists that import no plugin and as full entries that do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,8 +15,11 @@ import typer
 from ..core.errors import AttnbenchError, SelectionError
 from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
 from ..core.spec import Spec, value_text
+from .options import DataDir, Json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...tasks.contract import Problem, Recipe, Task
     from ...variants.contract import AttentionShape, Variant
 
@@ -31,10 +33,8 @@ class What(StrEnum):
 
 REGISTRIES: dict[What, Registry] = {What.VARIANTS: VARIANTS, What.TASKS: TASKS}
 
-JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-
 HEADS, HEAD_DIM, LENGTH = 4, 32, 1024
-"""The example shape at which `show` states densities and sizes."""
+"""The example shape of the densities and sizes that `show` prints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +56,11 @@ class Fact:
 
 
 def list_(
-    what: Annotated[
-        What | None, typer.Argument(help="Which names to list; all unless said.", show_default=False)
-    ] = None,
-    load: Annotated[bool, typer.Option("--load", help="Import each, and say which fail and why.")] = False,
-    json: JSON = False,
+    what: Annotated[What | None, typer.Argument(help="Kind of names (default: all).", show_default=False)] = None,
+    load: Annotated[bool, typer.Option("--load", help="Import each, and report those that fail.")] = False,
+    json: Json = False,
 ) -> None:
-    """Names with origin and one-line description; variants and tasks without importing what they name."""
+    """List variants, tasks, suites and presets with a one-line description."""
     kinds = list(What) if what is None else [what]
     listed = {kind: list(_items(kind, load)) for kind in kinds}
     if json:
@@ -79,11 +77,11 @@ def list_(
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A variant, task or preset; also with parameters: 'local\\[flange=64]'.")],
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of original data, for a task.")] = None,
-    json: JSON = False,
+    name: Annotated[str, typer.Argument(help="A variant, task or preset, such as `local\\[flange=64]`.")],
+    data_dir: DataDir = None,
+    json: Json = False,
 ) -> None:
-    """All that a variant, task or preset says of itself: parameters, equation, paper, support, cost, data."""
+    """Show a variant, task or preset: parameters, equation, paper, support, cost and data."""
     spec = Spec.parse(name)
     context = list(_facts(spec, data_dir))
     if json:
@@ -111,7 +109,7 @@ def _items(what: What, load: bool) -> Iterator[Item]:
 
 
 def _presets() -> dict[str, dict[Recipe, list[str]]]:
-    """What each preset means, and for which tasks, of all tasks that load."""
+    """The recipes of each preset, each with its tasks, of all tasks that load."""
     found: dict[str, dict[Recipe, list[str]]] = {}
     for entry in TASKS.entries():
         # a task may refuse a preset that others of its kind have
@@ -138,7 +136,7 @@ def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     if spec.name not in known:
         presets = _presets()
         if spec.name in presets:
-            yield Fact(label="preset", value=f"{spec}; what it means hangs on the task")
+            yield Fact(label="preset", value=f"{spec}; its values depend on the task")
             for recipe, tasks in presets[spec.name].items():
                 values = asdict(recipe.with_overrides(spec))
                 text = ", ".join(f"{name} {value_text(value)}" for name, value in values.items())

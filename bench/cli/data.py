@@ -1,4 +1,4 @@
-"""Data: what is there, where it came from and what is missing; getting it; checking it."""
+"""`attnbench data`: list, get, look at, export and verify the data of tasks."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ import typer
 from ..core.errors import AttnbenchError, DataError, SelectionError
 from ..core.registry import TASKS, nearest
 from ..core.spec import Spec, parse_selection
+from .options import DataDir, Json, Offline
 
 if TYPE_CHECKING:
     from ...tasks.contract import DataPlace, Task
     from ...tasks.data.prepared import CachedData
 
-app = typer.Typer(no_args_is_help=True, help="See, get and verify the data of tasks.")
-
-JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of original data (or ATTNBENCH_DATA).")]
+app = typer.Typer(no_args_is_help=True, help="List, get and verify the data of tasks.")
 
 
 @app.command("list")
 def list_(
-    task: Annotated[str | None, typer.Argument(help="One task; all without it.")] = None,
+    task: Annotated[str | None, typer.Argument(help="A task (default: all).")] = None,
     data_dir: DataDir = None,
-    json: JSON = False,
+    json: Json = False,
 ) -> None:
-    """Every source of each task as found here, and what is prepared; downloads nothing."""
+    """List the sources of each task, present and missing, and the prepared data; download nothing."""
     from ...tasks.data.data import place
     from ...tasks.data.prepared import stored
 
@@ -48,12 +46,12 @@ def list_(
 
 @app.command("get")
 def get(
-    tasks: Annotated[list[str], typer.Argument(help="Tasks, such as `lra-text`, or a suite of tasks, such as `lra`.")],
-    preset: Annotated[str, typer.Option(help="Prepare what this preset needs.")] = "quick",
+    tasks: Annotated[list[str], typer.Argument(help="Tasks, such as `lra-text`, or a suite, such as `lra`.")],
+    preset: Annotated[str, typer.Option(help="Prepare the data that this preset needs.")] = "quick",
     data_dir: DataDir = None,
-    offline: Annotated[bool, typer.Option(help="Never download.")] = False,
+    offline: Offline = False,
 ) -> None:
-    """Fetch and prepare data; interrupted anywhere, the same command goes on where it stopped."""
+    """Download and prepare data; after an interruption, the same command resumes."""
     from ...tasks.data.data import place
     from ...tasks.data.download import forget_failures
     from .live import Live
@@ -91,14 +89,14 @@ def get(
 
 @app.command("preview")
 def preview(
-    task: Annotated[str, typer.Argument(help="One task.")],
-    out: Annotated[Path | None, typer.Option(help="Where images go; TASK.png without it.")] = None,
-    examples: Annotated[int, typer.Option(help="How many to show; 0: 48 images or 5 texts.", min=0)] = 0,
-    preset: Annotated[str, typer.Option(help="Show what this preset trains on.")] = "smoke",
+    task: Annotated[str, typer.Argument(help="A task.")],
+    out: Annotated[Path | None, typer.Option(help="Image file (default: TASK.png).")] = None,
+    examples: Annotated[int, typer.Option(help="Number of examples; 0 shows 48 images or 5 texts.", min=0)] = 0,
+    preset: Annotated[str, typer.Option(help="Show the training examples of this preset.")] = "smoke",
     data_dir: DataDir = None,
-    offline: Annotated[bool, typer.Option(help="Never download.")] = False,
+    offline: Offline = False,
 ) -> None:
-    """Look at training examples: images as a contact sheet with their labels, everything else as text."""
+    """Show training examples: images as a contact sheet with labels, all else as text."""
     from ...tasks.data.data import place
     from .live import Live
     from .preview import contact_sheet, is_image, text_of
@@ -123,13 +121,11 @@ def preview(
 
 @app.command("export")
 def export(
-    tfds: Annotated[Path, typer.Option("--tfds", help="Folder for TFDS sets, such as ~/tensorflow_datasets.")],
-    tasks: Annotated[
-        list[str] | None, typer.Argument(help="Tasks or a suite; all that is prepared without it.")
-    ] = None,
+    tfds: Annotated[Path, typer.Option("--tfds", help="Folder of TFDS data sets, such as ~/tensorflow_datasets.")],
+    tasks: Annotated[list[str] | None, typer.Argument(help="Tasks or a suite (default: all prepared data).")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write prepared data as TFDS array_record sets, which TFDS and another machine's attnbench read."""
+    """Write prepared data as TFDS array_record sets, for TFDS or for attnbench on another machine."""
     from ...tasks.data.data import place
     from ...tasks.data.prepared import stored
     from ...tasks.data.tfds import export as export_to
@@ -141,7 +137,7 @@ def export(
         names = [None] if specs is None else list(dict.fromkeys(spec.name for spec in specs))
         found = [each for name in names for each in stored(here, name)]
         if not found:
-            raise DataError(f"nothing of that is prepared in {here.cache}; `attnbench data get TASK` does that")
+            raise DataError(f"nothing of that is prepared in {here.cache}; `attnbench data get TASK` prepares it")
         for each in found:
             path = export_to(each, tfds.expanduser().absolute(), here)
             counts = ", ".join(f"{count:,} {split}" for split, count in each.examples.items())
@@ -150,11 +146,11 @@ def export(
 
 @app.command("verify")
 def verify(
-    task: Annotated[str | None, typer.Argument(help="One task; all without it.")] = None,
+    task: Annotated[str | None, typer.Argument(help="A task (default: all).")] = None,
     data_dir: DataDir = None,
-    json: JSON = False,
+    json: Json = False,
 ) -> None:
-    """Read prepared files and originals again and compare their SHA-256; a difference gives exit code 3."""
+    """Compare prepared files and originals with their SHA-256. Exit with code 3 on a difference."""
     from ...tasks.data.checksums import verify_originals
     from ...tasks.data.data import place
     from ...tasks.data.prepared import damaged, stored
@@ -174,7 +170,7 @@ def verify(
     if json:
         typer.echo(json_format.dumps(rows, indent=2, ensure_ascii=False))
     elif not rows:
-        typer.echo(f"nothing is prepared in {here.cache}; `attnbench data get {name or 'TASK'}` does that")
+        typer.echo(f"nothing is prepared in {here.cache}; `attnbench data get {name or 'TASK'}` prepares it")
     else:
         for row in rows:
             typer.echo(f"{row['task']}  {row['what']}  {row['path']}  {row['state']}")

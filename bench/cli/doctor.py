@@ -1,17 +1,23 @@
-"""`attnbench doctor`: what this machine has, what is missing, and how to get it."""
+"""`attnbench doctor`: the state of this machine, its packages, data and results, with remedies."""
 
 from __future__ import annotations
 
-import json
+import json as json_format
 import os
 import shutil
+from collections import Counter
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from .options import RESULTS, DataDir, Json, Results
+
+if TYPE_CHECKING:
+    from ..core.record import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,22 +30,22 @@ class DoctorCheck:
 
 
 def doctor(
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of original data (or ATTNBENCH_DATA).")] = None,
-    results: Annotated[Path, typer.Option(help="Results folder.")] = Path("results/local"),
+    data_dir: DataDir = None,
+    results: Results = RESULTS,
     noise: Annotated[
-        bool, typer.Option("--noise", help="Measure for a minute what difference can be seen here, and nothing else.")
+        bool, typer.Option("--noise", help="Only measure the smallest difference in speed that this machine shows.")
     ] = False,
-    noise_seconds: Annotated[float, typer.Option(min=0.1, help="How long --noise measures.")] = 60.0,
-    device: Annotated[str | None, typer.Option(help="Where --noise measures: cpu, cuda, cuda:1.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    noise_seconds: Annotated[float, typer.Option(min=0.1, help="Duration of --noise, in seconds.")] = 60.0,
+    device: Annotated[str | None, typer.Option(help="Device of --noise: cpu, cuda or cuda:1.")] = None,
+    json: Json = False,
 ) -> None:
-    """Report device, versions, optional parts, data and folders, each with what to do where something is missing."""
+    """Report device, packages, results and data, with a remedy for each problem."""
     if noise:
         findings = _noise(device, noise_seconds)
     else:
-        findings = [*_device(), *_packages(), *_folders(results), *_data(data_dir)]
-    if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        findings = [*_device(), *_packages(), *_results(results), *_data(data_dir)]
+    if json:
+        typer.echo(json_format.dumps([asdict(finding) for finding in findings], indent=2))
         return
     from rich.console import Console
     from rich.table import Table
@@ -145,17 +151,43 @@ def _packages() -> list[DoctorCheck]:
     return found
 
 
-def _folders(results: Path) -> list[DoctorCheck]:
+def _results(folder: Path) -> list[DoctorCheck]:
+    from .. import api
     from ..core.errors import StoreError
     from ..store.store import Store
 
     try:
-        Store(results).prepare()
+        Store(folder).prepare()
     except StoreError as error:
         return [DoctorCheck(subject="results", state="not writable", remedy=str(error))]
-    whole = results.absolute()
-    free = shutil.disk_usage(next(folder for folder in (whole, *whole.parents) if folder.is_dir())).free / 2**30
-    return [DoctorCheck(subject="results", state=f"{results}, writable, {free:.0f} GiB free")]
+    whole = folder.absolute()
+    free = shutil.disk_usage(next(each for each in (whole, *whole.parents) if each.is_dir())).free / 2**30
+    found = [DoctorCheck(subject="results", state=f"{folder}, writable, {free:.0f} GiB free")]
+    problems: list[str] = []
+    records = api.records(folder, notice=problems.append)
+    if records:
+        other = Counter(record.version for record in records if not _is_current(record))
+        counts = ", ".join(f"{count:,} of {version}" for version, count in sorted(other.items()))
+        state = f"{len(records):,}; {other.total():,} of another version than this one" + (
+            f": {counts}" if other else ""
+        )
+        remedy = "a board ranks the newest complete version; `attnbench run` measures again" if other else ""
+        found.append(DoctorCheck(subject="Records", state=state, remedy=remedy))
+    if problems:
+        remedy = f"`attnbench validate {folder}` lists the problems"
+        found.append(DoctorCheck(subject="lines", state=f"{len(problems)} cannot be read", remedy=remedy))
+    return found
+
+
+def _is_current(record: Record) -> bool:
+    """Whether this attnbench would give the Record the same version; not for a task that is not installed."""
+    from ..core.errors import SelectionError
+    from ..plan.fingerprint import versions_of
+
+    try:
+        return record.version == versions_of(record.cell)
+    except SelectionError:
+        return False
 
 
 def _data(data_dir: Path | None) -> list[DoctorCheck]:

@@ -1,4 +1,4 @@
-"""New: a ready-to-install project for a variant or a task of one's own."""
+"""`attnbench new`: a project for a variant or a task of one's own, ready to install."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class PluginKind(StrEnum):
 
 
 def new(
-    kind: Annotated[PluginKind, typer.Argument(help="What to begin.")],
-    name: Annotated[str, typer.Argument(help="Its name on the command line, such as my-attention.")],
-    into: Annotated[Path, typer.Option(help="Folder that the project's folder is made in.")] = Path(),
+    kind: Annotated[PluginKind, typer.Argument(help="Kind of plugin.")],
+    name: Annotated[str, typer.Argument(help="Name of the plugin, such as my-attention.")],
+    into: Annotated[Path, typer.Option(help="Parent folder of the project.")] = Path(),
 ) -> None:
-    """A plugin project that installs, passes its own test and can be run: the place to put your own code."""
+    """Create a plugin project for your own variant or task, which installs, runs and passes its own test."""
     folder = into / f"attnbench-{name}"
     files = project_files(kind, name)
     if folder.exists():

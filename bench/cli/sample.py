@@ -31,7 +31,7 @@ def sample(
     from ..core.errors import SelectionError
     from ..measure.machine import choose_device
     from ..models.decoder import Decoder
-    from ..models.generate import caches, utf8
+    from ..models.generate import can_cache, utf8
     from ..models.generate import sample as drawn
     from ..run.load_model import dataset_of, find, load
     from ..store.store import Store
@@ -51,7 +51,7 @@ def sample(
     here = place(data_dir, notice=warn)
     windows = dataset_of(found, here).test
     assert isinstance(windows, Windows)
-    cached = caches(model)
+    cached = can_cache(model)
     if not cached:
         warn(f"{trained.variant} cannot decode token by token, so it reads the whole context for each token")
     sys.stdout.write(prompt)

@@ -31,7 +31,7 @@ def test_presets_say_for_which_tasks_they_mean_what() -> None:
 
 def test_show_of_a_preset_takes_parameters_and_speaks_task_by_task() -> None:
     shown = json.loads(run("show", "quick[steps=77]", "--json"))
-    assert shown["name"] == "quick[steps=77]" and "hangs on the task" in shown["preset"]
+    assert shown["name"] == "quick[steps=77]" and "its values depend on the task" in shown["preset"]
     assert "steps 77" in shown["lra-text"]
 
 

@@ -1,0 +1,51 @@
+"""Listeners: whoever wants to know how a run goes, such as the live view of the command line."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from ..core.record import Machine, Outcome
+from ..plan.planner import Plan
+from .events import CellFinished, Event, Warned
+
+LOG = logging.getLogger("attnbench")
+
+
+class RunListener(Protocol):
+    """Listens to a run; every method returns at once."""
+
+    def notice(self, message: str) -> None:
+        """A sentence that a person should read."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Long work on data; `total` is 0 where it is not known."""
+
+    def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
+        """The plan is made and its first cell starts."""
+
+    def on_event(self, event: Event) -> None:
+        """An event of `bench/run/events.py`, such as the loss after some steps, or a cell whose Record is stored."""
+
+
+class LoggingListener:
+    """Progress as log messages of the logger `attnbench`: what a person must know as warnings, the rest as info."""
+
+    def notice(self, message: str) -> None:
+        LOG.warning(message)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        LOG.debug("%s: %d of %d", what, done, total)
+
+    def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
+        LOG.info("preset %s, %s: %d of %d cells to run", preset, machine.id, len(plan.left), len(plan.steps))
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Warned(message):
+                LOG.warning(message)
+            case CellFinished(record):
+                level = logging.INFO if record.outcome is Outcome.OK else logging.WARNING
+                LOG.log(level, "%s  %s%s", record.outcome, record.cell, f": {record.reason}" if record.reason else "")
+            case _:
+                LOG.debug("%s", event)
