@@ -91,9 +91,11 @@ class Mask:
 
         `queries` counts all queries, `rows` picks some of them. The third dimension is 1 where all rows are alike.
         """
+        # None and not a mask of True: kernels take a faster way without one
         allowed = None if self.keep is None else self.keep[:, None, None, :]
         if self.causal:
             first, last, _ = (rows or slice(None)).indices(queries)
+            # the place of each query among the keys; fewer queries are the last ones, as in decoding
             at = torch.arange(first, last, device=device) + self.offset(queries, keys)
             past = torch.arange(keys, device=device)[None, :] <= at[:, None]
             allowed = past[None, None] if allowed is None else allowed & past
@@ -120,6 +122,7 @@ class KeyValueCache:
         """Adds (batch, heads, new, head_dim) and returns all keys and values so far."""
         end = self.length + key.shape[2]
         if end > self.key.shape[2]:
+            # doubling makes about 2 n copies of tokens in all, growing by one would make n^2 / 2
             room = (0, 0, 0, max(end, 2 * self.key.shape[2]) - self.key.shape[2])
             self.key, self.value = F.pad(self.key, room), F.pad(self.value, room)
         self.key[:, :, self.length : end] = key
@@ -207,6 +210,7 @@ class Variant(nn.Module):
 
         The outputs of successive steps equal the causal forward of the whole sequence.
         """
+        # the default keeps all keys and values and runs the ordinary forward for the one query
         cache = state or KeyValueCache.empty(key, value)
         keys, values = cache.append(key, value)
         return self(query, keys, values, Mask(causal=True)), cache
@@ -235,6 +239,7 @@ class ScoredVariant(Variant):
 
     def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
         """Scores (batch, heads, queries, keys), float32 or more; the first query stands at key `first`."""
+        # in half precision scores are too coarse for the softmax of long rows, and may overflow
         query, key = query.to(accumulator(query.dtype)), key.to(accumulator(key.dtype))
         scale: float = query.shape[-1] ** -0.5
         return query @ key.transpose(-2, -1) * scale
@@ -244,6 +249,7 @@ class ScoredVariant(Variant):
         return masked_softmax(scores, allowed)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        # the weights that are shown for analysis are those that are multiplied with the values
         weights = self.weights(query, key, mask)
         weights = F.dropout(weights, self.weight_dropout)
         return weights.to(value.dtype) @ value
@@ -251,6 +257,7 @@ class ScoredVariant(Variant):
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         queries, keys = query.shape[2], key.shape[2]
         allowed = mask.allowed(queries, keys, query.device, rows)
+        # some scores depend on positions, so a slice of the queries says where it begins
         first = (rows or slice(None)).indices(queries)[0] + mask.offset(queries, keys)
         return self.weigh(self.score(query if rows is None else query[:, :, rows], key, first), allowed)
 
@@ -280,8 +287,10 @@ def score_map(
 
     def decorate(function: Callable[..., Tensor]) -> type[ScoreMap]:
         described = {"__module__": function.__module__, "__doc__": function.__doc__, "paper": paper, "kind": kind}
+        # of a class, a plain function would be bound to the instance
         as_method = staticmethod(function)
         members = {**described, "equation": equation, **attributes, "map": as_method, "parameters_from": as_method}
+        # named and placed like the function, so that it can be pickled and found by its entry point
         return type(function.__name__, (ScoreMap,), members)
 
     return decorate
@@ -291,8 +300,10 @@ def masked_softmax(scores: Tensor, allowed: Tensor | None, dim: int = -1) -> Ten
     """Softmax over the allowed entries; zeros, with zero gradient, where nothing is allowed."""
     if allowed is None:
         return scores.softmax(dim)
+    # not -inf: on a row without an allowed key that is NaN, forward and in the gradient
     lowest = torch.finfo(scores.dtype).min
     weights = scores.masked_fill(~allowed, lowest).softmax(dim)
+    # such a row is uniform now; the fill makes it zero, and its gradient too
     return weights.masked_fill(~allowed, 0.0)
 
 
@@ -300,6 +311,7 @@ def allowed_keys(scores: Tensor, allowed: Tensor | None) -> Tensor:
     """How many keys each query may see, broadcastable to (batch, heads, queries, 1), in the dtype of `scores`."""
     if allowed is None:
         return scores.new_full((1, 1, 1, 1), scores.shape[-1])
+    # a mask may have one column for all keys
     return allowed.expand(*allowed.shape[:-1], scores.shape[-1]).sum(-1, keepdim=True).to(scores.dtype)
 
 

@@ -45,8 +45,10 @@ def choose_implementation(
             return "eager"
         if device == "cpu":
             return _on_cpu(query, others[0]) if cpu_kernels and not dropout else "eager"
+    # forced: `supports` has asked `refusal` whether it can be
     elif impl != "triton":
         return impl
+    # a variant may compute in another dtype than that of its inputs
     reason = triton_launch.reason(device, dtype or query.dtype, query.shape[-1])
     if reason is None and any(other.dtype != query.dtype for other in others):
         reason = "kernels take query, key and value of one dtype"
@@ -56,6 +58,7 @@ def choose_implementation(
         return "triton"
     if impl == "auto":
         return "eager"
+    # inputs may differ from the shape that was asked about, and a forced path never falls back
     raise Unsupported(f"impl=triton: {reason}; use impl=eager, or impl=auto")
 
 
@@ -76,6 +79,7 @@ def refusal(
         return None
     device, dtype = torch.device(shape.device).type, dtype or getattr(torch, shape.dtype)
     reason: str | None = None
+    # asked first, since it needs no device and no build
     if drops and shape.dropout > 0.0:
         reason = f"kernels drop no weights, and the dropout is {shape.dropout}; impl=auto trains through eager code"
     elif largest_alpha > 2.0:

@@ -40,6 +40,7 @@ class Cosformer(FeatureVariant):
         if end > longest:
             raise Unsupported(f"expected at most {longest} positions, got {end}: build cosformer for a longer length")
         dtype = accumulator(x.dtype)
+        # cos(a - b) = cos a cos b + sin a sin b: a weight by distance becomes features of either side
         angle = torch.arange(first, end, device=x.device, dtype=dtype)[:, None] * (math.pi / 2 / longest)
         rectified = x.to(dtype).relu()
         return torch.cat([rectified * angle.cos(), rectified * angle.sin()], -1)

@@ -48,4 +48,5 @@ class Linear(FeatureVariant):
 
 
 def _features(x: Tensor) -> Tensor:
+    # positive, so that the denominator of a row with a key is too
     return F.elu(x.to(accumulator(x.dtype))) + 1.0

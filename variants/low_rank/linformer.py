@@ -49,6 +49,7 @@ class Linformer(Variant):
         dtype = accumulator(query.dtype)
         key, value_ = key.to(dtype), value.to(dtype)
         if mask.keep is not None:
+            # before the mixing: afterwards no column is a key any more
             absent = ~mask.keep[:, None, :, None]
             key, value_ = key.masked_fill(absent, 0.0), value_.masked_fill(absent, 0.0)
         # a shorter sequence takes the first columns, so that padding behind it changes nothing

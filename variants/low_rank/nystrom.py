@@ -46,6 +46,7 @@ class Nystrom(Variant):
         mean, columns, rows = mean[:, None], used[:, None, None, :], used[:, None, :, None]
         q_marks, k_marks = mean @ q, mean @ k
 
+        # queries to landmarks, landmarks to landmarks, landmarks to keys: three thin softmaxes for one square one
         left = masked_softmax(q @ k_marks.transpose(-2, -1), columns)
         middle = masked_softmax(q_marks @ k_marks.transpose(-2, -1), columns & rows)
         right = masked_softmax(q_marks @ k.transpose(-2, -1), keep[:, None, None, :] & rows)

@@ -63,6 +63,7 @@ class Synthesizer(ScoredVariant):
             coarse, fine = self.coarse(query.to(dtype)), self.fine(query.to(dtype))
             scores = (coarse[..., :, None] * fine[..., None, :]).flatten(-2)[..., :keys]
         else:
+            # rows of the table are positions of queries, columns positions of keys
             self._check(max(keys, first + queries))
             # rows before the first key see nothing, whatever their logits
             at = torch.arange(first, first + queries, device=query.device).clamp(min=0, max=longest - 1)
@@ -70,6 +71,7 @@ class Synthesizer(ScoredVariant):
                 scores = self.table.to(dtype)[:, at, :keys]
             else:
                 scores = self.left.to(dtype)[:, at] @ self.right.to(dtype)[:, :keys].transpose(-2, -1)
+            # the table knows no batch
             scores = scores.expand(query.shape[0], -1, -1, -1)
         return scores
 

@@ -51,6 +51,7 @@ class ASEntmax(ScoredVariant):
             self.gamma = nn.Parameter(torch.empty(shape.heads).normal_(0.0, 0.1))
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
+        # as `ScoredVariant.weights`, but for the temperature, which is made of the query
         allowed = mask.allowed(query.shape[2], key.shape[2], query.device, rows)
         query = (query if rows is None else query[:, :, rows]).to(accumulator(query.dtype))
         scores = self.score(query, key)
@@ -66,5 +67,7 @@ class ASEntmax(ScoredVariant):
         """beta and gamma, (batch, heads, queries, 1) or (heads, 1, 1)."""
         beta, gamma = self.beta.to(query.dtype), self.gamma.to(query.dtype)
         if self.form == "head":
+            # free numbers, alike for all queries of a head
             return beta[:, None, None], gamma[:, None, None]
+        # softplus keeps beta positive, tanh keeps the exponent within its range
         return F.softplus(query @ beta[..., None]), self.gamma_range * torch.tanh(query @ gamma[..., None])

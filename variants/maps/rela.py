@@ -63,6 +63,7 @@ class ReLA(ScoredVariant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         sums = self.sums(query, key, value, mask)
+        # the norm goes the way that the sums went, so that a path is fused as a whole
         parameters = (self.scale, self.gate, self.epsilon)
         if self.implementation == "triton":
             from ..kernels.triton import norm as triton_norm
@@ -75,6 +76,7 @@ class ReLA(ScoredVariant):
         if self.implementation == "compiled":
             from ..kernels.cpu import blocks as cpu_blocks
 
+            # one graph for the elementwise part, which is bound by memory
             with cpu_blocks.compilations():
                 norm = cpu_blocks.compiled_form(gated_rms_norm)
                 output: Tensor = norm(sums, *parameters, self.norm == "concat")

@@ -18,5 +18,6 @@ def relu_squared(scores: Tensor, allowed: Tensor | None, *, power: float = 1.0) 
     `power` is the exponent of that number: the paper finds about 1 best, 0 leaves the weights undivided. Counted are
     the keys that the query may see, so that padding and later keys change nothing.
     """
+    # at least one key, so that a row without any divides by one and stays zero
     weights = scores.relu().square() / allowed_keys(scores, allowed).clamp(min=1.0) ** power
     return weights if allowed is None else weights * allowed.to(weights.dtype)

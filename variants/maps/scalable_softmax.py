@@ -27,5 +27,6 @@ class ScalableSoftmax(ScoredVariant):
         self.slope = nn.Parameter(torch.empty(shape.heads).normal_(1.0, 0.01))
 
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        # one s for each head; n is of each query, since causal rows and padding differ in it
         factor = self.slope.to(scores.dtype)[:, None, None] * log_length(scores, allowed, self.shape.causal)
         return masked_softmax(scores * factor, allowed)

@@ -45,6 +45,7 @@ class SparseMap(ScoredVariant):
         )
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)
+        # a number picks the maps without a logarithm; a tensor is solved for each head, and gets a gradient
         alpha = self.alpha() if self.fixed_alpha is None else self.fixed_alpha
         if self.implementation == "triton":
             from ..kernels.triton import entmax as triton_entmax
@@ -57,6 +58,7 @@ class SparseMap(ScoredVariant):
         from ..kernels.cpu import block_maps as cpu_block_maps
         from ..kernels.cpu import blocks as cpu_blocks
 
+        # only the general map takes alpha row by row
         form, each = cpu_block_maps.form_of(alpha), None
         if form is cpu_block_maps.ENTMAX:
             each = self.alpha()

@@ -21,6 +21,7 @@ class HeadwiseMap(nn.Module):
         bound = math.sqrt(6 / (2 * width))
         nn.init.uniform_(self.w1, -bound, bound)
         bound = math.sqrt(6 / (width + out))
+        # no bias drawn: both start at zero
         nn.init.uniform_(self.w2, -bound, bound)
 
     def forward(self, x: Tensor, count: int | None = None) -> Tensor:

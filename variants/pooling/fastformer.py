@@ -51,6 +51,7 @@ class Fastformer(Variant):
         pooled = _pool(wide, self.query_logits, keep)
         # second round: one global key, of the keys times the global query
         pooled = _pool(pooled * key.to(dtype), self.key_logits, keep)
+        # the map at the end mixes the heads, so they are joined before it and parted after it
         mixed = _apply(self.transform, _join(pooled * (wide if self.value == "query" else value.to(dtype))))
         output: Tensor = mixed.view(*mixed.shape[:2], self.shape.heads, -1).transpose(1, 2) + wide
         if keep is not None:

@@ -23,4 +23,5 @@ class Dot(ScoredVariant):
 
     def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
         """q_i·k_j, (batch, heads, queries, keys)."""
+        # float32 at least: unscaled scores are the first to leave the range of float16
         return query.to(accumulator(query.dtype)) @ key.to(accumulator(key.dtype)).transpose(-2, -1)

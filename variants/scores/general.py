@@ -25,6 +25,7 @@ class General(ScoredVariant):
 
     def __init__(self, shape: AttentionShape):
         super().__init__(shape)
+        # I / sqrt(d): at the start this is scaled dot-product softmax
         start = torch.eye(shape.head_dim) * shape.head_dim**-0.5
         self.weight = nn.Parameter(start.repeat(shape.heads, 1, 1))
 

@@ -35,6 +35,7 @@ class Location(ScoredVariant):
         if keys > known:
             raise Unsupported(f"location: expected at most {known} keys, got {keys}; build it for a larger max_length")
         dtype = accumulator(query.dtype)
+        # one column for each position, whatever key stands there
         return query.to(dtype) @ self.positions[:, :keys].to(dtype).transpose(-2, -1)
 
     def supports(self, shape: AttentionShape) -> str | None:
@@ -48,4 +49,5 @@ class Location(ScoredVariant):
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """As the contract says; of the keys only their number is kept."""
+        # keys of no width: only how many there are is needed
         return super().step(query, key[..., :0], value, state)

@@ -88,6 +88,7 @@ class LocalRouting(Variant):
         if shape.heads < 2:
             return "it needs at least two heads, one local and one that routes"
         parts = [self.local] if self.routing is None else [self.local, self.routing]
+        # the first reason of either part
         return super().supports(shape) or next(filter(None, (part.supports(shape) for part in parts)), None)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
