@@ -35,7 +35,7 @@ def inspect(
     from ...tasks.data.data import place
     from ..core.errors import SelectionError
     from ..measure.machine import choose_device
-    from ..run.inspection import inspected_example, inspected_sentence
+    from ..run.inspection import inspect_example, inspect_sentence
     from ..run.load_model import dataset_of, find, load
     from ..store.store import Store
 
@@ -47,9 +47,9 @@ def inspect(
         warn(f"the code behind `{found}` has changed since it was trained")
     data = place(data_dir, notice=warn)
     dataset = dataset_of(trained, data)
-    chosen = [inspected_sentence(trained, dataset, text, where) for text in sentence or []]
+    chosen = [inspect_sentence(trained, dataset, text, where) for text in sentence or []]
     numbers = example if example is not None else [] if sentence else [0]
-    chosen += [inspected_example(trained, dataset, number, where) for number in numbers]
+    chosen += [inspect_example(trained, dataset, number, where) for number in numbers]
     if not any(each.views for each in chosen):
         raise SelectionError(f"{found.variant} has no weights to show")
     charts = {

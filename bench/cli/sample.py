@@ -15,7 +15,7 @@ def sample(
     cell: Annotated[
         str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists the keys.")
     ],
-    prompt: Annotated[str, typer.Option(help="Beginning of the text.")] = "\n",
+    prompt: Annotated[str, typer.Option(help="Beginning of the text.", show_default="a line end")] = "\n",
     count: Annotated[int, typer.Option(help="Number of tokens to generate.", min=1)] = 500,
     temperature: Annotated[
         float, typer.Option(help="Sampling temperature; 0 takes the likeliest token.", min=0.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from ...variants.contract import AttentionShape, Variant
 from ..core.errors import Unsupported
 from ..core.registry import VARIANTS
@@ -13,32 +11,31 @@ from . import quick_gate
 
 
 class Incorrect(Exception):
-    """The gate is red; the message names the property."""
+    """A property of the gate fails; the message names it."""
 
 
-def build_checked(spec: Spec, device: torch.device) -> BuildVariant:
-    """Makes the variant for each layer's shape; raises Unsupported with its reason, Incorrect where the gate is red."""
-    # a model of translation uses a variant in three ways, and each may be wrong by itself
-    passed: set[tuple[bool, bool]] = set()
+def build_checked(spec: Spec) -> BuildVariant:
+    """Makes the variant for each layer's shape; raises Unsupported with its reason, Incorrect where the gate fails."""
+    # A translation model uses a variant in three ways, and each may be wrong by itself. Layers differ in nothing else
+    # that the gate looks at, so that one of each is enough.
+    checked: set[tuple[bool, bool]] = set()
+    build_any = build_unchecked(spec)
 
     def build(shape: AttentionShape) -> Variant:
-        variant: Variant = VARIANTS.build(spec, shape)
-        reason = variant.supports(shape)
-        if reason:
-            raise Unsupported(reason)
-        way = (shape.causal, shape.cross)
-        if way not in passed:
-            finding = quick_gate(spec, shape)
-            if finding is not None:
-                raise Incorrect(f"{finding.property}: {finding.detail or finding.measured}")
-            passed.add(way)
+        variant = build_any(shape)
+        use = (shape.causal, shape.cross)
+        if use not in checked:
+            failure = quick_gate(spec, shape)
+            if failure is not None:
+                raise Incorrect(f"{failure.property}: {failure.detail or failure.measured}")
+            checked.add(use)
         return variant
 
     return build
 
 
-def build_unchecked(spec: Spec, device: torch.device) -> BuildVariant:
-    """As `build_checked`, for who knows that the gate has been passed."""
+def build_unchecked(spec: Spec) -> BuildVariant:
+    """As `build_checked`, for a variant that has passed the gate on the same shape already."""
 
     def build(shape: AttentionShape) -> Variant:
         variant: Variant = VARIANTS.build(spec, shape)

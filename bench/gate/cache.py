@@ -1,4 +1,4 @@
-"""Passed: what the gate has let through already, so that a sweep of a hundred points asks once for each short shape."""
+"""A cache of gate verdicts, so that a sweep of a hundred points examines each short shape once."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..models.blocks import BuildVariant
 from .build import build_checked, build_unchecked
-from .subject import BASE_LENGTH
+from .checked_variant import BASE_LENGTH
 
-Builder = Callable[[Spec, torch.device], BuildVariant]
+Builder = Callable[[Spec], BuildVariant]
 
 
 def build_checked_cached(cache: Path, machine_id: str) -> Builder:
-    """As `build_checked`, but what passed on this machine, by the very same files, is not examined again.
+    """As `build_checked`, but a variant that passed on this machine, with the same files, is not examined again.
 
-    A red gate is never remembered. A cache that cannot be written is done without.
+    A failure is never stored: it may have come from a machine that was short of memory. A cache that cannot be written
+    is done without.
     """
 
-    def build_with(spec: Spec, device: torch.device) -> BuildVariant:
-        gated, free = build_checked(spec, device), build_unchecked(spec, device)
+    def build_with(spec: Spec) -> BuildVariant:
+        checked, unchecked = build_checked(spec), build_unchecked(spec)
 
         def build(shape: AttentionShape) -> Variant:
             file = cache / "passed" / _key(spec, shape, machine_id)
             if file.is_file():
-                return free(shape)
-            variant = gated(shape)
+                return unchecked(shape)
+            variant = checked(shape)
             with suppress(OSError):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.touch()
@@ -47,10 +48,11 @@ def build_checked_cached(cache: Path, machine_id: str) -> Builder:
 
 
 def _key(spec: Spec, shape: AttentionShape, machine_id: str) -> str:
-    """Of all that an examination hangs on: it looks at a short form, and at longer ones where that is refused."""
+    """Hash of all that a verdict depends on. The gate takes a short form of the shape, and longer ones where a variant
+    refuses that one."""
     short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
     try:
-        build_unchecked(spec, torch.device(shape.device))(short)
+        build_unchecked(spec)(short)
     except Unsupported:
         short = shape
     source = VARIANTS.source(spec.name)
@@ -60,7 +62,8 @@ def _key(spec: Spec, shape: AttentionShape, machine_id: str) -> str:
 
 
 def _states(folder: Path) -> Iterator[tuple[str, int, int]]:
-    # kernels are written in C++ too, so every file of a folder counts
+    # Times and sizes of files instead of their contents, since this runs for every point of a sweep. Kernels are
+    # written in C++ too, so every file of a folder counts.
     for file in folder.rglob("*"):
         if file.is_file() and file.suffix not in (".pyc", ".md"):
             status = file.stat()

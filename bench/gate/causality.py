@@ -8,55 +8,55 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from .checked_variant import CheckedVariant, Inputs, VariantInDtype
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import CheckedVariant, Inputs, VariantInDtype
 
 
-def future_changes_nothing(subject: CheckedVariant) -> Answer:
+def future_changes_nothing(checked: CheckedVariant) -> Answer:
     """another future of query, key and value leaves the outputs before it as they are"""
-    refusal = _refusal(subject)
+    refusal = _refusal(checked)
     if refusal:
         return refusal
-    found = worst(_leaks(view, ("query", "key", "value")) for view in subject.views)
-    if subject.module.causality == "selection" and isinstance(found, Measured):
+    found = worst(_leaks(view, ("query", "key", "value")) for view in checked.views)
+    if checked.module.causality == "selection" and isinstance(found, Measured):
         return NotApplicable("declared `selection`: which past keys are seen depends on the future", found.value)
     return found
 
 
-def future_values_change_nothing(subject: CheckedVariant) -> Answer:
+def future_values_change_nothing(checked: CheckedVariant) -> Answer:
     """another future of the values alone leaves the outputs before it as they are"""
-    refusal = _refusal(subject)
+    refusal = _refusal(checked)
     if refusal:
         return refusal
-    if subject.module.causality != "selection":
+    if checked.module.causality != "selection":
         return NotApplicable("declared `strict`: `future` tests more")
-    return worst(_leaks(view, ("value",)) for view in subject.views)
+    return worst(_leaks(view, ("value",)) for view in checked.views)
 
 
-def prefix_stands_alone(subject: CheckedVariant) -> Answer:
+def prefix_stands_alone(checked: CheckedVariant) -> Answer:
     """the output on a prefix is the prefix of the output"""
-    refusal = _refusal(subject) or _not_strict(subject)
-    return refusal or worst(answer for view in subject.views for answer in _prefixes(view))
+    refusal = _refusal(checked) or _not_strict(checked)
+    return refusal or worst(answer for view in checked.views for answer in _prefixes(view))
 
 
-def aligned_at_last_key(subject: CheckedVariant) -> Answer:
+def aligned_at_last_key(checked: CheckedVariant) -> Answer:
     """the last queries alone, against all keys, give the last outputs"""
-    refusal = _refusal(subject) or _not_strict(subject)
+    refusal = _refusal(checked) or _not_strict(checked)
     if refusal:
         return refusal
-    reason = subject.module.supports(replace(subject.shape, cross=True))
-    return NotApplicable(reason) if reason else worst(a for view in subject.views for a in _tails(view))
+    reason = checked.module.supports(replace(checked.shape, cross=True))
+    return NotApplicable(reason) if reason else worst(a for view in checked.views for a in _tails(view))
 
 
-def _refusal(subject: CheckedVariant) -> NotApplicable | None:
-    return None if subject.shape.causal else NotApplicable("the shape is not causal")
+def _refusal(checked: CheckedVariant) -> NotApplicable | None:
+    return None if checked.shape.causal else NotApplicable("the shape is not causal")
 
 
-def _not_strict(subject: CheckedVariant) -> NotApplicable | None:
-    if subject.module.causality == "strict":
+def _not_strict(checked: CheckedVariant) -> NotApplicable | None:
+    if checked.module.causality == "strict":
         return None
-    return NotApplicable(f"declared `{subject.module.causality}`, not `strict`")
+    return NotApplicable(f"declared `{checked.module.causality}`, not `strict`")
 
 
 def _leaks(view: VariantInDtype, parts: tuple[str, ...]) -> Answer:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..measure.memory import storages
+from .checked_variant import CheckedVariant, VariantInDtype
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import CheckedVariant, VariantInDtype
 
 STATE_FACTOR = 2.5
 """Buffers that double when full hold up to twice what is declared."""
@@ -21,45 +21,45 @@ STATE_ROOM = 64
 """Tokens for which a buffer may have room from its first."""
 
 
-def steps_equal_forward(subject: CheckedVariant) -> Answer:
+def steps_equal_forward(checked: CheckedVariant) -> Answer:
     """decoding one token at a time gives the causal forward of the whole sequence"""
-    refusal = _refusal(subject)
+    refusal = _refusal(checked)
     if refusal:
         return refusal
-    if subject.module.causality != "strict":
-        return NotApplicable(f"declared `{subject.module.causality}`: past choices depend on the future")
-    return worst(_steps(view) for view in subject.views)
+    if checked.module.causality != "strict":
+        return NotApplicable(f"declared `{checked.module.causality}`: past choices depend on the future")
+    return worst(_steps(view) for view in checked.views)
 
 
-def state_as_declared(subject: CheckedVariant) -> Answer:
+def state_as_declared(checked: CheckedVariant) -> Answer:
     """the decode state holds as many bytes as `state_bytes` says, within the slack of growing buffers"""
-    refusal = _refusal(subject)
+    refusal = _refusal(checked)
     if refusal:
         return refusal
-    view = subject.native
+    view = checked.native
     length = view.steps
-    declared = subject.module.state_bytes(replace(subject.shape, max_length=length))
+    declared = checked.module.state_bytes(replace(checked.shape, max_length=length))
     if declared is None:
         return Measured(1.0, 0.0, "it decodes, but `state_bytes` is None")
     state = _decode(view, length, batch=1)[1]
     actual = sum(storage for storage in storages(state).values())
     # what is held may be compared with that of a longer sequence, never what is declared
-    roomy = subject.module.state_bytes(replace(subject.shape, max_length=max(length, STATE_ROOM))) or declared
+    roomy = checked.module.state_bytes(replace(checked.shape, max_length=max(length, STATE_ROOM))) or declared
     low, high = (actual, declared) if actual < declared else (roomy, actual)
     ratio = (high - STATE_SLACK_BYTES) / max(1, low)
     return Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
 
 
-def density_as_declared(subject: CheckedVariant) -> Answer:
+def density_as_declared(checked: CheckedVariant) -> Answer:
     """`density` lies in (0, 1] and, for a pattern with zeros, is no less than the share of weights that are not zero"""
-    view = subject.native
+    view = checked.native
     length = view.lengths[-1]
-    declared = subject.module.density(replace(subject.shape, max_length=length))
+    declared = checked.module.density(replace(checked.shape, max_length=length))
     if not 0 < declared <= 1:
         return Measured(math.inf, 1.0, f"expected a density in (0, 1], got {declared}")
     inputs = view.inputs(length, length)
     with torch.no_grad():
-        weights = subject.module.weights(inputs.query, inputs.key, view.mask())
+        weights = checked.module.weights(inputs.query, inputs.key, view.mask())
     if weights is None:
         return Measured(declared, 1.0, "declared; it shows no weights")
     allowed = view.mask().allowed(length, length, inputs.query.device)
@@ -73,10 +73,10 @@ def density_as_declared(subject: CheckedVariant) -> Answer:
     )
 
 
-def _refusal(subject: CheckedVariant) -> NotApplicable | None:
-    if not subject.shape.causal or subject.shape.cross:
+def _refusal(checked: CheckedVariant) -> NotApplicable | None:
+    if not checked.shape.causal or checked.shape.cross:
         return NotApplicable("the shape is not causal self-attention")
-    if not subject.module.decodes:
+    if not checked.module.decodes:
         return NotApplicable("it declares that it does not decode")
     return None
 

@@ -8,75 +8,75 @@ import torch
 from torch import Tensor
 
 from ...variants.contract import ScoredVariant, Variant
+from .checked_variant import CheckedVariant, Inputs, VariantInDtype
 from .distance import gap
 from .maps import linear_in_value
 from .property import Answer, Measured, NotApplicable
-from .subject import CheckedVariant, Inputs, VariantInDtype
 
 RATE = 0.5
 DRAWS = 48
 LENGTH = 24
 
 
-def dropout_in_training_only(subject: CheckedVariant) -> Answer:
+def dropout_in_training_only(checked: CheckedVariant) -> Answer:
     """a dropout rate changes training and leaves evaluation as it is"""
-    view, dropped = subject.native, subject.like(dropout=RATE)
+    view, dropped = checked.native, checked.like(dropout=RATE)
     inputs = view.inputs(min(LENGTH, view.lengths[0]))
     mask = view.mask()
     with torch.no_grad():
         error = gap(dropped(*inputs.all(), mask), view.run(inputs))
         if error > view.tolerance:
             return Measured(error, view.tolerance, "evaluation differs with a dropout rate")
-        if _draws(dropped, view, inputs, 2, subject.seed).diff(dim=0).any():
+        if _draws(dropped, view, inputs, 2, checked.seed).diff(dim=0).any():
             return Measured(error, view.tolerance, "evaluation with a dropout rate")
-    if isinstance(subject.module, ScoredVariant):
+    if isinstance(checked.module, ScoredVariant):
         return Measured(1.0, 0.0, f"two training passes at rate {RATE} are the same")
     return NotApplicable("it drops nothing inside")
 
 
-def dropout_keeps_mean(subject: CheckedVariant) -> Answer:
+def dropout_keeps_mean(checked: CheckedVariant) -> Answer:
     """the mean output over draws is the output without dropout, where that is linear in the values"""
-    prepared = _prepared(subject)
+    prepared = _prepared(checked)
     if isinstance(prepared, NotApplicable):
         return prepared
     view, dropped = prepared
     inputs = view.inputs(min(LENGTH, view.lengths[0]))
     expected = view.run(inputs).double()
-    draws = _draws(dropped, view, inputs, DRAWS, subject.seed)
+    draws = _draws(dropped, view, inputs, DRAWS, checked.seed)
     # projected on the expected output all entries speak at once: 1 where the mean is kept, 1 - rate where not scaled
     shares = (draws * expected).flatten(1).sum(1) / expected.square().sum()
     error = shares.std().item() / math.sqrt(DRAWS)
     return Measured(abs(shares.mean().item() - 1), 5 * error + 1e-3, f"{DRAWS} draws at rate {RATE}, relative to 1")
 
 
-def dropout_never_renormalises(subject: CheckedVariant) -> Answer:
+def dropout_never_renormalises(checked: CheckedVariant) -> Answer:
     """sums of dropped weights vary as independent drops make them, not fixed to one again"""
-    prepared = _prepared(subject)
+    prepared = _prepared(checked)
     if isinstance(prepared, NotApplicable):
         return prepared
     view, dropped = prepared
     inputs = view.inputs(min(LENGTH, view.lengths[0]))
     with torch.no_grad():
-        weights = subject.module.weights(inputs.query, inputs.key, view.mask())
+        weights = checked.module.weights(inputs.query, inputs.key, view.mask())
     assert weights is not None
     ones = Inputs(inputs.query, inputs.key, torch.ones_like(inputs.value))
-    sums = _draws(dropped, view, ones, DRAWS, subject.seed)[..., 0]
+    sums = _draws(dropped, view, ones, DRAWS, checked.seed)[..., 0]
     expected = weights.double().square().sum(-1) * RATE / (1 - RATE)
     ratio = (sums.var(0).mean() / expected.mean()).item()
     detail = f"variance of a row's sum is {ratio:.2f} of what independent drops give"
     return Measured(abs(math.log(max(ratio, 1e-12))), math.log(2.5), detail)
 
 
-def _prepared(subject: CheckedVariant) -> tuple[VariantInDtype, Variant] | NotApplicable:
-    view = subject.native
+def _prepared(checked: CheckedVariant) -> tuple[VariantInDtype, Variant] | NotApplicable:
+    view = checked.native
     inputs = view.inputs(min(LENGTH, view.lengths[0]))
     with torch.no_grad():
-        if subject.module.weights(inputs.query, inputs.key, view.mask()) is None:
+        if checked.module.weights(inputs.query, inputs.key, view.mask()) is None:
             return NotApplicable("it shows no weights that could be dropped")
     if not linear_in_value(view):
         return NotApplicable("the output is not linear in the values")
-    dropped = subject.like(dropout=RATE)
-    if not _draws(dropped, view, inputs, 2, subject.seed).diff(dim=0).any():
+    dropped = checked.like(dropout=RATE)
+    if not _draws(dropped, view, inputs, 2, checked.seed).diff(dim=0).any():
         return NotApplicable("it drops nothing inside")
     return view, dropped
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
+from .checked_variant import CheckedVariant, VariantInDtype, build
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import CheckedVariant, VariantInDtype, build
 
 SMALL_LENGTH = 13
 STEPS = (1e-5, 1e-6, 1e-4, 1e-7)
@@ -20,40 +20,40 @@ ALLOWED = 1e-5
 NAMES = ("query", "key", "value")
 
 
-def gradient_reaches(subject: CheckedVariant) -> Answer:
+def gradient_reaches(checked: CheckedVariant) -> Answer:
     """training moves query, key and value, but for those that the variant says it ignores"""
-    reached = _reached(subject)
-    missed, false = set(NAMES) - reached - subject.module.ignores, reached & subject.module.ignores
+    reached = _reached(checked)
+    missed, false = set(NAMES) - reached - checked.module.ignores, reached & checked.module.ignores
     details = [f"no gradient reaches {', '.join(sorted(missed))}"] if missed else []
     details += [f"declared ignored, yet reached: {', '.join(sorted(false))}"] if false else []
     return Measured(float(len(missed) + len(false)), 0.0, "; ".join(details))
 
 
-def parameters_learn(subject: CheckedVariant) -> Answer:
+def parameters_learn(checked: CheckedVariant) -> Answer:
     """training moves every parameter of the variant's own"""
-    own = set(_trained(subject.module))
+    own = set(_trained(checked.module))
     if not own:
         return NotApplicable("it has no parameters")
-    missed = own - _reached(subject)
+    missed = own - _reached(checked)
     return Measured(float(len(missed)), 0.0, f"no gradient reaches {', '.join(sorted(missed))}" if missed else "")
 
 
-def gradient_is_derivative(subject: CheckedVariant) -> Answer:
+def gradient_is_derivative(checked: CheckedVariant) -> Answer:
     """in float64, derivatives along random directions of each input and parameter equal finite differences"""
-    view = _small(subject)
+    view = _small(checked)
     if view is None:
         return NotApplicable("it refuses float64 on a small shape; its twin speaks for its gradient")
     return worst(_directions(view))
 
 
-def _reached(subject: CheckedVariant) -> set[str]:
+def _reached(checked: CheckedVariant) -> set[str]:
     """Names of the inputs and parameters with a gradient that is not all zero, at the longest length of the view."""
-    view, module = subject.native, subject.like()
-    _jitter(module, subject.seed)
+    view, module = checked.native, checked.like()
+    _jitter(module, checked.seed)
     leaves = view.inputs(view.lengths[-1]).leaves()
     with torch.enable_grad():
         output = module(*leaves.all(), view.mask())
-        grad_output = torch.randn(output.shape, generator=torch.Generator().manual_seed(subject.seed)).to(output)
+        grad_output = torch.randn(output.shape, generator=torch.Generator().manual_seed(checked.seed)).to(output)
         loss = (output * grad_output).sum()
         auxiliary = module.auxiliary_loss()
         loss = loss if auxiliary is None else loss + auxiliary
@@ -64,17 +64,17 @@ def _reached(subject: CheckedVariant) -> set[str]:
     return {name for name, g in zip(named, found, strict=True) if g is not None and bool((g != 0).any())}
 
 
-def _small(subject: CheckedVariant) -> VariantInDtype | None:
+def _small(checked: CheckedVariant) -> VariantInDtype | None:
     """The variant on a shape that differences can afford, or on its own shape where it refuses that one."""
-    shape = replace(subject.shape, dtype="float64")
+    shape = replace(checked.shape, dtype="float64")
     for max_length in sorted({min(shape.max_length, 2 * SMALL_LENGTH), shape.max_length}):
         sized = replace(shape, max_length=max_length)
         try:
-            module = build(subject.source, sized, subject.seed)
+            module = build(checked.source, sized, checked.seed)
         except Unsupported:
             continue
-        _jitter(module, subject.seed)
-        return VariantInDtype(module, sized, 0.0, subject.seed)
+        _jitter(module, checked.seed)
+        return VariantInDtype(module, sized, 0.0, checked.seed)
     return None
 
 

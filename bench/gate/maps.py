@@ -9,43 +9,43 @@ import torch
 from torch import Tensor
 
 from ...variants.contract import ScoredVariant
+from .checked_variant import CheckedVariant, Inputs, VariantInDtype
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import CheckedVariant, Inputs, VariantInDtype
 
 
-def weights_within_mask(subject: CheckedVariant) -> Answer:
+def weights_within_mask(checked: CheckedVariant) -> Answer:
     """weights are finite, and exactly zero where the mask forbids"""
-    return _answers(subject, _outside)
+    return _answers(checked, _outside)
 
 
-def weights_by_rows(subject: CheckedVariant) -> Answer:
+def weights_by_rows(checked: CheckedVariant) -> Answer:
     """weights of a slice of the queries are that slice of all weights"""
-    return _answers(subject, _rows)
+    return _answers(checked, _rows)
 
 
-def weights_make_output(subject: CheckedVariant) -> Answer:
+def weights_make_output(checked: CheckedVariant) -> Answer:
     """where the output is linear in the values, weights times values is the output"""
-    module = subject.module
+    module = checked.module
     if not (isinstance(module, ScoredVariant) or module.simplex):
         return NotApplicable("neither a ScoredVariant nor declared `simplex`")
-    return _answers(subject, _products)
+    return _answers(checked, _products)
 
 
-def simplex(subject: CheckedVariant) -> Answer:
+def simplex(checked: CheckedVariant) -> Answer:
     """rows of weights are distributions over the allowed keys where that is declared, and not all where it is denied"""
-    declared = subject.module.simplex
+    declared = checked.module.simplex
     if declared is None:
         return NotApplicable("`simplex` is not declared")
-    return _answers(subject, _sums if declared else _other_sums)
+    return _answers(checked, _sums if declared else _other_sums)
 
 
-def closed_cases(subject: CheckedVariant) -> Answer:
+def closed_cases(checked: CheckedVariant) -> Answer:
     """a map onto the simplex: equal scores share evenly, two keys keep their order, a constant added changes nothing"""
-    module = subject.module
+    module = checked.module
     if not (isinstance(module, ScoredVariant) and module.simplex):
         return NotApplicable("not a ScoredVariant that declares `simplex`")
-    return worst(_closed(module, subject.native))
+    return worst(_closed(module, checked.native))
 
 
 def linear_in_value(view: VariantInDtype) -> bool:
@@ -57,8 +57,8 @@ def linear_in_value(view: VariantInDtype) -> bool:
     return gap(twice, 2 * output) <= view.tolerance and not none.any()
 
 
-def _answers(subject: CheckedVariant, test: Callable[[VariantInDtype], Iterable[Answer]]) -> Answer:
-    view = subject.native
+def _answers(checked: CheckedVariant, test: Callable[[VariantInDtype], Iterable[Answer]]) -> Answer:
+    view = checked.native
     with torch.no_grad():
         return worst(test(view)) if _weights(view, *_masked(view)) is not None else NotApplicable("it shows no weights")
 

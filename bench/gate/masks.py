@@ -9,33 +9,33 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from .checked_variant import CheckedVariant, Inputs, VariantInDtype
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import CheckedVariant, Inputs, VariantInDtype
 
 
-def padding_content(subject: CheckedVariant) -> Answer:
+def padding_content(checked: CheckedVariant) -> Answer:
     """what stands in padded positions changes no real output: padding at the end, at the start, in holes"""
-    return _without_padding(subject) or worst(a for view in subject.views for a in _contents(view))
+    return _without_padding(checked) or worst(a for view in checked.views for a in _contents(view))
 
 
-def padding_length(subject: CheckedVariant) -> Answer:
+def padding_length(checked: CheckedVariant) -> Answer:
     """a padded sequence gives the outputs of the shorter one, whatever the padding's length"""
-    return _without_padding(subject) or worst(a for view in subject.views for a in _lengths(view))
+    return _without_padding(checked) or worst(a for view in checked.views for a in _lengths(view))
 
 
-def batch_independence(subject: CheckedVariant) -> Answer:
+def batch_independence(checked: CheckedVariant) -> Answer:
     """an example gives the same alone, in a batch, and among other neighbours"""
-    return worst(a for view in subject.views for a in _neighbours(view, subject.shape.padding))
+    return worst(a for view in checked.views for a in _neighbours(view, checked.shape.padding))
 
 
-def masked_rows(subject: CheckedVariant) -> Answer:
+def masked_rows(checked: CheckedVariant) -> Answer:
     """a query that may see no key yields exactly zero, and every gradient stays finite"""
-    return _without_padding(subject) or worst(a for view in subject.views for a in _masked(view))
+    return _without_padding(checked) or worst(a for view in checked.views for a in _masked(view))
 
 
-def _without_padding(subject: CheckedVariant) -> NotApplicable | None:
-    return None if subject.shape.padding else NotApplicable("the shape has no padding")
+def _without_padding(checked: CheckedVariant) -> NotApplicable | None:
+    return None if checked.shape.padding else NotApplicable("the shape has no padding")
 
 
 def _contents(view: VariantInDtype) -> Iterator[Answer]:

@@ -9,16 +9,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from .checked_variant import CheckedVariant, Inputs, SoftmaxReference, VariantInDtype
 from .distance import gap, row_error
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import CheckedVariant, Inputs, Reference, VariantInDtype
 
 HALF_FACTOR = 2.5
 
 
-def shape_and_dtype(subject: CheckedVariant) -> Answer:
+def shape_and_dtype(checked: CheckedVariant) -> Answer:
     """the output has one vector per query, in the dtype and on the device of the values"""
-    view = subject.native
+    view = checked.native
     inputs = view.inputs(view.lengths[0])
     output = view.run(inputs)
     expected = (inputs.query.shape, inputs.value.dtype, inputs.value.device)
@@ -26,9 +26,9 @@ def shape_and_dtype(subject: CheckedVariant) -> Answer:
     return Measured(float(found != expected), 0.0, "" if found == expected else f"expected {expected}, got {found}")
 
 
-def finite(subject: CheckedVariant) -> Answer:
+def finite(checked: CheckedVariant) -> Answer:
     """no NaN and no infinity in output and gradients, for inputs ten times the usual size and for zeros"""
-    view = subject.native
+    view = checked.native
     scales = {"usual": 1.0, "ten times the usual": 10.0, "zero": 0.0}
     return worst(
         _finite(view, view.inputs(view.lengths[0]).map(partial(torch.mul, scale)), f"{name} inputs")
@@ -36,32 +36,32 @@ def finite(subject: CheckedVariant) -> Answer:
     )
 
 
-def any_length(subject: CheckedVariant) -> Answer:
+def any_length(checked: CheckedVariant) -> Answer:
     """one, two, primes, powers of two and their neighbours, and the longest: the right shape and finite"""
-    return worst(_each_length(subject.native))
+    return worst(_each_length(checked.native))
 
 
-def crosses(subject: CheckedVariant) -> Answer:
+def crosses(checked: CheckedVariant) -> Answer:
     """queries and keys of different lengths, either way: the right shape and finite"""
-    if not subject.shape.cross:
+    if not checked.shape.cross:
         return NotApplicable("the shape is not cross")
-    view = subject.native
+    view = checked.native
     longest = view.lengths[-1]
     pairs = {(min(n, longest), min(m, longest)) for n, m in ((1, 7), (7, 1), (31, 64), (95, 17), (17, longest))}
     return worst(
         _finite(view, view.inputs(n, m), f"{n} queries, {m} keys")
         for n, m in sorted(pairs)
-        if not subject.shape.causal or n <= m
+        if not checked.shape.causal or n <= m
     )
 
 
-def deterministic(subject: CheckedVariant) -> Answer:
+def deterministic(checked: CheckedVariant) -> Answer:
     """the same bits twice, forward and backward, from two instances of one seed; inputs are left as they were
 
     On a GPU sums may come in another order, so there rounding is allowed.
     """
-    view = subject.native
-    other = VariantInDtype(subject.build(subject.shape), view.shape, view.tolerance, view.seed)
+    view = checked.native
+    other = VariantInDtype(checked.build(checked.shape), view.shape, view.tolerance, view.seed)
     inputs = view.inputs(view.lengths[0])
     kept = inputs.map(Tensor.clone)
     allowed = 0.0 if view.shape.device == "cpu" else 8 * torch.finfo(view.dtype).eps
@@ -80,14 +80,14 @@ def deterministic(subject: CheckedVariant) -> Answer:
     return worst(answers)
 
 
-def bfloat16(subject: CheckedVariant) -> Answer:
+def bfloat16(checked: CheckedVariant) -> Answer:
     """bfloat16 stays as near float32 as softmax does, times two and a half"""
-    return _half(subject, "bfloat16")
+    return _half(checked, "bfloat16")
 
 
-def float16(subject: CheckedVariant) -> Answer:
+def float16(checked: CheckedVariant) -> Answer:
     """float16 stays as near float32 as softmax does, times two and a half"""
-    return _half(subject, "float16")
+    return _half(checked, "float16")
 
 
 def _finite(view: VariantInDtype, inputs: Inputs, detail: str) -> Answer:
@@ -119,11 +119,11 @@ def _each_length(view: VariantInDtype) -> Iterator[Answer]:
             yield Measured(float(bad), 0.0, f"entries that are no number: {length} long with padding")
 
 
-def _half(subject: CheckedVariant, name: str) -> Answer:
+def _half(checked: CheckedVariant, name: str) -> Answer:
     dtype: torch.dtype = getattr(torch, name)
-    single = VariantInDtype(subject.like(dtype="float32"), subject.native.shape, 0.0, subject.seed)
-    half = subject.like(dtype=name)
-    yardstick = Reference(subject.shape).eval()
+    single = VariantInDtype(checked.like(dtype="float32"), checked.native.shape, 0.0, checked.seed)
+    half = checked.like(dtype=name)
+    softmax = SoftmaxReference(checked.shape).eval()
     answers: list[Answer] = []
     for length in single.lengths:
         # sharp scores show what is kept in half precision: a score of 20 then errs by several per cent
@@ -133,7 +133,7 @@ def _half(subject: CheckedVariant, name: str) -> Answer:
         with torch.no_grad():
             expected = single.module(*inputs.map(Tensor.float).all(), mask)
             own = row_error(half(*inputs.all(), mask), expected)
-            reference = row_error(yardstick(*inputs.all(), mask), yardstick(*inputs.map(Tensor.float).all(), mask))
+            reference = row_error(softmax(*inputs.all(), mask), softmax(*inputs.map(Tensor.float).all(), mask))
         # tiny outputs lose digits in float16 whoever computes them
         unavoidable = row_error(expected.to(dtype), expected)
         allowed = HALF_FACTOR * reference + unavoidable

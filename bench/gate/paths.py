@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
-from .subject import CheckedVariant, VariantSource
+from .checked_variant import CheckedVariant, VariantSource
 from .twins import examined
 
 
@@ -23,13 +23,13 @@ def paths(variant: VariantSource, shape: AttentionShape) -> list[Path]:
 
     Raises SelectionError for an unknown name, Unsupported where the variant refuses the shape.
     """
-    subject = CheckedVariant(variant, replace(shape, dropout=0.0))
-    return [Path(name=name, refusal=_refusal(subject, name)) for name in examined(subject) if name != "auto"]
+    checked = CheckedVariant(variant, replace(shape, dropout=0.0))
+    return [Path(name=name, refusal=_refusal(checked, name)) for name in examined(checked) if name != "auto"]
 
 
-def _refusal(subject: CheckedVariant, name: str) -> str:
+def _refusal(checked: CheckedVariant, name: str) -> str:
     try:
-        subject.build(subject.shape, impl=name)
+        checked.build(checked.shape, impl=name)
     except Unsupported as refusal:
         return str(refusal)
     return ""

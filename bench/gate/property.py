@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from ..core.errors import Unsupported
-from .subject import CheckedVariant
+from .checked_variant import CheckedVariant
 
 Verdict = Literal["holds", "fails", "n.a."]
 
@@ -38,7 +38,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class NotApplicable:
-    """Why a property says nothing about this subject; `value` where something was measured all the same."""
+    """Why a property says nothing about this checked; `value` where something was measured all the same."""
 
     reason: str
     value: float = math.nan
@@ -74,10 +74,10 @@ class Property:
     def meaning(self) -> str:
         return (self.test.__doc__ or "").strip()
 
-    def examine(self, subject: CheckedVariant) -> GateResult:
+    def examine(self, checked: CheckedVariant) -> GateResult:
         """A variant that raises has failed, one that declares it cannot has not."""
         try:
-            answer = self.test(subject)
+            answer = self.test(checked)
         except Unsupported as refusal:
             answer = NotApplicable(str(refusal))
         except (MemoryError, torch.OutOfMemoryError):

@@ -11,9 +11,9 @@ import torch
 from ...variants.contract import AttentionShape
 from ..core.errors import AttnbenchError, DeviceError, SelectionError, Unsupported
 from ..core.spec import Spec
+from .checked_variant import VariantSource
 from .paths import Path, paths
 from .property import GateResult
-from .subject import VariantSource
 from .suite import examine
 
 HEADS, LENGTH = 2, 384

@@ -11,8 +11,8 @@ import torch
 from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
 from . import causality, decode, dropout, gradients, maps, masks, numerics, twins
+from .checked_variant import BASE_LENGTH, LONG_LENGTH, CheckedVariant, VariantSource
 from .property import GateResult, Property
-from .subject import BASE_LENGTH, LONG_LENGTH, CheckedVariant, VariantSource
 
 PROPERTIES: tuple[Property, ...] = (
     Property("shape and dtype", numerics.shape_and_dtype),
@@ -74,8 +74,8 @@ def quick_gate(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> 
     lengths = sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)})
     for length in lengths:
         applied = False
-        subject = CheckedVariant(variant, replace(shape, max_length=length, dropout=0.0), seed, thorough=False)
-        for finding in _findings(subject, quick):
+        checked = CheckedVariant(variant, replace(shape, max_length=length, dropout=0.0), seed, thorough=False)
+        for finding in _findings(checked, quick):
             if finding.held is False:
                 return finding
             applied |= finding.held is not None
@@ -95,15 +95,15 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _findings(subject: CheckedVariant, properties: tuple[Property, ...]) -> Iterator[GateResult]:
-    shape = subject.shape
+def _findings(checked: CheckedVariant, properties: tuple[Property, ...]) -> Iterator[GateResult]:
+    shape = checked.shape
     devices = [shape.device] if torch.device(shape.device).type == "cuda" else []
     # the examination draws random numbers of its own, and a run that is gated must not notice
     with torch.random.fork_rng(devices), _one_thread(), torch.inference_mode(False), torch.enable_grad():
         try:
-            subject.build(shape)
+            checked.build(shape)
         except Unsupported as refusal:
             yield from (GateResult(property=p.name, held=None, detail=str(refusal)) for p in properties)
             return
         for item in properties:
-            yield item.examine(subject)
+            yield item.examine(checked)

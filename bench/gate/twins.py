@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
+from .checked_variant import CheckedVariant, Inputs, SoftmaxReference, VariantFactory, VariantInDtype, build
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .subject import CheckedVariant, Inputs, Reference, VariantFactory, VariantInDtype, build
 
 FACTOR = 4
 EAGER = "eager"
@@ -20,44 +20,44 @@ ON_DEMAND = {"cpu": {"compiled", "flex", "triton"}, "cuda": {"compiled", "flex"}
 """Implementations that run on such a device only where a selection names them."""
 
 
-def equals_twin(subject: CheckedVariant) -> Answer:
+def equals_twin(checked: CheckedVariant) -> Answer:
     """an `exact` variant equals its eager twin in float64, within four times the rounding error of softmax"""
-    module = subject.module
+    module = checked.module
     if module.kind != "exact":
         return NotApplicable(f"kind is `{module.kind}`")
-    if EAGER in subject.source.implementations:
-        twin = subject.like(dtype="float64", impl=EAGER)
+    if EAGER in checked.source.implementations:
+        twin = checked.like(dtype="float64", impl=EAGER)
     elif module.twin:
-        twin = build(VariantFactory.of(module.twin), replace(subject.shape, dtype="float64"), subject.seed)
+        twin = build(VariantFactory.of(module.twin), replace(checked.shape, dtype="float64"), checked.seed)
     else:
         return Measured(1.0, 0.0, "kind is `exact`, but neither `twin` nor `impl=eager` says what it equals")
-    return worst(_comparisons(subject.native, module, twin, "its twin"))
+    return worst(_comparisons(checked.native, module, twin, "its twin"))
 
 
-def implementations_agree(subject: CheckedVariant) -> Answer:
+def implementations_agree(checked: CheckedVariant) -> Answer:
     """every `impl` that runs here, or the forced one, equals eager in float64, within four times the larger error of
     softmax and eager"""
-    if EAGER not in subject.source.implementations:
+    if EAGER not in checked.source.implementations:
         return NotApplicable("it has one implementation")
-    names = examined(subject)
-    twin, eager = subject.like(dtype="float64", impl=EAGER), subject.like(impl=EAGER)
+    names = examined(checked)
+    twin, eager = checked.like(dtype="float64", impl=EAGER), checked.like(impl=EAGER)
     answers: list[Answer] = []
     for name in names:
         try:
-            module = subject.like(impl=name)
+            module = checked.like(impl=name)
         except Unsupported as refusal:
             answers.append(NotApplicable(f"impl={name}: {refusal}"))
         else:
-            answers.extend(_comparisons(subject.native, module, twin, f"impl={name}", eager))
+            answers.extend(_comparisons(checked.native, module, twin, f"impl={name}", eager))
     return worst(answers)
 
 
-def examined(subject: CheckedVariant) -> tuple[str, ...]:
+def examined(checked: CheckedVariant) -> tuple[str, ...]:
     """The implementations to compare with eager: the forced one, or all, but for rare ones where it is to be quick."""
-    if subject.source.forced:
-        return (subject.source.forced,)
-    rare = set() if subject.thorough else ON_DEMAND.get(torch.device(subject.shape.device).type, set())
-    return tuple(name for name in subject.source.implementations if name not in rare)
+    if checked.source.forced:
+        return (checked.source.forced,)
+    rare = set() if checked.thorough else ON_DEMAND.get(torch.device(checked.shape.device).type, set())
+    return tuple(name for name in checked.source.implementations if name not in rare)
 
 
 def _comparisons(
@@ -66,7 +66,7 @@ def _comparisons(
     """`eager`: the twin in the precision of `view`; where scores are large it may err more than softmax does."""
     found = replace(view, module=module)
     exact = VariantInDtype(twin, replace(view.shape, dtype="float64"), 0.0, view.seed)
-    softmax = replace(view, module=Reference(view.shape).eval())
+    softmax = replace(view, module=SoftmaxReference(view.shape).eval())
     softmax_exact = replace(exact, module=softmax.module)
     floor = (16 if view.dtype.itemsize > 2 else 2) * torch.finfo(view.dtype).eps
     for length in found.lengths:
@@ -81,10 +81,10 @@ def _comparisons(
             if eager is not None:
                 unavoidable = _errors(replace(view, module=eager), exact, inputs, mask)
                 reference = [max(pair) for pair in zip(reference, unavoidable, strict=True)]
-            for part, error, yardstick in zip(("output", "query", "key", "value"), own, reference, strict=True):
+            for part, error, softmax_error in zip(("output", "query", "key", "value"), own, reference, strict=True):
                 what = part if part == "output" else f"gradient of {part}"
                 detail = f"{what} of {name}, {length} long{'' if mask is None else ' with padding'}"
-                yield Measured(error, FACTOR * yardstick + floor, detail)
+                yield Measured(error, FACTOR * softmax_error + floor, detail)
 
 
 def _errors(found: VariantInDtype, exact: VariantInDtype, inputs: Inputs, keep: Tensor | None) -> list[float]:

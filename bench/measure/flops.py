@@ -27,7 +27,7 @@ RECOMPUTED = 2.5
 """Products in a fused backward pass for each one of the forward pass: it makes the scores once more."""
 
 
-class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts while it is entered. `traffic_bytes`: as if every operator read its inputs and wrote its outputs once."""
 
     def __init__(self) -> None:

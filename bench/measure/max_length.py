@@ -1,4 +1,4 @@
-"""Longest: the longest sequence that fits, by doubling and then bisecting what was tried."""
+"""MaxLength: the longest sequence that fits, by doubling and then bisecting what was tried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Verdict = Literal["fits", "memory", "time"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Longest:
+class MaxLength:
     """`length`: the longest that was seen to fit, 0 for none. `stopped`: what the next longer one failed by.
 
     `last`: nothing failed up to the longest length that is tried.
@@ -27,13 +27,13 @@ class Longest:
     stopped: Literal["memory", "time", "last"]
 
 
-def longest(attempt: Callable[[int], Verdict], first: int = FIRST, last: int = LAST) -> Longest:
+def search_max_length(attempt: Callable[[int], Verdict], first: int = FIRST, last: int = LAST) -> MaxLength:
     """The longest length that fits, to a sixteenth of itself, if what fits at one length fits at every shorter one.
 
     Where time ends the search it is the last of doubled lengths.
 
-    >>> longest(lambda length: "fits" if length <= 5000 else "memory")
-    Longest(length=4864, stopped='memory')
+    >>> search_max_length(lambda length: "fits" if length <= 5000 else "memory")
+    MaxLength(length=4864, stopped='memory')
     """
     fits, stopped, length = 0, "last", first
     fails = 0
@@ -53,4 +53,4 @@ def longest(attempt: Callable[[int], Verdict], first: int = FIRST, last: int = L
             fits = middle
         else:
             fails, stopped = middle, verdict
-    return Longest(length=fits, stopped=stopped)  # type: ignore[arg-type]
+    return MaxLength(length=fits, stopped=stopped)  # type: ignore[arg-type]

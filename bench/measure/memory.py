@@ -90,7 +90,7 @@ def _each_storage(state: Any) -> Iterator[tuple[int, int]]:
 
 
 @contextlib.contextmanager
-def at_most(bytes_more: float) -> Iterator[None]:
+def memory_limit(bytes_more: float) -> Iterator[None]:
     """Lets this process have only so much address space more: on a CPU an allocation then fails, and nothing is killed.
 
     Without effect outside Linux, where address space says nothing about memory.

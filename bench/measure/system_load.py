@@ -15,7 +15,7 @@ CORES = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreign:
+class SystemLoad:
     """`cores`: processor time that others used, per second of wall time; None where it was not measured.
 
     `gpu`: the GPU when the measurement ended, None on a CPU. `throttled`: at its beginning or at its end.
@@ -29,7 +29,7 @@ class Foreign:
     def note(self) -> str:
         """A warning for readers of the measurement; empty where all was quiet.
 
-        >>> Foreign(cores=0.8).note
+        >>> SystemLoad(cores=0.8).note
         'other processes used 0.80 cores, over the threshold of 0.25'
         """
         parts = []
@@ -50,10 +50,10 @@ class LoadMonitor:
         self.first = self._gpu()
         self.started, self.own, self.busy = time.perf_counter(), time.process_time(), _busy_seconds()
 
-    def seen(self) -> Foreign:
+    def seen(self) -> SystemLoad:
         last = self._gpu()
         throttled = [reason for gpu in (self.first, last) if gpu for reason in gpu.throttled]
-        return Foreign(cores=self._cores(), gpu=last, throttled=tuple(dict.fromkeys(throttled)))
+        return SystemLoad(cores=self._cores(), gpu=last, throttled=tuple(dict.fromkeys(throttled)))
 
     def _cores(self) -> float:
         # the system counts in ticks of 10 ms, so that over a short measurement the difference may fall below zero

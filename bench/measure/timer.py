@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn import functional as F
 
-from .system_load import Foreign, LoadMonitor
+from .system_load import LoadMonitor, SystemLoad
 
 Work = Callable[[], object]
 
@@ -62,7 +62,7 @@ class TimingRun:
     samples: dict[str, Samples]
     rounds: int
     stopped: str
-    foreign: Foreign
+    system_load: SystemLoad
     drift_probe: tuple[float, ...] = ()
 
     @property
@@ -133,7 +133,7 @@ def interleave(
             stopped = "rounds"
             break
     return TimingRun(
-        samples=samples, rounds=rounds, stopped=stopped, foreign=others.seen(), drift_probe=tuple(probe_seconds)
+        samples=samples, rounds=rounds, stopped=stopped, system_load=others.seen(), drift_probe=tuple(probe_seconds)
     )
 
 

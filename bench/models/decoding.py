@@ -38,7 +38,7 @@ class Recomputed:
     keep: Tensor | None
 
 
-def caches(model: Transformer) -> bool:
+def can_cache(model: Transformer) -> bool:
     """Whether every variant of the decoder goes token by token, so that a cache gives what the whole sequence gives."""
     kinds = model.kinds()
     steps = all(variant.decodes and variant.causality == "strict" for variant in kinds["decoder"])
@@ -66,7 +66,7 @@ def asks_alone(variant: Variant) -> bool:
 
 def start(model: Transformer, memory: Memory) -> Cached | Recomputed:
     """The state before the first token; cached wherever the variant under test can."""
-    if not caches(model):
+    if not can_cache(model):
         return uncached(memory)
     crosses = [layer.cross for layer in model.decoder if isinstance(layer, Layer) and layer.cross is not None]
     return Cached(
@@ -84,7 +84,7 @@ def uncached(memory: Memory) -> Recomputed:
     )
 
 
-def stepper(model: Transformer) -> Step:
+def search_step(model: Transformer) -> Step:
     """The model as a search sees it; padding and the beginning are never an output."""
 
     def step(tokens: Tensor, state: Cached | Recomputed) -> tuple[Tensor, Cached | Recomputed]:
@@ -124,13 +124,13 @@ def limits(model: Transformer, lengths: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def translated(
+def translate(
     model: Transformer, source: Tensor, lengths: Tensor, *, beam: int | None = None, alpha: float | None = None
 ) -> list[Hypothesis]:
     """The translation of each source, ids (batch, 1, sources); beam 1 is greedy, None the recipe's."""
     problem, recipe = model.problem, model.recipe
     beam = recipe.beam if beam is None else beam
-    state, step = start(model, model.encode(source, lengths)), stepper(model)
+    state, step = start(model, model.encode(source, lengths)), search_step(model)
     most = limits(model, lengths)
     if beam == 1:
         return greedy_search(step, state, most, begin=problem.begin, end=problem.end)

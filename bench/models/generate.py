@@ -11,7 +11,7 @@ from ..core.errors import SelectionError
 from .decoder import Decoder, DecoderState
 
 
-def caches(model: Decoder) -> bool:
+def can_cache(model: Decoder) -> bool:
     """Whether every variant goes token by token with what it keeps, and gets what the whole sequence would give."""
     return all(variant.decodes and variant.causality == "strict" for variant in model.variants)
 

@@ -16,14 +16,14 @@ from ...tasks.problems.translation import EvaluationPairs
 from ...variants.contract import Mask, Variant
 from ..core.errors import SelectionError
 from ..measure.attention.recorder import recording
-from ..measure.attention.translation import observed
+from ..measure.attention.translation import attention_weights
 from ..models.blocks import Model
 from ..models.decoder import Decoder
-from ..models.decoding import translated
+from ..models.decoding import translate
 from ..models.encoder_decoder import Transformer
-from ..models.generate import caches, sample, utf8
+from ..models.generate import can_cache, sample, utf8
 from ..train.objectives.registry import objective_for
-from .load_model import Trained
+from .load_model import LoadedModel
 
 MOST_TOKENS = 48
 """Tokens of a side that are shown: more cannot be read."""
@@ -44,7 +44,7 @@ class AttentionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inspected:
+class InspectedExample:
     """One example and its views. `text`: what went in, where it was text, and what came out, where that is text too."""
 
     name: str
@@ -52,7 +52,7 @@ class Inspected:
     views: tuple[AttentionView, ...]
 
 
-def inspected_example(trained: Trained, dataset: Dataset, example: int, device: torch.device) -> Inspected:
+def inspect_example(trained: LoadedModel, dataset: Dataset, example: int, device: torch.device) -> InspectedExample:
     """Example number `example` of the test split, with the target that it has. Raises SelectionError past the end."""
     test = dataset.test
     if not 0 <= example < len(test):
@@ -63,17 +63,19 @@ def inspected_example(trained: Trained, dataset: Dataset, example: int, device: 
         # as far as the model reads, as in its training
         source, target = (test.split.sequence(index, side)[: trained.recipe.length].tolist() for side in (0, 1))
         text = test.sources[index], test.references[index]
-        return Inspected(name=name, text=text, views=_translation(trained.model, test, source, target, device))
+        return InspectedExample(name=name, text=text, views=_translation(trained.model, test, source, target, device))
     objective = objective_for(trained.task.problem(), trained.recipe)
     batch = objective.batch(test, np.array([example]), device)
     ids = batch[0][0, 0][: int(batch[1][0, 0])].tolist()
     if isinstance(test, Windows):
         pieces = [test.vocabulary.pieces[each] for each in ids]
-        return Inspected(name=name, text=(_spelt(pieces),), views=_sequence(trained.model, batch[0], _letters(pieces)))
-    return Inspected(name=name, text=(), views=_sequence(trained.model, batch, _labels(ids)))
+        return InspectedExample(
+            name=name, text=(_spelt(pieces),), views=_sequence(trained.model, batch[0], _letters(pieces))
+        )
+    return InspectedExample(name=name, text=(), views=_sequence(trained.model, batch, _labels(ids)))
 
 
-def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device: torch.device) -> Inspected:
+def inspect_sentence(trained: LoadedModel, dataset: Dataset, sentence: str, device: torch.device) -> InspectedExample:
     """A sentence of one's own and what the model makes of it: a translation, or the likeliest text after it.
 
     Raises SelectionError for a model that classifies, for no text at all, and for one that is not UTF-8.
@@ -91,10 +93,10 @@ def inspected_sentence(trained: Trained, dataset: Dataset, sentence: str, device
     source = test.encode([sentence])[0][: trained.recipe.length].tolist()
     ids = torch.tensor([source], device=device)
     model.eval()
-    best = translated(model, ids[:, None], torch.tensor([[len(source)]], device=device))[0]
+    best = translate(model, ids[:, None], torch.tensor([[len(source)]], device=device))[0]
     target = [*best.tokens, model.problem.end]
     views = _translation(model, test, source, target, device)
-    return Inspected(name=sentence, text=(sentence, test.decode(best.tokens)), views=views)
+    return InspectedExample(name=sentence, text=(sentence, test.decode(best.tokens)), views=views)
 
 
 def _translation(
@@ -105,19 +107,19 @@ def _translation(
     sides = {"encoder": (inside, inside), "decoder": (outside, inputs), "cross": (outside, inside)}
     return tuple(
         view(objective, layer, weights, *sides[objective])
-        for objective, each in observed(model, source, target, device).items()
+        for objective, each in attention_weights(model, source, target, device).items()
         for layer, weights in enumerate(each)
     )
 
 
-def _continued(model: Decoder, windows: Windows, text: bytes, device: torch.device) -> Inspected:
+def _continued(model: Decoder, windows: Windows, text: bytes, device: torch.device) -> InspectedExample:
     """A text, as far as a context goes, and what the model of language finds likeliest after it."""
     vocabulary = windows.vocabulary
     ids = vocabulary.encode(text)[: model.recipe.length].tolist()
-    after = list(sample(model, ids, GOES_ON, temperature=0.0, cached=caches(model)))
+    after = list(sample(model, ids, GOES_ON, temperature=0.0, cached=can_cache(model)))
     pieces, added = ([vocabulary.pieces[each] for each in part] for part in (ids, after))
     views = _sequence(model, torch.tensor([[ids]], device=device), _letters(pieces))
-    return Inspected(name=text.decode(), text=(_spelt(pieces), _spelt(added)), views=views)
+    return InspectedExample(name=text.decode(), text=(_spelt(pieces), _spelt(added)), views=views)
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Trained: the model of a finished Cell, read back from its checkpoint.
+"""LoadedModel: the model of a finished Cell, read back from its checkpoint.
 
 Parameters stay where training left them, in the results folder's `checkpoints`, and are no part of a Record: they are
 large, they are of use to few, and the same Cell makes them again. A folder that is copied without them loses only
@@ -27,7 +27,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class LoadedModel:
     """A model with its best parameters. `is_current`: whether the code behind it is still that which trained it."""
 
     record: Record
@@ -53,7 +53,7 @@ def find(store: Store, key: str) -> Record:
     return found[0]
 
 
-def load(store: Store, record: Record, device: torch.device) -> Trained:
+def load(store: Store, record: Record, device: torch.device) -> LoadedModel:
     """The model of `record`. Raises StoreError where its parameters are not at hand or do not fit the code."""
     cell = record.cell
     task: Task = TASKS.build(cell.task)
@@ -78,10 +78,10 @@ def load(store: Store, record: Record, device: torch.device) -> Trained:
             "train the cell again"
         ) from None
     current = digest_of_cell(cell, record.data) == record.digest
-    return Trained(record=record, task=task, recipe=recipe, model=model, is_current=current)
+    return LoadedModel(record=record, task=task, recipe=recipe, model=model, is_current=current)
 
 
-def dataset_of(trained: Trained, place: DataPlace) -> Dataset:
+def dataset_of(trained: LoadedModel, place: DataPlace) -> Dataset:
     """The data that it was trained on. Raises DataError where that is not there, or other: ids would mean others."""
     cell, was = trained.record.cell, trained.record.data
     found = trained.task.load(place, trained.recipe, cell.seed, cell.selection)

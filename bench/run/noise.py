@@ -59,7 +59,7 @@ def measure_noise(device: torch.device, seconds: float, task: str = TASK) -> Noi
         theirs += reference
         windows.append(ratio(log_ratio(null, reference)))
         drifts.append(timing.drift)
-        notes.append(timing.foreign.note)
+        notes.append(timing.system_load.note)
     lower, middle, upper = statistics.quantiles(theirs, n=4)
     # the interval of a difference must leave the noise floor behind: its half-width and the gap of the null control
     widths = [max(window.high - 1, 1 - window.low) for window in windows]

@@ -91,7 +91,7 @@ def timed(benchmark: Any, variant: str, task: str, device: str | None, budget_se
         sparsity=weights.get(("sparsity", None)),
         block_sparsity=weights.get(("block_sparsity", BLOCK)),
         implementation=implementation_of(ours.variants),
-        foreign_load=timing.foreign.note,
+        foreign_load=timing.system_load.note,
     )
     benchmark.extra_info.update({name: getattr(result, name) for name in Timed.__slots__} | {"task": task})
     return result

@@ -21,12 +21,12 @@ class CurvePoint:
     validation: float
     seconds: float
 
-    def to_json(self, quantity: str) -> dict[str, float]:
+    def to_json(self, metric: str) -> dict[str, float]:
         return {
             "step": self.step,
             "train_loss": self.train_loss,
             "validation_loss": self.validation_loss,
-            f"validation_{quantity}": self.validation,
+            f"validation_{metric}": self.validation,
             "seconds": self.seconds,
         }
 

@@ -135,7 +135,7 @@ def main() -> None:
     )
     reference = timing.samples[REFERENCE].seconds
     print(f"{chosen.shape} float32, {chosen.threads} threads, {timing.rounds} rounds, {torch.__version__}")
-    print(f"{REFERENCE}: {1e3 * statistics.median(reference):.0f} ms; what others used: {timing.foreign}")
+    print(f"{REFERENCE}: {1e3 * statistics.median(reference):.0f} ms; what others used: {timing.system_load}")
     print(f"{'subject':44} {'ratio':>7} {'± %':>5} {'cpu':>7} {'density':>8} {'error':>8}")
     for label, samples in timing.samples.items():
         row = rows.setdefault(label, {})

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from attnbench.bench.measure.timer import interleave
-from attnbench.bench.models.decoding import caches, start, stepper
+from attnbench.bench.models.decoding import can_cache, search_step, start
 from attnbench.bench.models.encoder_decoder import Transformer
 from attnbench.tasks.problems.translation import Translation, TranslationRecipe
 from attnbench.variants import build
@@ -24,7 +24,7 @@ def decoder(variant, tokens):
     recipe = replace(TranslationRecipe(), length=max(tokens, SOURCES), dropout=0.0)
     model = Transformer(Translation(vocabulary=2**16), recipe, lambda shape: build(variant, shape), 0).eval()
     source = torch.randint(4, recipe.vocabulary, (ROWS, 1, SOURCES), generator=torch.Generator().manual_seed(0))
-    step = stepper(model)
+    step = search_step(model)
 
     @torch.inference_mode()
     def work():
@@ -34,7 +34,7 @@ def decoder(variant, tokens):
             found, state = step(last, state)
             last = found.argmax(-1)
 
-    if not caches(model):
+    if not can_cache(model):
         print(f"{variant} cannot go token by token; it is computed anew each time")
     return work
 

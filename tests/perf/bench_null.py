@@ -17,10 +17,10 @@ import statistics
 
 import torch
 
+from attnbench.bench.core.interval import Interval
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.timer import drift_probe, interleave
 from attnbench.bench.run.workloads.sweep_point import SweepWorkloads, point_of
-from attnbench.bench.core.interval import Interval
 from attnbench.bench.stats.scoring import log_ratio, ratio
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def measured(setup: SweepWorkloads, other: SweepWorkloads, seconds: float) -> tu
     )  # fmt: skip
     found = ratio(log_ratio(timing.samples["other"].seconds, timing.samples["softmax"].seconds))
     return found, {"rounds": timing.rounds, "stopped": timing.stopped, "drift": round(timing.drift, 3),
-                   "foreign": timing.foreign.note}  # fmt: skip
+                   "foreign": timing.system_load.note}  # fmt: skip
 
 
 def softmax_of(length: int, heads: int) -> SweepWorkloads:

@@ -18,8 +18,8 @@ from attnbench.bench.cli.check import check
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import paths, quick_gate
+from attnbench.bench.gate.checked_variant import CheckedVariant, VariantFactory
 from attnbench.bench.gate.property import Measured
-from attnbench.bench.gate.subject import CheckedVariant, VariantFactory
 from attnbench.bench.gate.twins import implementations_agree
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask

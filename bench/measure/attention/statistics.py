@@ -23,7 +23,7 @@ CHUNK = 128
 
 
 @dataclass(slots=True)
-class Tally:
+class AttentionSums:
     """Sums over the rows of one layer, by head: (heads,) float64 each."""
 
     heads: int
@@ -47,27 +47,33 @@ class Tally:
 
 def measure_attention(model: Model, batches: Iterable[Batch]) -> list[Measurement]:
     """Overall, per-layer and per-head figures over `batches`; none for a variant without weights."""
-    tallies: dict[int, Tally] = {}
+    sums: dict[int, AttentionSums] = {}
 
     def record(layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
-        count_weights(tallies, layer, variant, query, key, mask, slices(query.shape[2], CHUNK))
+        count_weights(sums, layer, variant, query, key, mask, slices(query.shape[2], CHUNK))
 
     model.eval()
     with recording(model.variants, record), torch.inference_mode():
         for batch in batches:
             model.loss(batch)
-    return list(tallied(tallies))
+    return list(measurements_of(sums))
 
 
 def count_weights(
-    tallies: dict[int, Tally], layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask, parts: list[slice]
+    sums: dict[int, AttentionSums],
+    layer: int,
+    variant: Variant,
+    query: Tensor,
+    key: Tensor,
+    mask: Mask,
+    parts: list[slice],
 ) -> None:
     """Adds the weights of these queries to the sums of `layer`."""
     for rows, weights in weights_of_rows(variant, query, key, mask, parts):
-        count_rows(tallies.setdefault(layer, Tally(weights.shape[1])), weights, mask, query.shape[2], rows)
+        count_rows(sums.setdefault(layer, AttentionSums(weights.shape[1])), weights, mask, query.shape[2], rows)
 
 
-def count_rows(tally: Tally, weights: Tensor, mask: Mask, queries: int, rows: slice) -> None:
+def count_rows(sums: AttentionSums, weights: Tensor, mask: Mask, queries: int, rows: slice) -> None:
     """Adds weights (batch, heads, rows, keys) of the queries in `rows`; padded queries do not count.
 
     `rows` must start at a multiple of the largest block, so that tiles are whole.
@@ -87,25 +93,25 @@ def count_rows(tally: Tally, weights: Tensor, mask: Mask, queries: int, rows: sl
     def add(total: Tensor, values: Tensor) -> None:
         total += values.sum((0, 2)).cpu().double().expand_as(total)
 
-    add(tally.rows, real[:, None].double())
-    add(tally.null, (real[:, None] & ~live).double())
-    add(tally.entries, entry.sum(-1).double())
-    add(tally.zeros, (entry & (weights == 0)).sum(-1).double())
+    add(sums.rows, real[:, None].double())
+    add(sums.null, (real[:, None] & ~live).double())
+    add(sums.entries, entry.sum(-1).double())
+    add(sums.zeros, (entry & (weights == 0)).sum(-1).double())
     normal = weights * entry
     normal = normal / normal.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     options = entry.sum(-1)
     counted = live & (options > 1)
     bits = -(torch.where(normal > 0, normal, 1.0).log() * normal).sum(-1)
-    add(tally.entropy, torch.where(counted, bits / options.clamp(min=2).double().log(), 0.0))
-    add(tally.entropy_rows, counted.double())
+    add(sums.entropy, torch.where(counted, bits / options.clamp(min=2).double().log(), 0.0))
+    add(sums.entropy_rows, counted.double())
     at = torch.arange(rows.start, rows.start + count, device=weights.device) + (keys - queries)
     distance = (torch.arange(keys, device=weights.device)[None, :] - at[:, None]).abs().double()
-    add(tally.distance, torch.where(live, (normal * distance).sum(-1), 0.0))
-    add(tally.distance_rows, live.double())
+    add(sums.distance, torch.where(live, (normal * distance).sum(-1), 0.0))
+    add(sums.distance_rows, live.double())
     for block in BLOCKS:
         inside, filled = _tiles(entry, block), _tiles(positive, block)
-        add(tally.tiles[block], inside.sum(-1).double())
-        add(tally.empty_tiles[block], (inside & ~filled).sum(-1).double())
+        add(sums.tiles[block], inside.sum(-1).double())
+        add(sums.empty_tiles[block], (inside & ~filled).sum(-1).double())
 
 
 def _tiles(entries: Tensor, block: int) -> Tensor:
@@ -116,13 +122,13 @@ def _tiles(entries: Tensor, block: int) -> Tensor:
     return tiles
 
 
-def tallied(tallies: dict[int, Tally]) -> Iterator[Measurement]:
-    if not tallies:
+def measurements_of(sums: dict[int, AttentionSums]) -> Iterator[Measurement]:
+    if not sums:
         return
-    layers = sorted(tallies)
+    layers = sorted(sums)
     for name, top, bottom, where in _quotients():
-        numerators = torch.stack([top(tallies[layer]) for layer in layers])
-        denominators = torch.stack([bottom(tallies[layer]) for layer in layers])
+        numerators = torch.stack([top(sums[layer]) for layer in layers])
+        denominators = torch.stack([bottom(sums[layer]) for layer in layers])
         if float(denominators.sum()) == 0:
             continue
         # the mean over layers and heads, each an average over its own rows

@@ -11,7 +11,7 @@ from ....variants.contract import Mask, Variant
 from ...core.order import evenly_spaced
 from ...core.record import Measurement
 from .recorder import recording, slices
-from .statistics import CHUNK, Tally, count_weights, tallied
+from .statistics import CHUNK, AttentionSums, count_weights, measurements_of
 
 MOST_CHUNKS = 8
 """Chunks of 128 queries that are looked at, spread over the sequence: the weights of all would take too long."""
@@ -22,11 +22,11 @@ def on_inputs(variants: Sequence[Variant], run: Callable[[], object]) -> Iterato
 
     Nothing for variants without weights. Never more than one chunk of queries against all keys at a time.
     """
-    tallies: dict[int, Tally] = {}
+    sums: dict[int, AttentionSums] = {}
 
     def record(layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
         first = Mask(keep=None if mask.keep is None else mask.keep[:1], causal=mask.causal)
-        count_weights(tallies, layer, variant, query[:1], key[:1], first, chunks(query.shape[2]))
+        count_weights(sums, layer, variant, query[:1], key[:1], first, chunks(query.shape[2]))
 
     modes = [variant.training for variant in variants]
     try:
@@ -37,7 +37,7 @@ def on_inputs(variants: Sequence[Variant], run: Callable[[], object]) -> Iterato
     finally:
         for variant, mode in zip(variants, modes, strict=True):
             variant.train(mode)
-    yield from tallied(tallies)
+    yield from measurements_of(sums)
 
 
 def chunks(queries: int) -> list[slice]:

@@ -21,20 +21,20 @@ from ...models.encoder_decoder import Transformer
 from .alignment import LayerErrors, alignment_error_rate, diagonal, layer_errors
 from .heads import head_diversity, offset_weights
 from .recorder import recording
-from .statistics import BLOCKS, Tally, count_rows
+from .statistics import BLOCKS, AttentionSums, count_rows
 
 SUMMARISED = ("sparsity", "null_rate", "block_sparsity", "entropy", "head_diversity")
 """What is also told of a whole model, and of each kind of attention in it, as the mean over layers."""
 
 OFFSETS = (-2, -1, 0, 1, 2)
 LONGEST = 1_024
-"""Pairs with a longer side are not observed: their weights are N × N."""
+"""Pairs with a longer side are not attention_weights: their weights are N × N."""
 
 Weights = npt.NDArray[np.float64]
 
 
 @torch.inference_mode()
-def observed(
+def attention_weights(
     model: Transformer, source: Sequence[int], target: Sequence[int], device: torch.device
 ) -> dict[str, Weights]:
     """By kind of attention, weights (layers, heads, rows, keys) with the target forced; kinds without any are left out.
@@ -61,7 +61,7 @@ def observed(
 class LayerSums:
     """Sums over sentences of one layer of one kind of attention."""
 
-    tally: Tally
+    sums: AttentionSums
     divergence: float = 0.0
     divergence_rows: int = 0
     offsets: Weights = field(default_factory=lambda: np.zeros((1, len(OFFSETS))))
@@ -70,7 +70,7 @@ class LayerSums:
     def add(self, weights: Weights, causal: bool) -> None:
         """weights: (heads, rows, keys)."""
         rows = weights.shape[1]
-        count_rows(self.tally, torch.from_numpy(weights)[None], Mask(causal=causal), rows, slice(0, rows))
+        count_rows(self.sums, torch.from_numpy(weights)[None], Mask(causal=causal), rows, slice(0, rows))
         diversity = head_diversity(weights)
         self.divergence += diversity.total
         self.divergence_rows += diversity.rows
@@ -80,21 +80,21 @@ class LayerSums:
 
     def measurements(self, **where: Any) -> Iterator[Measurement]:
         """Each figure of the layer: the mean over its heads, and each head's."""
-        tally = self.tally
+        sums = self.sums
         quotients: list[tuple[str, Tensor, Tensor, dict[str, Any]]] = [
-            ("sparsity", tally.zeros, tally.entries, {}),
-            ("null_rate", tally.null, tally.rows, {}),
-            ("entropy", tally.entropy, tally.entropy_rows, {}),
-            *(("block_sparsity", tally.empty_tiles[b], tally.tiles[b], {"block": b}) for b in BLOCKS[:1]),
+            ("sparsity", sums.zeros, sums.entries, {}),
+            ("null_rate", sums.null, sums.rows, {}),
+            ("entropy", sums.entropy, sums.entropy_rows, {}),
+            *(("block_sparsity", sums.empty_tiles[b], sums.tiles[b], {"block": b}) for b in BLOCKS[:1]),
         ]
         if where["attention"] != "cross":
-            quotients.append(("attention_distance", tally.distance, tally.distance_rows, {}))
+            quotients.append(("attention_distance", sums.distance, sums.distance_rows, {}))
         for name, above, below, extra in quotients:
             by_head = [float(a / b) for a, b in zip(above, below, strict=True) if b > 0]
             if by_head:
                 yield Measurement.of(name, float(np.mean(by_head)), tuple(by_head), **where, **extra)
         if self.divergence_rows:
-            share = self.divergence_rows / float(tally.rows[0])
+            share = self.divergence_rows / float(sums.rows[0])
             yield Measurement.of("head_diversity", self.divergence / self.divergence_rows, **where, rows=share)
         if where["attention"] != "cross":
             means = self.offsets / np.maximum(self.offset_rows, 1)
@@ -109,7 +109,7 @@ class LayerSums:
             )
 
 
-def attention_figures(
+def attention_measurements(
     model: Transformer, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device
 ) -> list[Measurement]:
     """What each kind of attention does on these pairs of ids, over its layers and in each; there samples are the heads.
@@ -120,9 +120,9 @@ def attention_figures(
     for source, target in pairs:
         if max(len(source), len(target)) > LONGEST:
             continue
-        for kind, weights in observed(model, source, target, device).items():
+        for kind, weights in attention_weights(model, source, target, device).items():
             for layer, each in enumerate(weights):
-                place = sums.setdefault((kind, layer), LayerSums(Tally(model.recipe.heads)))
+                place = sums.setdefault((kind, layer), LayerSums(AttentionSums(model.recipe.heads)))
                 place.add(each, causal=kind == "decoder")
     figures = [m for (kind, layer), each in sums.items() for m in each.measurements(attention=kind, layer=layer)]
     return [*summaries(figures, model.problem.where), *figures, *_alphas(model)]
@@ -157,7 +157,7 @@ def _alphas(model: Transformer) -> Iterator[Measurement]:
                     yield Measurement.of("alpha", value, attention=kind, layer=layer, head=head)
 
 
-def alignment_figures(model: Transformer, pairs: Sequence[AlignedIds], device: torch.device) -> list[Measurement]:
+def alignment_measurements(model: Transformer, pairs: Sequence[AlignedIds], device: torch.device) -> list[Measurement]:
     """AER of cross attention, normal and shifted, with the target forced: the lowest of all layers, then each layer's.
 
     Between them, for scale, that of links along the diagonal. Samples of a layer's best head are all its heads.
@@ -166,7 +166,7 @@ def alignment_figures(model: Transformer, pairs: Sequence[AlignedIds], device: t
     for pair in pairs:
         if max(len(pair.source), len(pair.target)) > model.recipe.length:
             continue
-        found = observed(model, pair.source.tolist(), pair.target.tolist(), device).get("cross")
+        found = attention_weights(model, pair.source.tolist(), pair.target.tolist(), device).get("cross")
         if found is None:
             return []
         weights.append(found)

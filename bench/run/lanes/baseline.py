@@ -16,10 +16,10 @@ from ..context import RecordBuilder, WorkerContext, implementation_of
 
 
 @runtime_checkable
-class Judging(Protocol):
+class EvaluatesBaselines(Protocol):
     """An objective that judges baselines example by example, so that a variant can be paired with them."""
 
-    def judged(self, predicted: Columns, test: Subset) -> Evaluation: ...
+    def evaluate_baseline(self, predicted: Columns, test: Subset) -> Evaluation: ...
 
 
 def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
@@ -32,12 +32,12 @@ def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
             _judge_untrained(builder, objective, dataset)
         else:
             predicted = predict(dataset, recipe)
-            if isinstance(objective, Judging):
-                found = objective.judged(predicted, dataset.test)
+            if isinstance(objective, EvaluatesBaselines):
+                found = objective.evaluate_baseline(predicted, dataset.test)
                 builder.measurements += found.measurements("test")
                 builder.keep_predictions(found)
             else:
-                builder.measurements += objective.judge(predicted, dataset.test)
+                builder.measurements += objective.measure_baseline(predicted, dataset.test)
     except Exception as error:
         return builder.failure(error)
     return builder.record(Outcome.OK)
@@ -46,7 +46,7 @@ def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
 def _judge_untrained(builder: RecordBuilder, objective: Objective, dataset: Dataset) -> None:
     """The model with which the reference's training begins, judged as what training ends with is."""
     context, cell = builder.context, builder.cell
-    model = objective.model(build_checked(Spec(REFERENCE), context.device), cell.seed, str(context.device))
+    model = objective.model(build_checked(Spec(REFERENCE)), cell.seed, str(context.device))
     model.to(context.device)
     found = objective.evaluate(model, dataset.test, context.device, builder.heartbeat)
     builder.implementation = implementation_of(model.variants)

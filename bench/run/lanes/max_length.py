@@ -18,8 +18,8 @@ from ...core.registry import TASKS
 from ...core.spec import Spec
 from ...gate.build import build_unchecked
 from ...gate.cache import build_checked_cached
-from ...measure.max_length import Verdict, longest
-from ...measure.memory import at_most
+from ...measure.max_length import Verdict, search_max_length
+from ...measure.memory import memory_limit
 from ..child import Child
 from ..context import RecordBuilder, WorkerContext, is_out_of_memory
 from ..events import CellStarted, LengthTried
@@ -43,8 +43,8 @@ def longest_lengths(
         context.send(CellStarted(cell.key))
         search = LengthSearch(context=context, cell=cell, point=point)
         try:
-            build(cell.variant, context.device)(shape_of(point, context.device))
-            found = longest(search.attempt)
+            build(cell.variant)(shape_of(point, context.device))
+            found = search_max_length(search.attempt)
         except Exception as error:
             yield builder.failure(error)
             continue
@@ -124,7 +124,7 @@ def tried_lengths(job: MaxLengthJob, lengths: Iterator[bytes]) -> Iterator[Lengt
 
 def _tried(job: MaxLengthJob, length: int, here: DataPlace, device: torch.device) -> LengthTried:
     # on a CPU an allocation beyond the budget is made to fail, before the system kills something for it
-    limited = at_most(job.memory_bytes + SLACK_BYTES) if device.type == "cpu" else nullcontext()
+    limited = memory_limit(job.memory_bytes + SLACK_BYTES) if device.type == "cpu" else nullcontext()
     try:
         with limited:
             return LengthTried(_peak_bytes(job, length, here, device))

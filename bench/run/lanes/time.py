@@ -16,9 +16,9 @@ from ...core.protocol import LEAST_ROUNDS as FEWEST
 from ...core.record import Outcome, Record
 from ...core.spec import Spec
 from ...gate.cache import build_checked_cached
-from ...measure.flops import Count
+from ...measure.flops import FlopCounter
 from ...measure.machine import available_bytes
-from ...measure.memory import at_most
+from ...measure.memory import memory_limit
 from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave
 from ...train.objectives.registry import objective_for
 from ..context import RecordBuilder, WorkerContext, implementation_of
@@ -47,7 +47,7 @@ def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
     if isinstance(task, TimedTask) and isinstance(recipe, Point) and recipe.memory_bytes:
         yield from longest_lengths(context, builders, task, recipe)
         return
-    with at_most((1 - SPARED) * available_bytes()) if context.device.type == "cpu" else nullcontext():
+    with memory_limit((1 - SPARED) * available_bytes()) if context.device.type == "cpu" else nullcontext():
         yield from _timed(context, builders, _workloads(task, recipe, dataset, context))
 
 
@@ -94,7 +94,7 @@ def _timed(context: WorkerContext, builders: dict[Cell, RecordBuilder], workload
 def _ready(workloads: Workloads, variant: Spec) -> Workload:
     """The workload after one counted sample; raises TooSlow where a second one is beyond the limit too."""
     workload = workloads.workload(variant)
-    with Count() as count:
+    with FlopCounter() as count:
         seconds = _seconds(workload, workloads.device)
     workload.flops, workload.traffic_bytes = count.flops / workloads.units, count.traffic_bytes / workloads.units
     limit = workloads.limit_seconds

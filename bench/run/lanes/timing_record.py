@@ -59,19 +59,19 @@ def costs(
 
 def _surroundings(timing: TimingRun, name: str) -> Iterator[Measurement]:
     """What else happened on the machine during the samples."""
-    if timing.foreign.cores is not None:
-        note: dict[str, Any] = {"note": timing.foreign.note} if timing.foreign.note else {}
-        yield Measurement.of("foreign_load", timing.foreign.cores, threshold=CORES, **note)
+    if timing.system_load.cores is not None:
+        note: dict[str, Any] = {"note": timing.system_load.note} if timing.system_load.note else {}
+        yield Measurement.of("foreign_load", timing.system_load.cores, threshold=CORES, **note)
     if timing.drift_probe:
         raw = timing.drift_probe if name == REFERENCE else ()
         yield Measurement.of("canary_seconds", statistics.median(timing.drift_probe), raw, drift=round(timing.drift, 4))
     if timing.samples[name].launch_seconds:
         yield Measurement.of("host_bound", timing.samples[name].host_bound)
-    gpu = timing.foreign.gpu
+    gpu = timing.system_load.gpu
     if gpu is not None:
         throttled: dict[str, Any] = {}
-        if timing.foreign.throttled:
-            throttled["throttled"] = ", ".join(timing.foreign.throttled)
+        if timing.system_load.throttled:
+            throttled["throttled"] = ", ".join(timing.system_load.throttled)
         yield Measurement.of("gpu_clock", gpu.clock_mhz, memory_mhz=gpu.memory_clock_mhz, watts=gpu.watts, **throttled)
         yield Measurement.of("gpu_temperature", gpu.celsius)
 

@@ -42,11 +42,11 @@ def _train(builder: RecordBuilder) -> None:
     context, cell = builder.context, builder.cell
     task, recipe, dataset = builder.load()
     objective = objective_for(task.problem(), recipe)
-    model = objective.model(build_checked(cell.variant, context.device), cell.seed, str(context.device))
+    model = objective.model(build_checked(cell.variant), cell.seed, str(context.device))
     model.to(context.device)
 
     def progress(training: Training) -> Event:
-        found = TrainingProgress(key=cell.key, done=training.step, of=recipe.steps, metric=objective.quantity)
+        found = TrainingProgress(key=cell.key, done=training.step, of=recipe.steps, metric=objective.metric)
         if not training.curve:
             return found
         point = training.curve[-1]
@@ -78,10 +78,10 @@ def _train(builder: RecordBuilder) -> None:
         Measurement.of("extra_parameters", extra),
         Measurement.of("train_seconds", training.seconds),
     ]
-    if not objective.observes:
+    if not objective.measures_attention:
         context.send(Stage(cell.key, "sparsity"))
         _observe(builder, objective, model, dataset.validation)
-    curve = json.dumps([point.to_json(objective.quantity) for point in training.curve]).encode()
+    curve = json.dumps([point.to_json(objective.metric) for point in training.curve]).encode()
     builder.artifacts["curve"] = context.store.put_artifact(curve, ".json")
     builder.keep_predictions(test)
 

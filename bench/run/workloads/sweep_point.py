@@ -50,7 +50,7 @@ class SweepWorkloads(Workloads):
     states: Tensor | None = None
     batch: Batch = ()
     grad_output: Tensor | None = None
-    build: Callable[[Spec, torch.device], BuildVariant] = build_checked
+    build: Callable[[Spec], BuildVariant] = build_checked
 
     @classmethod
     def of(
@@ -59,7 +59,7 @@ class SweepWorkloads(Workloads):
         point: Point,
         dataset: Dataset,
         device: torch.device,
-        build: Callable[[Spec, torch.device], BuildVariant] = build_checked,
+        build: Callable[[Spec], BuildVariant] = build_checked,
     ) -> SweepWorkloads:
         workloads = cls(
             recipe=point, device=device, mode=point.mode, sequences=point.batch,
@@ -106,7 +106,7 @@ class SweepWorkloads(Workloads):
         return workload
 
     def _attention(self, spec: Spec) -> Workload:
-        variant = self.build(spec, self.device)(shape_of(self.point, self.device)).to(self.device)
+        variant = self.build(spec)(shape_of(self.point, self.device)).to(self.device)
         variant.train(self.point.mode == "step")
         parameters = [p for p in variant.parameters() if p.requires_grad]
         count = sum(p.numel() for p in parameters)
@@ -151,7 +151,7 @@ class SweepWorkloads(Workloads):
 
     def _block(self, spec: Spec) -> Workload:
         shape = shape_of(self.point, self.device)
-        build = self.build(spec, self.device)
+        build = self.build(spec)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="variant init", seed=0, layer=0))
             variant = build(shape)
@@ -210,7 +210,7 @@ class SweepWorkloads(Workloads):
 
     def _model(self, spec: Spec) -> Workload:
         objective = objective_for(self.task.problem(), self.point)
-        model: Model = objective.model(self.build(spec, self.device), 0, str(self.device)).to(self.device)
+        model: Model = objective.model(self.build(spec), 0, str(self.device)).to(self.device)
         model.train(self.point.mode == "step")
         optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
 

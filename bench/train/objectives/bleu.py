@@ -22,7 +22,7 @@ class TranslationScore:
     statistics: Statistics
 
 
-def scored(translations: Sequence[str], references: Sequence[str], language: str) -> TranslationScore:
+def score_translations(translations: Sequence[str], references: Sequence[str], language: str) -> TranslationScore:
     """Scores against one reference each. Chinese, Japanese and Korean are split as sacreBLEU's defaults for them say.
 
     Raises DataError without the extra `translation`, or what a language needs beside it.

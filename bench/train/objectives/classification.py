@@ -23,7 +23,7 @@ from .objective import Columns, Evaluation, Objective
 class ClassificationResult(Evaluation):
     """Loss (nats per example), predicted classes and whether they are right, in the order of the subset."""
 
-    quantity: ClassVar[str] = "accuracy"
+    metric: ClassVar[str] = "accuracy"
     loss: float
     predicted: Whole
     correct: Whole
@@ -45,7 +45,7 @@ class ClassificationResult(Evaluation):
 class ClassificationObjective(Objective):
     """An encoder, cross entropy, and every example of a split judged once."""
 
-    quantity = "accuracy"
+    metric = "accuracy"
     problem: Classification
 
     def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Encoder:
@@ -72,6 +72,6 @@ class ClassificationObjective(Objective):
         correct = (predicted == subset.labels).astype(np.int64)
         return ClassificationResult(loss=losses / len(subset), predicted=predicted, correct=correct)
 
-    def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
+    def measure_baseline(self, predicted: Columns, test: Subset) -> list[Measurement]:
         accuracy = float(np.mean(predicted == test.labels))
         return [Measurement.of("accuracy", accuracy, split="test", examples=len(test))]

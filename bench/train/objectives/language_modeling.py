@@ -44,7 +44,7 @@ class LanguageModelingResult(Evaluation):
     `compare`: looks at the heads of the model as it is then, so it is called for a validation that is kept alone.
     """
 
-    quantity: ClassVar[str] = "bits_per_character"
+    metric: ClassVar[str] = "bits_per_character"
     recipe: LanguageRecipe
     bits: Real
     characters: Real
@@ -85,7 +85,7 @@ class LanguageModelingResult(Evaluation):
 class LanguageModelingObjective(Objective):
     """A decoder, cross entropy, and windows of a text that slide by a stride, so that each token counts once."""
 
-    quantity = "bits_per_character"
+    metric = "bits_per_character"
     problem: Language
     recipe: LanguageRecipe
 
@@ -131,7 +131,7 @@ class LanguageModelingObjective(Objective):
             compare=partial(self._diversities, model, subset, device),
         )
 
-    def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
+    def measure_baseline(self, predicted: Columns, test: Subset) -> list[Measurement]:
         bits, count = predicted.sum(0)
         return [Measurement.of("bits_per_character", float(bits / count), split="test", examples=len(test))]
 

@@ -25,13 +25,13 @@ Columns = npt.NDArray[Any]
 class Evaluation(ABC):
     """What a model made of a subset. `loss`: nats per example, or per token of a text."""
 
-    quantity: ClassVar[str]
+    metric: ClassVar[str]
     loss: float
 
     @property
     @abstractmethod
     def value(self) -> float:
-        """In the unit of `quantity`."""
+        """In the unit of `metric`."""
 
     @abstractmethod
     def measurements(self, split: str) -> list[Measurement]:
@@ -44,18 +44,18 @@ class Evaluation(ABC):
     @property
     def rank(self) -> tuple[float, float]:
         """The higher the better: by the value, then by the loss."""
-        sign = 1.0 if METRICS[self.quantity].better == "higher" else -1.0
+        sign = 1.0 if METRICS[self.metric].better == "higher" else -1.0
         return sign * self.value, -self.loss
 
 
 class Objective(ABC):
-    """A kind of problem under one recipe. `quantity`: the measurement by which steps of a training are compared.
+    """A kind of problem under one recipe. `metric`: the measurement by which steps of a training are compared.
 
-    `observes`: what its evaluation of the test split measures of attention is all that is measured of it.
+    `measures_attention`: what its evaluation of the test split measures of attention is all that is measured of it.
     """
 
-    quantity: ClassVar[str]
-    observes: ClassVar[bool] = False
+    metric: ClassVar[str]
+    measures_attention: ClassVar[bool] = False
 
     def __init__(self, problem: Problem, recipe: Recipe):
         self.problem, self.recipe = problem, recipe
@@ -82,5 +82,5 @@ class Objective(ABC):
         """Every example of the subset, none dropped; `heartbeat` is called after each batch, as a sign of life."""
 
     @abstractmethod
-    def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
+    def measure_baseline(self, predicted: Columns, test: Subset) -> list[Measurement]:
         """What a trivial baseline reaches on the test split, from what it returned."""

@@ -11,7 +11,7 @@ from .language_modeling import LanguageModelingObjective
 from .objective import Objective
 from .translation import TranslationObjective
 
-KINDS: dict[type[Problem], type[Objective]] = {
+OBJECTIVES: dict[type[Problem], type[Objective]] = {
     Classification: ClassificationObjective,
     Language: LanguageModelingObjective,
     Translation: TranslationObjective,
@@ -20,8 +20,8 @@ KINDS: dict[type[Problem], type[Objective]] = {
 
 def objective_for(problem: Problem, recipe: Recipe) -> Objective:
     """What the harness must know of `problem`; raises SelectionError for a kind that it does not know."""
-    found = KINDS.get(type(problem))
+    found = OBJECTIVES.get(type(problem))
     if found is None:
-        known = ", ".join(objective.__name__ for objective in KINDS)
+        known = ", ".join(objective.__name__ for objective in OBJECTIVES)
         raise SelectionError(f"expected a problem among {known}, got {type(problem).__name__}")
     return found(problem, recipe)

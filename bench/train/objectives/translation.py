@@ -19,11 +19,11 @@ from ....tasks.problems.translation import EvaluationPairs, SentencePairs, Trans
 from ...core.order import evenly_spaced
 from ...core.record import Measurement
 from ...models.blocks import BuildVariant, Model
-from ...models.decoding import translated
+from ...models.decoding import translate
 from ...models.encoder_decoder import Transformer
 from ..batching import TokenBatches
 from ..device import autocast, to_device
-from .bleu import TranslationScore, scored
+from .bleu import TranslationScore, score_translations
 from .objective import Columns, Evaluation, Feed, Objective
 
 OBSERVED = 32
@@ -50,7 +50,7 @@ class TranslationResult(Evaluation):
     `translations`: text, in the order of the subset. `figures`: what attention does.
     """
 
-    quantity: ClassVar[str] = "loss"
+    metric: ClassVar[str] = "loss"
     loss: float
     tokens: int
     sets: tuple[TestSet, ...] = ()
@@ -109,8 +109,8 @@ def set_measurements(each: TestSet, split: str) -> list[Measurement]:
 class TranslationObjective(Objective):
     """The Transformer; batches of like lengths; the checkpoint with the lowest validation loss."""
 
-    quantity = "loss"
-    observes: ClassVar[bool] = True
+    metric = "loss"
+    measures_attention: ClassVar[bool] = True
     """The figures of attention come with the test split, by kind of attention: see `observation`."""
     problem: Translation
     recipe: TranslationRecipe
@@ -193,7 +193,7 @@ class TranslationObjective(Objective):
             source, lengths, _ = self.batch(subset, at, device)
             started = perf_counter()
             with autocast(self.recipe, device):
-                hypotheses = translated(model, source, lengths)
+                hypotheses = translate(model, source, lengths)
             if number < len(warm_up):
                 continue
             seconds += perf_counter() - started
@@ -204,7 +204,7 @@ class TranslationObjective(Objective):
         return found, tokens / max(seconds, 1e-9)
 
     def _figures(self, model: Transformer, subset: EvaluationPairs, device: torch.device) -> list[Measurement]:
-        from ...measure.attention.translation import alignment_figures, attention_figures
+        from ...measure.attention.translation import alignment_measurements, attention_measurements
 
         length = self.recipe.length
         chosen = subset.indices[evenly_spaced(len(subset), OBSERVED)]
@@ -212,15 +212,15 @@ class TranslationObjective(Objective):
             tuple(subset.split.sequence(int(index), side)[:length].tolist() for side in (0, 1)) for index in chosen
         ]
         return [
-            *attention_figures(model, [(source, target) for source, target in pairs], device),
-            *alignment_figures(model, subset.aligned[: self.recipe.test_examples], device),
+            *attention_measurements(model, [(source, target) for source, target in pairs], device),
+            *alignment_measurements(model, subset.aligned[: self.recipe.test_examples], device),
         ]
 
-    def judge(self, predicted: Columns, test: Subset) -> list[Measurement]:
+    def measure_baseline(self, predicted: Columns, test: Subset) -> list[Measurement]:
         """Scores of a baseline's translations, as text."""
-        return self.judged(predicted, test).measurements("test")
+        return self.evaluate_baseline(predicted, test).measurements("test")
 
-    def judged(self, predicted: Columns, test: Subset) -> TranslationResult:
+    def evaluate_baseline(self, predicted: Columns, test: Subset) -> TranslationResult:
         """A baseline's translations as those of a model are judged; it has no loss."""
         assert isinstance(test, EvaluationPairs)
         lines = tuple(str(line) for line in predicted)
@@ -236,5 +236,5 @@ def test_sets(translations: Sequence[str], subset: EvaluationPairs) -> list[Test
         if at:
             mine = [translations[place] for place in at]
             its = [subset.references[subset.indices[place]] for place in at]
-            found.append(TestSet(name=name, places=tuple(at), score=scored(mine, its, subset.language)))
+            found.append(TestSet(name=name, places=tuple(at), score=score_translations(mine, its, subset.language)))
     return found

@@ -12,7 +12,7 @@ from attnbench.bench.measure import roofline as calibration
 from attnbench.bench.measure import system_load as foreign
 from attnbench.bench.measure.gpu import Gpu, parse_query, read_gpu
 from attnbench.bench.measure.roofline import peaks
-from attnbench.bench.measure.system_load import Foreign, LoadMonitor
+from attnbench.bench.measure.system_load import LoadMonitor, SystemLoad
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
 
@@ -43,9 +43,9 @@ def test_a_machine_without_a_gpu_has_no_reading(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_only_what_disturbs_is_noted() -> None:
-    assert Foreign(cores=0.1).note == ""
-    assert Foreign(cores=1.5).note.startswith("other processes used 1.50 cores")
-    assert Foreign(gpu=GPU, throttled=("power cap",)).note == (
+    assert SystemLoad(cores=0.1).note == ""
+    assert SystemLoad(cores=1.5).note.startswith("other processes used 1.50 cores")
+    assert SystemLoad(gpu=GPU, throttled=("power cap",)).note == (
         "other processes on the GPU: 1; the GPU was throttled by power cap"
     )
 

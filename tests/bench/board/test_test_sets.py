@@ -8,7 +8,7 @@ import pytest
 
 from attnbench.bench.board.board import Board, TableCell
 from attnbench.bench.board.task_board import board_for_task
-from attnbench.bench.board.test_sets import advantage, in_words, judged_by_set
+from attnbench.bench.board.test_sets import advantage, scores_by_set, verdict_sentence
 from attnbench.bench.core.interval import Interval
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement
@@ -17,7 +17,7 @@ from attnbench.bench.stats.bootstrap import resampled_scores
 from attnbench.bench.store.artifacts import StoredSets
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
-from attnbench.bench.train.objectives.bleu import scored
+from attnbench.bench.train.objectives.bleu import score_translations
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="the extra translation is not installed")
 
@@ -52,8 +52,8 @@ class Translated:
         for variant, wrong in WRONG.items():
             baseline = variant in ("copy", "untrained")
             for seed in range(1 if baseline else seeds):
-                found = {name: scored(translations(name, wrong, 10 * seed + len(variant)), references(name), "en")
-                         for name in SETS}  # fmt: skip
+                drawn = {name: translations(name, wrong, 10 * seed + len(variant)) for name in SETS}
+                found = {name: score_translations(drawn[name], references(name), "en") for name in SETS}
                 file = f"{variant}{seed}"
                 if statistics:
                     self.kept[file] = {name: each.statistics for name, each in found.items()}
@@ -77,7 +77,7 @@ class Translated:
         return board_for_task(self.table, self.board_key, sets=self.sets)
 
     def tested(self):
-        return judged_by_set(self.table, self.board_key, BLEU, self.sets)
+        return scores_by_set(self.table, self.board_key, BLEU, self.sets)
 
 
 def entry(board: Board, variant: str, column: str) -> TableCell:
@@ -123,8 +123,8 @@ def test_intervals_and_verdicts_are_those_of_sacrebleus_paired_bootstrap(bench) 
             if variant != "softmax":
                 gap = entry(board, variant, "vs_softmax")
                 assert (gap.low > 0 or gap.high < 0) == (result.p_value < 0.05), (name, variant)
-        assert entry(board, "entmax15", "in_words").text == "better than copying, an untrained model and softmax"
-        assert "undecided against softmax" in entry(board, "rela", "in_words").text
+        assert entry(board, "entmax15", "verdict").text == "better than copying, an untrained model and softmax"
+        assert "undecided against softmax" in entry(board, "rela", "verdict").text
 
 
 def test_every_set_has_its_table_the_ranked_one_first_with_baselines_below(bench) -> None:
@@ -137,7 +137,7 @@ def test_every_set_has_its_table_the_ranked_one_first_with_baselines_below(bench
         "BLEU", "chrF", "vs copying", "vs untrained", "vs softmax", "in words",
     ]  # fmt: skip
     assert entry(parts[0], "softmax", "vs_softmax").text == "reference"
-    assert entry(parts[0], "softmax", "in_words").text == "better than copying and an untrained model"
+    assert entry(parts[0], "softmax", "verdict").text == "better than copying and an untrained model"
     assert entry(parts[1], "rela", "chrf").value == pytest.approx(
         sacrebleu.corpus_chrf(translations("pictures", 0.31, 4), [references("pictures")]).score
     )
@@ -163,7 +163,7 @@ def test_one_seed_says_that_another_training_may_differ(bench) -> None:
 
 def test_without_statistics_nothing_is_claimed(bench) -> None:
     board = Translated(bench, statistics=False).board()
-    assert entry(board.parts[0], "entmax15", "vs_copy") == entry(board.parts[0], "entmax15", "in_words") == TableCell()
+    assert entry(board.parts[0], "entmax15", "vs_copy") == entry(board.parts[0], "entmax15", "verdict") == TableCell()
     assert any(f.warning and "no statistics of sentences" in f.text for f in board.footnotes)
 
 
@@ -181,7 +181,7 @@ def test_statistics_of_other_sentences_or_scores_are_not_paired(bench) -> None:
 
 def test_what_intervals_say_is_put_into_words() -> None:
     gaps = {"copy": Interval(-2, -3, -1), "untrained": Interval(1, 0.5, 2), "softmax": Interval(0, 0, 0)}
-    assert in_words(gaps) == "better than an untrained model; worse than copying; undecided against softmax"
+    assert verdict_sentence(gaps) == "better than an untrained model; worse than copying; undecided against softmax"
 
 
 def test_a_task_without_named_sets_has_no_such_tables(bench) -> None:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.spec import Spec
@@ -12,7 +11,6 @@ from attnbench.bench.gate.build import Incorrect
 from attnbench.bench.gate.cache import build_checked_cached
 from attnbench.variants.contract import AttentionShape
 
-CPU = torch.device("cpu")
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=512, padding=False)
 
 
@@ -34,7 +32,7 @@ def examined(monkeypatch):
 
 
 def build(tmp_path, spec="linear", shape=SHAPE, machine="box"):
-    return build_checked_cached(tmp_path, machine)(Spec.parse(spec), CPU)(shape)
+    return build_checked_cached(tmp_path, machine)(Spec.parse(spec))(shape)
 
 
 def test_longer_shapes_and_new_processes_do_not_ask_again(tmp_path, examined):

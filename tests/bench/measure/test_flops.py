@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from attnbench.bench.measure import flops
-from attnbench.bench.measure.flops import Count, dense_flops
+from attnbench.bench.measure.flops import FlopCounter, dense_flops
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
 
@@ -38,9 +38,9 @@ def naive(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.
     ],
 )
 def test_attention_by_hand(attention, forward: float, step: float) -> None:
-    with torch.no_grad(), Count() as without:
+    with torch.no_grad(), FlopCounter() as without:
         attention(*heads())
-    with Count() as whole:
+    with FlopCounter() as whole:
         attention(*heads()).sum().backward()
     assert without.flops == pytest.approx(forward * UNIT)
     assert whole.flops == pytest.approx(step * UNIT)
@@ -62,7 +62,7 @@ def test_a_linear_layer_by_hand_whether_or_not_gradients_are_kept() -> None:
     layer, x = torch.nn.Linear(8, 4), torch.randn(5, 8)
     expected = 2 * 5 * 8 * 4
     for context in (torch.no_grad, torch.inference_mode, torch.enable_grad):
-        with context(), Count() as count:
+        with context(), FlopCounter() as count:
             layer(x)
         assert count.flops == expected
 
@@ -70,7 +70,7 @@ def test_a_linear_layer_by_hand_whether_or_not_gradients_are_kept() -> None:
 def test_linear_attention_grows_with_length_and_dense_with_its_square() -> None:
     def counted(name: str, length: int) -> float:
         shape = AttentionShape(heads=2, head_dim=16, max_length=length)
-        with torch.no_grad(), Count() as count:
+        with torch.no_grad(), FlopCounter() as count:
             build(name, shape).eval()(*(torch.randn(1, 2, length, 16) for _ in range(3)), Mask())
         return count.flops
 
@@ -84,7 +84,7 @@ def test_linear_attention_grows_with_length_and_dense_with_its_square() -> None:
 
 def test_traffic_is_what_operators_read_and_write() -> None:
     x, y = torch.randn(1000), torch.randn(1000)
-    with Count() as count:
+    with FlopCounter() as count:
         (x + y).view(10, 100).t()
     assert count.traffic_bytes == 3 * 4000
 

@@ -7,18 +7,18 @@ import pytest
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.measure import max_length as module
-from attnbench.bench.measure.max_length import GRAIN, PRECISION, Longest, longest
+from attnbench.bench.measure.max_length import GRAIN, PRECISION, MaxLength, search_max_length
 from attnbench.bench.plan.suite import with_longest
 
 
-def attempts(limit: int, why: str = "memory", **bounds: int) -> tuple[Longest, list[int]]:
+def attempts(limit: int, why: str = "memory", **bounds: int) -> tuple[MaxLength, list[int]]:
     tried: list[int] = []
 
     def attempt(length: int) -> str:
         tried.append(length)
         return "fits" if length <= limit else why
 
-    return longest(attempt, **bounds), tried
+    return search_max_length(attempt, **bounds), tried
 
 
 def test_examples_in_the_docstrings_hold() -> None:
@@ -35,15 +35,15 @@ def test_it_lies_within_a_sixteenth_below_the_truth(limit: int) -> None:
 
 
 def test_nothing_fits() -> None:
-    assert attempts(100)[0] == Longest(length=0, stopped="memory")
+    assert attempts(100)[0] == MaxLength(length=0, stopped="memory")
 
 
 def test_it_says_when_time_and_not_memory_was_the_end() -> None:
-    assert attempts(1000, "time")[0] == Longest(length=512, stopped="time")
+    assert attempts(1000, "time")[0] == MaxLength(length=512, stopped="time")
 
 
 def test_it_says_when_nothing_failed_at_all() -> None:
-    assert attempts(10**9, last=2048)[0] == Longest(length=2048, stopped="last")
+    assert attempts(10**9, last=2048)[0] == MaxLength(length=2048, stopped="last")
 
 
 def test_a_budget_asks_once_for_each_sweep_whatever_its_lengths() -> None:

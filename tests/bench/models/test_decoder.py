@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from attnbench.bench.models.decoder import Decoder
-from attnbench.bench.models.generate import caches, sample
+from attnbench.bench.models.generate import can_cache, sample
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe
 from attnbench.variants import build
 
@@ -59,7 +59,7 @@ def test_routing_as_published_passes_no_value_from_the_future(variant: str) -> N
 @pytest.mark.parametrize("variant", STEPWISE)
 def test_token_by_token_gives_what_the_whole_sequence_gives(variant: str) -> None:
     model, tokens = decoder(variant), ids(2, 24)
-    assert caches(model)
+    assert can_cache(model)
     state, found = model.begin(), []
     with torch.no_grad():
         for column in tokens.unbind(1):
@@ -83,7 +83,7 @@ def test_sampling_with_a_cache_writes_the_same_text_also_beyond_the_context(vari
 
 def test_a_variant_that_selects_by_the_whole_context_is_read_anew() -> None:
     model = decoder("local-routing")
-    assert not caches(model)
+    assert not can_cache(model)
     assert len(list(sample(model, [70], 30, temperature=1.0, cached=False))) == 30
 
 

@@ -12,7 +12,7 @@ from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.models.beam_search import beam_search, reordered
-from attnbench.bench.models.decoding import caches, limits, start, stepper, translated, uncached
+from attnbench.bench.models.decoding import can_cache, limits, search_step, start, translate, uncached
 from attnbench.bench.models.encoder_decoder import Transformer
 from attnbench.tasks.problems.translation import KINDS, Translation, TranslationRecipe
 
@@ -61,8 +61,8 @@ def test_decoding_with_a_cache_gives_the_logits_of_the_whole_sequence(spec):
         memory = translator.encode(source, lengths)
         inputs = torch.cat([torch.full((3, 1), 2), target[:, :-1]], dim=1)
         whole = translator.decode(inputs, memory).log_softmax(-1)
-        assert caches(translator)
-        state, step = start(translator, memory), stepper(translator)
+        assert can_cache(translator)
+        state, step = start(translator, memory), search_step(translator)
         for place in range(inputs.shape[1]):
             found, state = step(inputs[:, place], state)
             wanted = whole[:, place].clone()
@@ -81,7 +81,7 @@ def test_beam_search_with_a_cache_gives_the_output_of_beam_search_without(spec, 
         most = limits(translator, lengths).clamp(max=12)
         for beam in (1, 4):
             found = [
-                beam_search(stepper(translator), state, most, begin=2, end=3, beam=beam, alpha=0.6)
+                beam_search(search_step(translator), state, most, begin=2, end=3, beam=beam, alpha=0.6)
                 for state in (start(translator, memory), uncached(memory))
             ]
             for one, other in zip(*found, strict=True):
@@ -91,8 +91,8 @@ def test_beam_search_with_a_cache_gives_the_output_of_beam_search_without(spec, 
 
 @pytest.mark.parametrize(("spec", "cached"), [("relative", False), ("cosformer", False), ("rela", True)])
 def test_cross_attention_that_depends_on_the_place_of_a_query_is_computed_anew(spec, cached):
-    assert caches(model(spec, where=("cross",))) is cached
-    assert caches(model(spec, where=("encoder", "decoder")))
+    assert can_cache(model(spec, where=("cross",))) is cached
+    assert can_cache(model(spec, where=("encoder", "decoder")))
 
 
 @pytest.mark.parametrize("spec", ["relative", "local[flange=2,query_block=2]", "additive-lm"])
@@ -101,10 +101,10 @@ def test_positions_and_windows_decode_with_a_cache_in_the_decoder(spec):
     source, lengths, target = batch(targets=9)
     with torch.inference_mode():
         memory = translator.encode(source, lengths)
-        assert caches(translator)
+        assert can_cache(translator)
         found = []
         for state in (start(translator, memory), uncached(memory)):
-            step = stepper(translator)
+            step = search_step(translator)
             for place in range(target.shape[1]):
                 logits, state = step(target[:, place], state)
             found.append(logits)
@@ -113,7 +113,7 @@ def test_positions_and_windows_decode_with_a_cache_in_the_decoder(spec):
 
 def test_a_variant_that_cannot_decode_is_computed_anew_for_each_token():
     translator = model("reformer", where=("decoder",))
-    assert not caches(translator)
+    assert not can_cache(translator)
     source, lengths, _ = batch()
     with torch.inference_mode():
         memory = translator.encode(source, lengths)
@@ -124,9 +124,9 @@ def test_a_variant_that_cannot_decode_is_computed_anew_for_each_token():
 def test_a_sentence_is_translated_the_same_alone_and_beside_longer_ones(spec):
     translator = model(spec)
     source, lengths, _ = batch([4, 11, 2])
-    together = translated(translator, source, lengths)
+    together = translate(translator, source, lengths)
     for row, length in enumerate([4, 11, 2]):
-        alone = translated(translator, source[row : row + 1, :, :length], lengths[row : row + 1])
+        alone = translate(translator, source[row : row + 1, :, :length], lengths[row : row + 1])
         assert alone[0].tokens == together[row].tokens
 
 
@@ -229,7 +229,7 @@ def test_the_model_learns_to_copy():
 
     def copied():
         source, lengths, target = examples(50)
-        found = [hypothesis.tokens for hypothesis in translated(translator.eval(), source, lengths)]
+        found = [hypothesis.tokens for hypothesis in translate(translator.eval(), source, lengths)]
         return sum(list(tokens) == row[:-1].tolist() for tokens, row in zip(found, target, strict=True))
 
     assert copied() <= 1

@@ -10,9 +10,9 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Machine, Outcome, Provenance, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.measure.attention.translation import observed
-from attnbench.bench.run.inspection import MOST_TOKENS, inspected_example, inspected_sentence, numbered, view
-from attnbench.bench.run.load_model import Trained
+from attnbench.bench.measure.attention.translation import attention_weights
+from attnbench.bench.run.inspection import MOST_TOKENS, inspect_example, inspect_sentence, numbered, view
+from attnbench.bench.run.load_model import LoadedModel
 from attnbench.bench.train.objectives.language_modeling import LanguageModelingObjective
 from attnbench.bench.train.objectives.translation import TranslationObjective
 from attnbench.tasks.contract import Dataset
@@ -53,7 +53,7 @@ def trained(variant="rela"):
     kind = TranslationObjective(Translation(vocabulary=2**16), RECIPE)
     cell = Cell(variant=Spec(variant), task=Spec("toy"), preset=Spec("quick"))
     machine = Machine(id="m", system="", processor="", cores=1, threads=1, memory_bytes=1)
-    return Trained(
+    return LoadedModel(
         record=Record(cell=cell, outcome=Outcome.OK, machine=machine),
         task=None,
         recipe=RECIPE,
@@ -64,7 +64,7 @@ def trained(variant="rela"):
 
 def test_each_attention_is_shown_between_the_tokens_that_it_is_between():
     model = trained()
-    shown = inspected_example(model, dataset(), 0, CPU)
+    shown = inspect_example(model, dataset(), 0, CPU)
     assert shown.text == ("w5 w6 w7", "w8 w9")
     by_place = {(each.attention, each.layer): each for each in shown.views}
     assert sorted(by_place) == [(kind, layer) for kind in ("cross", "decoder", "encoder") for layer in (0, 1)]
@@ -73,21 +73,21 @@ def test_each_attention_is_shown_between_the_tokens_that_it_is_between():
     assert (by_place["cross", 1].queries, by_place["cross", 1].keys) == (target, source)
     # the decoder reads what it wrote one step before
     assert by_place["decoder", 0].keys == ("1 w2", "2 w8", "3 w9")
-    weights = observed(model.model, SOURCE, TARGET, CPU)
+    weights = attention_weights(model.model, SOURCE, TARGET, CPU)
     np.testing.assert_array_equal(by_place["cross", 1].weights, weights["cross"][1])
 
 
 def test_a_pair_is_cut_to_what_the_model_reads():
     long = np.array([*[5] * 30, 3], dtype=np.uint16)
     for source, target in ((long, TARGET), (SOURCE, long)):
-        shown = inspected_example(trained(), dataset(source, target), 0, CPU)
+        shown = inspect_example(trained(), dataset(source, target), 0, CPU)
         cross = next(each for each in shown.views if each.attention == "cross")
         expected = min(len(target), RECIPE.length), min(len(source), RECIPE.length)
         assert (len(cross.queries), len(cross.keys)) == cross.weights.shape[1:] == expected
 
 
 def test_a_sentence_of_ones_own_is_translated_and_shown():
-    shown = inspected_sentence(trained(), dataset(), "w5 w5", CPU)
+    shown = inspect_sentence(trained(), dataset(), "w5 w5", CPU)
     assert shown.text[0] == "w5 w5" and shown.views
     assert len(shown.views[0].keys) == 3
     outputs = next(each for each in shown.views if each.attention == "decoder").queries
@@ -96,7 +96,7 @@ def test_a_sentence_of_ones_own_is_translated_and_shown():
 
 def test_an_example_that_is_not_there_is_refused():
     with pytest.raises(SelectionError, match="from 0 to 0, got 1"):
-        inspected_example(trained(), dataset(), 1, CPU)
+        inspect_example(trained(), dataset(), 1, CPU)
 
 
 def test_no_more_tokens_are_shown_than_can_be_read():
@@ -109,9 +109,9 @@ def test_a_classifier_takes_no_sentence_of_ones_own():
     plain = dataset()
     plain = replace(plain, test=plain.validation)
     with pytest.raises(SelectionError, match="only translation and language modelling"):
-        inspected_sentence(trained(), plain, "w5", CPU)
+        inspect_sentence(trained(), plain, "w5", CPU)
     with pytest.raises(SelectionError, match="at least one byte"):
-        inspected_sentence(trained(), dataset(), "", CPU)
+        inspect_sentence(trained(), dataset(), "", CPU)
 
 
 class Text:
@@ -131,7 +131,7 @@ def reader(variant="softmax"):
 
 
 def test_a_text_is_shown_by_its_letters_and_looks_at_none_that_come_later():
-    shown = inspected_example(*reader(), 0, CPU)
+    shown = inspect_example(*reader(), 0, CPU)
     assert shown.text == ("Ruh,\nü bald",)
     assert shown.views[0].keys[4:9] == ("5 ↵", "6 C3", "7 BC", "8 ␣", "9 b") and len(shown.views) == 2
     assert shown.views[1].queries == shown.views[1].keys and (np.triu(shown.views[1].weights, 1) == 0).all()
@@ -139,20 +139,20 @@ def test_a_text_is_shown_by_its_letters_and_looks_at_none_that_come_later():
 
 def test_a_text_of_ones_own_is_gone_on_with():
     model, data = reader()
-    shown = inspected_sentence(model, data, "Ruh", CPU)
+    shown = inspect_sentence(model, data, "Ruh", CPU)
     ids = [ord(letter) + 1 for letter in "Ruh"]
     assert len(shown.views[0].keys) == 3 and shown.text[0] == "Ruh"
     with torch.no_grad():
         first = int(model.model(torch.tensor([ids]))[0, -1].argmax())
     assert shown.text[1].encode(errors="replace")[:1] in (bytes([first]), "\ufffd".encode()[:1])
-    assert len(inspected_sentence(model, data, "Ruh" * 10, CPU).views[0].keys) == 12, "as far as the context goes"
+    assert len(inspect_sentence(model, data, "Ruh" * 10, CPU).views[0].keys) == 12, "as far as the context goes"
 
 
 def test_a_text_that_is_no_utf_8_is_refused():
     # what Python makes of the byte FF on the command line
     for model, data in ((trained(), dataset()), reader()):
         with pytest.raises(SelectionError, match=r"in UTF-8, got 'w5 .udcff'"):
-            inspected_sentence(model, data, "w5 \udcff", CPU)
+            inspect_sentence(model, data, "w5 \udcff", CPU)
 
 
 def test_the_picture_has_every_weight_that_is_not_zero_at_its_tokens():

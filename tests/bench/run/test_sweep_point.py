@@ -162,6 +162,6 @@ def test_the_gate_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape: asked.append(shape))
     setup = point_of(f"sweep[{SMALL},causal=true]", CPU)
-    build_checked(Spec("softmax"), CPU)
+    build_checked(Spec("softmax"))
     setup.workload(Spec("softmax"))
     assert [(shape.max_length, shape.causal, shape.head_dim) for shape in asked] == [(192, True, 16)]

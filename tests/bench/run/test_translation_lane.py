@@ -20,7 +20,7 @@ from attnbench.bench.run.lanes.baseline import baseline_cell
 from attnbench.bench.run.lanes.train import train_cell
 from attnbench.bench.stats.bootstrap import corpus_score, sound_statistics
 from attnbench.bench.store.store import Store
-from attnbench.bench.train.objectives.bleu import scored
+from attnbench.bench.train.objectives.bleu import score_translations
 from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.tasks.contract import DataPlace
 
@@ -88,7 +88,8 @@ def test_copying_is_a_baseline_on_the_same_sentences(context):
 def test_a_baseline_is_scored_once_and_has_neither_loss_nor_speed(context, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "attnbench.bench.train.objectives.translation.scored", lambda *lines: calls.append(lines) or scored(*lines)
+        "attnbench.bench.train.objectives.translation.score_translations",
+        lambda *lines: calls.append(lines) or score_translations(*lines),
     )
     record = done(context, "copy", "baseline")
     assert len(calls) == 1 and "predictions" in record.artifacts
@@ -115,7 +116,7 @@ def test_the_untrained_model_is_that_with_which_the_reference_begins(context):
     recipe = task.recipe(record.cell.preset)
     dataset = task.load(context.place, recipe, 0, "validation")
     kind = objective_for(task.problem(), recipe)
-    model = kind.model(build_checked(Spec("softmax"), context.device), 0)
+    model = kind.model(build_checked(Spec("softmax")), 0)
     expected = kind.evaluate(model, dataset.test, context.device)
     with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
         assert bytes(kept["translations"]).decode().split("\n") == list(expected.translations)

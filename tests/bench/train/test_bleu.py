@@ -7,7 +7,7 @@ import pytest
 
 from attnbench.bench.core.errors import DataError
 from attnbench.bench.stats.bootstrap import AGGREGATES, corpus_score, sound_statistics
-from attnbench.bench.train.objectives.bleu import scored
+from attnbench.bench.train.objectives.bleu import score_translations
 
 sacrebleu = pytest.importorskip("sacrebleu")
 
@@ -28,7 +28,7 @@ SYSTEM = [
 
 
 def test_scores_are_those_of_sacrebleu_called_by_hand():
-    found = scored(SYSTEM, REFERENCES, "en")
+    found = score_translations(SYSTEM, REFERENCES, "en")
     assert found.bleu == sacrebleu.corpus_bleu(SYSTEM, [REFERENCES]).score
     assert found.chrf == sacrebleu.corpus_chrf(SYSTEM, [REFERENCES]).score
     assert found.bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
@@ -36,7 +36,7 @@ def test_scores_are_those_of_sacrebleu_called_by_hand():
 
 
 def test_chinese_is_scored_by_characters():
-    found = scored(["我 爱 猫 和 狗"], ["我爱猫和小狗。"], "zh")
+    found = score_translations(["我 爱 猫 和 狗"], ["我爱猫和小狗。"], "zh")
     assert "tok:zh" in found.bleu_signature
     assert found.bleu == sacrebleu.corpus_bleu(["我 爱 猫 和 狗"], [["我爱猫和小狗。"]], tokenize="zh").score
 
@@ -46,17 +46,17 @@ def test_what_the_words_of_a_language_need_is_named(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
     with pytest.raises(DataError, match=r"BLEU of 'ja' needs more: pip install 'sacrebleu\[ja\]'"):
-        scored(["猫"], ["犬"], "ja")
+        score_translations(["猫"], ["犬"], "ja")
 
 
 def test_without_the_extra_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(DataError, match=r"pip install 'attnbench\[translation\]'"):
-        scored(SYSTEM, REFERENCES, "en")
+        score_translations(SYSTEM, REFERENCES, "en")
 
 
 def test_statistics_of_sentences_add_up_to_bleu_of_any_set_of_them():
-    statistics = scored(SYSTEM, REFERENCES, "en").statistics
+    statistics = score_translations(SYSTEM, REFERENCES, "en").statistics
     assert sound_statistics("bleu", statistics)
     random = np.random.default_rng(0)
     for _ in range(20):
@@ -69,7 +69,7 @@ def test_statistics_count_words_and_ngrams():
     row = dict(
         zip(
             AGGREGATES["bleu"].columns,
-            scored(["the cat the cat sat"], ["the cat sat down now ."], "en").statistics[0],
+            score_translations(["the cat the cat sat"], ["the cat sat down now ."], "en").statistics[0],
             strict=True,
         )
     )
@@ -81,7 +81,7 @@ def test_statistics_count_words_and_ngrams():
 
 @pytest.mark.parametrize("system", [["", "", "", "", ""], ["x"] * 5, ["the"] * 5])
 def test_translations_with_next_to_nothing_right_score_as_sacrebleu_says(system):
-    found = scored(system, REFERENCES, "en")
+    found = score_translations(system, REFERENCES, "en")
     assert corpus_score("bleu", found.statistics) == pytest.approx(
         sacrebleu.corpus_bleu(system, [REFERENCES]).score, abs=1e-9
     )

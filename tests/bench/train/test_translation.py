@@ -10,13 +10,13 @@ from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.record import Measurement, Provenance
 from attnbench.bench.measure.attention.alignment import LayerErrors
 from attnbench.bench.measure.attention.translation import (
-    alignment_figures,
-    attention_figures,
+    alignment_measurements,
+    attention_measurements,
+    attention_weights,
     lowest_errors,
-    observed,
     summaries,
 )
-from attnbench.bench.models.decoding import translated
+from attnbench.bench.models.decoding import translate
 from attnbench.bench.stats.bootstrap import corpus_score
 from attnbench.bench.train.objectives.translation import TranslationObjective
 from attnbench.bench.train.trainer import Trainer
@@ -141,7 +141,7 @@ def test_what_is_recorded_is_what_sacrebleu_says_of_the_text_that_was_found():
     by_hand = []
     for at in range(12):
         source, lengths, _ = KIND.batch(test, np.array([at]), CPU)
-        by_hand.append(write_out(translated(translator, source, lengths)[0].tokens))
+        by_hand.append(write_out(translate(translator, source, lengths)[0].tokens))
     assert list(found.translations) == by_hand
     recorded = {(m.name, m.where.get("set")): m for m in found.measurements("test") if m.name in ("bleu", "chrf")}
     for name, chosen in (("news", slice(0, 8)), ("pictures", slice(8, 12))):
@@ -194,9 +194,10 @@ def test_the_loss_is_per_token_whatever_the_batches():
 
 def test_a_perfect_copy_of_the_references_scores_100_and_the_source_does_not():
     test = data().test
-    perfect, copied = ({m.where["set"]: m.value for m in KIND.judge(lines, test) if m.name == "bleu"} for lines in (
-        np.array(test.references), np.array(test.sources)
-    ))  # fmt: skip
+    perfect, copied = (
+        {m.where["set"]: m.value for m in KIND.measure_baseline(np.array(lines), test) if m.name == "bleu"}
+        for lines in (test.references, test.sources)
+    )
     assert perfect == pytest.approx({"news": 100.0, "pictures": 100.0})
     assert copied["news"] < 50
 
@@ -204,7 +205,7 @@ def test_a_perfect_copy_of_the_references_scores_100_and_the_source_does_not():
 def test_observed_weights_are_those_of_the_variants_by_kind():
     translator, split = model("rela").eval(), data().test.split
     source, target = split.sequence(0, 0), split.sequence(0, 1)
-    weights = observed(translator, source, target, CPU)
+    weights = attention_weights(translator, source, target, CPU)
     assert {objective: each.shape for objective, each in weights.items()} == {
         "encoder": (1, 2, len(source), len(source)),
         "decoder": (1, 2, len(target), len(target)),
@@ -224,13 +225,13 @@ def test_figures_are_counted_over_real_rows_by_kind_and_layer():
     translator, test = model("rela").eval(), data().test
     chosen = [(test.split.sequence(at, 0), test.split.sequence(at, 1)) for at in range(4)]
     found = {
-        (m.name, m.where["attention"]): m for m in attention_figures(translator, chosen, CPU) if "layer" in m.where
+        (m.name, m.where["attention"]): m for m in attention_measurements(translator, chosen, CPU) if "layer" in m.where
     }
     zeros = {objective: np.zeros(2) for objective in ("encoder", "decoder", "cross")}
     allowed = dict.fromkeys(zeros, 0)
     nulls, rows = np.zeros(2), 0
     for source, target in chosen:
-        for objective, weights in observed(translator, source, target, CPU).items():
+        for objective, weights in attention_weights(translator, source, target, CPU).items():
             inside = np.ones(weights.shape[2:], dtype=bool)
             if objective == "decoder":
                 inside = np.tril(inside)
@@ -249,13 +250,13 @@ def test_figures_are_counted_over_real_rows_by_kind_and_layer():
 
 
 def test_alignment_errors_are_measured_with_the_target_forced():
-    every = alignment_figures(model(), data().test.aligned, CPU)
+    every = alignment_measurements(model(), data().test.aligned, CPU)
     figures = [m for m in every if "layer" in m.where]
     assert {(m.where["shift"], m.where["how"]) for m in figures} == {
         (shift, how) for shift in (False, True) for how in ("best head", "averaged weights", "mean over heads")
     }
     assert all(0 <= m.value <= 1 and m.where["sentences"] == 1 for m in every)
-    assert alignment_figures(model(), (), CPU) == []
+    assert alignment_measurements(model(), (), CPU) == []
 
 
 def test_the_lowest_alignment_errors_are_those_of_the_best_layer():
@@ -280,6 +281,8 @@ def test_figures_of_the_whole_model_are_those_of_the_attentions_under_test():
     found = {m.where.get("attention"): m.value for m in summaries(layers, ("encoder", "cross"))}
     assert found == pytest.approx({None: 0.45, "encoder": 0.2, "decoder": 0.5, "cross": 0.7})
     split = data().test.split
-    figures = attention_figures(model("rela"), [(split.sequence(at, 0), split.sequence(at, 1)) for at in range(3)], CPU)
+    figures = attention_measurements(
+        model("rela"), [(split.sequence(at, 0), split.sequence(at, 1)) for at in range(3)], CPU
+    )
     names = [m.name for m in figures if not {"layer", "attention"} & set(m.where)]
     assert names == ["sparsity", "null_rate", "entropy", "block_sparsity", "head_diversity"]

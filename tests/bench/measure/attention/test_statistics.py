@@ -5,23 +5,23 @@ import math
 import pytest
 import torch
 
-from attnbench.bench.measure.attention.statistics import Tally, count_rows, tallied
+from attnbench.bench.measure.attention.statistics import AttentionSums, count_rows, measurements_of
 from attnbench.variants import Mask
 
 
-def tally(weights: torch.Tensor, mask: Mask, chunk: int = 128) -> dict[str, float]:
-    found = Tally(weights.shape[1])
+def sums(weights: torch.Tensor, mask: Mask, chunk: int = 128) -> dict[str, float]:
+    found = AttentionSums(weights.shape[1])
     queries = weights.shape[2]
     for first in range(0, queries, chunk):
         rows = slice(first, min(first + chunk, queries))
         count_rows(found, weights[:, :, rows], mask, queries, rows)
-    measured = tallied({0: found})
+    measured = measurements_of({0: found})
     return {f"{m.name}{m.where.get('block', '')}": m.value for m in measured if "head" not in m.where}
 
 
 def test_hand_worked_rows() -> None:
     weights = torch.tensor([[[[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.25] * 4]]])
-    found = tally(weights, Mask())
+    found = sums(weights, Mask())
     assert found["sparsity"] == pytest.approx((2 + 4 + 3) / 16)
     assert found["null_rate"] == pytest.approx(1 / 4)
     assert found["entropy"] == pytest.approx((0.5 + 0.0 + 1.0) / 3)
@@ -32,30 +32,30 @@ def test_hand_worked_rows() -> None:
 def test_padded_keys_and_queries_and_the_future_do_not_count() -> None:
     weights = torch.eye(4).expand(1, 1, 4, 4)
     keep = torch.tensor([[True, True, True, False]])
-    assert tally(weights, Mask(keep))["sparsity"] == pytest.approx(6 / 9)
-    assert tally(weights, Mask(keep, causal=True))["sparsity"] == pytest.approx(3 / 6)
-    assert tally(weights, Mask(keep))["null_rate"] == 0.0
+    assert sums(weights, Mask(keep))["sparsity"] == pytest.approx(6 / 9)
+    assert sums(weights, Mask(keep, causal=True))["sparsity"] == pytest.approx(3 / 6)
+    assert sums(weights, Mask(keep))["null_rate"] == 0.0
 
 
 def test_unnormalised_weights_are_normalised_for_the_entropy() -> None:
-    assert tally(torch.full((1, 1, 5, 5), 7.0), Mask())["entropy"] == pytest.approx(1.0)
+    assert sums(torch.full((1, 1, 5, 5), 7.0), Mask())["entropy"] == pytest.approx(1.0)
     skewed = torch.tensor([3.0, 1.0]).expand(1, 1, 2, 2)
     expected = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25)) / math.log(2)
-    assert tally(skewed, Mask())["entropy"] == pytest.approx(expected)
+    assert sums(skewed, Mask())["entropy"] == pytest.approx(expected)
 
 
 def test_blocks_without_a_positive_weight_count_only_inside_the_mask() -> None:
     weights = torch.zeros(1, 1, 256, 256)
     weights[..., :64, :64] = 1.0
-    found = tally(weights, Mask())
+    found = sums(weights, Mask())
     assert found["block_sparsity64"] == pytest.approx(15 / 16)
     assert found["block_sparsity128"] == pytest.approx(3 / 4)
-    assert tally(weights, Mask(causal=True))["block_sparsity64"] == pytest.approx(9 / 10)
+    assert sums(weights, Mask(causal=True))["block_sparsity64"] == pytest.approx(9 / 10)
 
 
 def test_chunks_of_queries_change_nothing() -> None:
     weights = torch.rand(2, 3, 300, 300) * (torch.rand(2, 3, 300, 300) > 0.7)
     keep = torch.arange(300)[None] < torch.tensor([[300], [170]])
-    whole, parts = tally(weights, Mask(keep), chunk=384), tally(weights, Mask(keep), chunk=128)
+    whole, parts = sums(weights, Mask(keep), chunk=384), sums(weights, Mask(keep), chunk=128)
     assert whole == pytest.approx(parts)
     assert set(whole) >= {"sparsity", "null_rate", "entropy", "attention_distance", "block_sparsity64"}

@@ -201,8 +201,8 @@ class CheckedVariant:
         return [self.native] if self.double is None else [self.native, self.double]
 
 
-class Reference(ScoredVariant):
-    """Softmax from elementary operations: its own rounding error is the yardstick of everybody's."""
+class SoftmaxReference(ScoredVariant):
+    """Softmax from elementary operations: its own rounding error is the softmax of everybody's."""
 
 
 def build(source: VariantFactory, shape: AttentionShape, seed: int, **more: Any) -> Variant:
