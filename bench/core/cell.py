@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .decode import to_builtins
 from .hashing import content_hash
 from .spec import Spec
 
@@ -41,8 +40,16 @@ class Cell:
         return content_hash(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        values: dict[str, Any] = to_builtins(self)
-        return values
+        # written out: every Record that is read computes its key from this
+        return {
+            "variant": str(self.variant),
+            "task": str(self.task),
+            "preset": str(self.preset),
+            "seed": self.seed,
+            "lane": self.lane,
+            "selection": self.selection,
+            "protocol": self.protocol,
+        }
 
     def __str__(self) -> str:
         return f"{self.variant} on {self.task}, {self.preset}, seed {self.seed}, {self.lane}"

@@ -75,17 +75,16 @@ def _parse_spec(text: str) -> Spec:
         raise ValueError(str(error)) from None
 
 
-def _unknown_key(kind: type[Any], values: Any) -> str:
+def _unknown_key(kind: Any, values: Any) -> str:
     """The place of a key that no field of `kind` answers to, such as `.machine.color`; empty where there is none."""
     if isinstance(values, dict):
-        known = _fields(kind)
-        for name, value in values.items():
-            if name not in known:
-                return f".{name}"
-            inner = known[name]
-            if inner is not None and (place := _unknown_key(inner, value)):
+        names, parts = _fields(kind)
+        if not values.keys() <= names:
+            return f".{min(values.keys() - names)}"
+        for name, part in parts.items():
+            if place := _unknown_key(part, values.get(name)):
                 return f".{name}{place}"
-    elif isinstance(values, list | tuple):
+    elif isinstance(values, list):
         for at, each in enumerate(values):
             if place := _unknown_key(kind, each):
                 return f"[{at}]{place}"
@@ -93,12 +92,8 @@ def _unknown_key(kind: type[Any], values: Any) -> str:
 
 
 @cache
-def _fields(kind: Any) -> dict[str, Any]:
-    """The fields of a dataclass, each with the dataclass that it holds, alone, in a tuple or optionally; else None."""
+def _fields(kind: Any) -> tuple[frozenset[str], dict[str, Any]]:
+    """The names of a dataclass's fields; and of those that hold a dataclass, alone, in a tuple or optionally, which."""
     hints = get_type_hints(kind)
-    return {
-        field.name: next(
-            (each for each in (hints[field.name], *get_args(hints[field.name])) if is_dataclass(each)), None
-        )
-        for field in fields(kind)
-    }
+    parts = {name: part for name, hint in hints.items() for part in (hint, *get_args(hint)) if is_dataclass(part)}
+    return frozenset(field.name for field in fields(kind)), parts

@@ -132,9 +132,15 @@ class Record:
         if schema != SCHEMA:
             raise StoreError(f"expected schema {SCHEMA}, got {schema!r}; read it with the version that wrote it")
         rest = {name: value for name, value in values.items() if name != "key"}
-        if isinstance(rest.get("measurements"), list):
-            rest["measurements"] = [_with_floats(measurement) for measurement in rest["measurements"]]
-        record = convert(cls, rest, f"a record of schema {SCHEMA}")
+        kind = f"a record of schema {SCHEMA}"
+        try:
+            record = convert(cls, rest, kind)
+        except StoreError:
+            # few lines hold numbers that are not finite, so that these are looked for last
+            measurements = rest.get("measurements")
+            if not isinstance(measurements, list):
+                raise
+            record = convert(cls, rest | {"measurements": [_with_floats(m) for m in measurements]}, kind)
         if values.get("key") != record.key:
             raise StoreError(f"a record's key {values.get('key')!r} does not match its cell ({record.key})")
         return record

@@ -1,4 +1,4 @@
-"""Run: one Record that counts, as boards read it: many small questions are answered from plain rows, not tables."""
+"""ResultRow: one Record as boards read it, with its names as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from ..core.metrics import Metric
 
 
 class ResultRow(NamedTuple):
-    """A row of `Frame.current`; `at` is its place there, all else the columns of that name."""
+    """A row of a ResultTable; `at` is its place there.
+
+    `fidelity`: that of its data; a Record without data has that of its board key, and is `unplaced`. `version`,
+    `data_code` and `variant_code` are the parts of its digest. `stale`: why it no longer counts; empty where it does.
+    """
 
     at: int
     key: str
@@ -39,20 +43,11 @@ class ResultRow(NamedTuple):
     artifacts: Mapping[str, str]
     started: str
     seconds: float
-
-
-def newest(runs: Iterable[ResultRow], *names: str) -> list[ResultRow]:
-    """Of those that agree in these fields the last, in the order in which they stand."""
-    key = attrgetter(*names)
-    found: dict[object, ResultRow] = {}
-    for run in runs:
-        found.pop(key(run), None)
-        found[key(run)] = run
-    return list(found.values())
+    stale: str = ""
 
 
 class HeadMeasurement(NamedTuple):
-    """One quantity in one head of one run; `attention`: its kind, where a model has several."""
+    """A value in one head of one Record; `attention`: its kind, where a model has several."""
 
     run: ResultRow
     name: str
@@ -60,3 +55,13 @@ class HeadMeasurement(NamedTuple):
     layer: int
     head: int
     value: float
+
+
+def newest(rows: Iterable[ResultRow], *names: str) -> list[ResultRow]:
+    """Of those that agree in these fields the last, in the order in which they stand."""
+    key = attrgetter(*names)
+    found: dict[object, ResultRow] = {}
+    for row in rows:
+        found.pop(key(row), None)
+        found[key(row)] = row
+    return list(found.values())

@@ -8,12 +8,12 @@ import pytest
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement, Outcome, Provenance
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.score.key import BoardFilter, board_keys, one_question
+from attnbench.bench.score.key import BoardFilter, board_keys
 from attnbench.bench.store.table import table_of
 
 
 def stale(table: object) -> list[str]:
-    return table.cells["stale"].tolist()
+    return [row.stale for row in table.rows]
 
 
 def test_of_one_cell_on_one_machine_the_newest_counts(bench) -> None:
@@ -22,7 +22,7 @@ def test_of_one_cell_on_one_machine_the_newest_counts(bench) -> None:
     b.train("rela", [0.6])
     table = table_of(reversed(b.records))
     assert stale(table) == ["a newer Record of the same cell on this machine", ""]
-    assert table.values("accuracy", table.current.index, split="test") == [0.6]
+    assert table.values("accuracy", [row.at for row in table.current], split="test") == [0.6]
 
 
 def test_other_data_of_the_task_set_all_older_records_aside(bench) -> None:
@@ -46,7 +46,7 @@ def test_within_version_0_newer_code_of_the_harness_sets_older_records_aside(ben
     b.train("softmax", [0.5], digest="p2-t1-v1")
     table = table_of(b.records)
     assert stale(table) == ["the code or the data of the task has changed since", ""]
-    assert set(table.cells["version"]) == {"version 0"}
+    assert {row.version for row in table.rows} == {"version 0"}
 
 
 def test_newer_code_of_a_variant_sets_only_its_own_seeds_aside(bench) -> None:
@@ -87,8 +87,51 @@ def test_a_cell_that_failed_before_its_data_was_there_stays(bench) -> None:
     b.add(b.cell("rela"), outcome=Outcome.CRASHED, reason="boom", data=None, digest="p1-other-v1", setting={})
     table = table_of(b.records)
     assert stale(table) == ["", ""]
-    assert table.cells["fidelity"].tolist() == ["surrogate", "surrogate"]
+    assert [(row.fidelity, row.unplaced) for row in table.rows] == [("surrogate", False), ("surrogate", True)]
     assert len(board_keys(table)) == 1
+
+
+def test_a_setting_read_from_a_file_is_the_one_that_was_written(bench) -> None:
+    b = bench()
+    b.train("rela", [0.5], setting={"betas": (0.9, 0.98), "steps": 100})
+    b.train("softmax", [0.5], setting={"steps": 100, "betas": [0.9, 0.98]})
+    assert stale(table_of(b.records)) == ["", ""]
+
+
+def test_versions_of_what_counts_are_counted_by_task_and_preset(bench) -> None:
+    b = bench()
+    b.train("rela", [0.5, 0.5], digest="lane1.objective1.task1-d1-v1")
+    b.time("rela", [1.0] * 3, [1.0] * 3, digest="lane2.objective1.task1-d1-v1")
+    b.task = "other"
+    b.train("rela", [0.5], digest="p1-t1-v1")
+    b.train("rela", [0.6], digest="p1-t1-v1")
+    table = table_of(b.records)
+    assert table.versions() == {"lane1.objective1.task1": 2, "lane2.objective1.task1": 1, "version 0": 1}
+    assert table.versions("other") == {"version 0": 1} == table.versions(task="other", preset="quick")
+    assert table.versions(preset="base") == {}
+    assert table.replaced == {("other", "quick", "a newer Record of the same cell on this machine"): 1}
+
+
+def test_heads_are_those_of_single_heads_and_of_layers_with_several_kinds_of_attention(bench) -> None:
+    b = bench()
+    heads = [
+        Measurement.of("alpha", 1.5, layer=1, head=0),
+        Measurement.of("alpha", 9.0, (1.0, 2.0), layer=0, attention="cross"),
+        Measurement.of("alpha", 9.0, (1.0, 2.0), layer=0),
+        Measurement.of("alpha", 9.0),
+        Measurement.of("alpha", float("nan"), layer=0, head=1),
+        Measurement.of("sparsity", 0.5, layer=0, head=1),
+    ]
+    b.train("rela", [0.5], more=heads)
+    b.train("softmax", [0.5], more=heads[:1])
+    table = table_of(b.records)
+    found = list(table.heads_of(["alpha"], reversed(table.current)))
+    assert [(m.run.variant, m.attention, m.layer, m.head, m.value) for m in found] == [
+        ("rela", "", 1, 0, 1.5),
+        ("rela", "cross", 0, 0, 1.0),
+        ("rela", "cross", 0, 1, 2.0),
+        ("softmax", "", 1, 0, 1.5),
+    ]
 
 
 def test_speeds_grow_stale_by_machine(bench) -> None:
@@ -108,7 +151,7 @@ def test_numbers_of_a_layer_are_not_numbers_of_the_model(bench) -> None:
     layers = [Measurement.of("sparsity", 0.1, layer=0), Measurement.of("sparsity", 0.2, layer=0, head=1)]
     b.train("rela", [0.5], more=[*layers, Measurement.of("sparsity", 0.9)])
     table = table_of(b.records)
-    assert table.values("sparsity", table.current.index) == [0.9]
+    assert table.values("sparsity", [row.at for row in table.current]) == [0.9]
 
 
 def test_every_axis_that_must_not_be_mixed_makes_a_question_of_its_own(bench) -> None:
@@ -126,9 +169,7 @@ def test_every_axis_that_must_not_be_mixed_makes_a_question_of_its_own(bench) ->
         ("quick", "validation", 2, "official"),
         ("quick", "validation", 1, "surrogate"),
     ]
-    with pytest.raises(SelectionError, match="answer 5 questions that must not be mixed"):
-        one_question(table_of(b.records), BoardFilter())
-    assert one_question(table_of(b.records), BoardFilter(preset="base")).preset == "base"
+    assert [q.preset for q in board_keys(table_of(b.records), BoardFilter(preset="base"))] == ["base"]
 
 
 def test_speeds_stay_when_the_selection_is_filtered_and_boards_without_the_machine_go(bench) -> None:
@@ -163,7 +204,7 @@ def test_a_name_filters_all_of_its_parameters(bench) -> None:
 
 def test_no_records_make_an_empty_frame() -> None:
     table = table_of([])
-    assert table.cells.empty and board_keys(table) == []
+    assert not table.rows and board_keys(table) == []
 
 
 def test_everything_right_of_record_runs_without_torch() -> None:
