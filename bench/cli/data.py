@@ -189,7 +189,8 @@ def _specs(names: list[str]) -> list[Spec]:
             continue
         members = [Spec(name) for name in sorted(known) if spec.name in _suites(name)]
         if not members:
-            raise SelectionError(f"no task or suite named {spec.name!r}{nearest(spec.name, known)}")
+            near = nearest(spec.name, known)
+            raise SelectionError(f"no task or suite named {spec.name!r}{near}; `attnbench list tasks` lists the tasks")
         specs |= dict.fromkeys(members)
     return list(specs)
 

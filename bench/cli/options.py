@@ -50,7 +50,7 @@ Suite = Annotated[str | None, typer.Option("--suite", help="A built-in suite, or
 Selection = Annotated[
     str | None, typer.Option("--selection", help="Split that chooses the checkpoint: validation or test.")
 ]
-Threads = Annotated[int, typer.Option("--threads", min=0, help="Processor threads (default: all cores).")]
+Threads = Annotated[int, typer.Option("--threads", min=0, help="Processor threads; 0 takes all cores.")]
 
 RESULTS = Path("results/local")
 
@@ -58,7 +58,10 @@ FILTERS: Mapping[str, tuple[Any, object]] = {
     "results": (Results, RESULTS),
     "task": (Annotated[str | None, typer.Option("--task", "--tasks", help="Show only these tasks.")], None),
     "preset": (Annotated[str | None, typer.Option(help="Show only these presets.")], None),
-    "selection": (Selection, None),
+    "selection": (
+        Annotated[str | None, typer.Option(help="Show only checkpoints chosen on this split: validation or test.")],
+        None,
+    ),
     "fidelity": (
         Annotated[str | None, typer.Option(help="Show only official, regenerated, surrogate or synthetic data.")],
         None,
@@ -127,7 +130,7 @@ def sharing(shared: Mapping[str, tuple[Any, object]]) -> Callable[[Command], Com
             # a direct call may leave options out, as a call from the command line never does
             command(**{name: default for name, (_, default) in shared.items()} | options)
 
-        signature = inspect.Signature([*parameters, *added])
+        signature = inspect.Signature([*added, *parameters])
         called.__signature__ = signature  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         return called

@@ -18,8 +18,11 @@ def validate(
     results: Annotated[Path | None, typer.Option("--results", help="Same as FOLDER.")] = None,
     json: Json = False,
 ) -> None:
-    """Check Records for schema, keys, hashes, impossible values, missing seeds, and scores that disagree with their
-    predictions. Exit with code 1 on an error."""
+    """Check the Records of a folder. Exit with code 1 on an error.
+
+    Errors and warnings name wrong schemas, keys and hashes, impossible values, missing seeds, and scores that disagree
+    with their predictions.
+    """
     import json as writer
     from dataclasses import asdict
 

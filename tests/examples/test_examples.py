@@ -1,0 +1,54 @@
+"""The examples run as their docstrings say, at small sizes."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import attnbench
+
+ROOT = Path(attnbench.__file__).parent
+EXAMPLES = ROOT / "examples"
+
+
+def run(name, *arguments, folder):
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_every_example_is_tested_here():
+    tested = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f'run("{path.name}"' in tested, path.name
+
+
+@pytest.mark.parametrize("variant", ["softmax", "local[flange=8,query_block=8]"])
+def test_a_variant_trains_in_a_model_of_ones_own(variant, tmp_path):
+    (line,) = run("use_a_variant.py", "--variant", variant, "--steps", "40", folder=tmp_path).split("\n")[:-1]
+    words = line.removeprefix(f"{variant}: loss ").split()
+    assert float(words[0]) > 2.0 and float(words[5]) < 1.5, line
+
+
+def test_a_variant_of_ones_own_is_checked_timed_and_shown(tmp_path):
+    small = ["--tasks", "sweep[length=32,heads=1]", "--preset", "smoke[timing_seconds=0.2]", "--results", "r"]
+    shown = run("benchmark_a_variant.py", *small, folder=tmp_path)
+    summary, *boards = shown.split("\n")
+    assert summary.startswith("floored: ") and " 0 fail" in summary
+    assert any("floored" in line for line in boards) and any("softmax" in line for line in boards)
+    assert len(list((tmp_path / "r" / "records").glob("*.jsonl"))) == 1
+
+
+def test_records_become_a_table_and_a_plot(tmp_path):
+    shown = run("read_records.py", str(ROOT / "results"), "--plot", "accuracy.html", folder=tmp_path)
+    header, *rows = shown.split("\n")
+    assert header.split() == ["task", "preset", "variant", "mean", "std", "count"]
+    listops = {words[2]: float(words[3]) for words in map(str.split, rows) if words[:2] == ["lra-listops", "quick"]}
+    assert 20 < listops["softmax"] < 60
+    if find_spec("altair"):
+        assert "vega" in (tmp_path / "accuracy.html").read_text()
+    else:
+        assert "no plot" in shown and not (tmp_path / "accuracy.html").exists()
