@@ -1,7 +1,4 @@
-"""Intervals: how far a number may lie from what it estimates, with few seeds, few rounds or few examples.
-
-No scipy: the core runs without it, and whole degrees of freedom have a closed form.
-"""
+"""Intervals: how far a number may lie from what it estimates, with few seeds, few rounds or few examples."""
 
 from __future__ import annotations
 
@@ -9,10 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+
+# scipy.stats has the same under nicer names, and takes a second to import
+from scipy.special import ndtri, stdtrit
 
 from ..core.interval import Interval
 
@@ -83,28 +82,8 @@ def quantile(level: float, freedom: int | None) -> float:
     """
     if level <= 0:
         return 0.0
-    if freedom is None:
-        return -NormalDist().inv_cdf((1 - level) / 2)
-    low, high = 0.0, math.pi / 2  # the angle atan(t / sqrt(freedom))
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _inside(middle, freedom) < level:
-            low = middle
-        else:
-            high = middle
-    return math.tan(high) * math.sqrt(freedom)
-
-
-def _inside(angle: float, freedom: int) -> float:
-    """P(|T| ≤ t) for whole degrees of freedom, Abramowitz and Stegun 26.7.3 and 26.7.4, at atan(t / sqrt(freedom))."""
-    cosine, odd = math.cos(angle), freedom % 2
-    term = cosine if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for k in range(2 + odd, freedom - 1, 2):
-        term *= cosine * cosine * (k - 1) / k
-        total += term
-    total *= math.sin(angle)
-    return 2 / math.pi * (angle + total) if odd else total
+    tail = (1 - level) / 2
+    return -float(ndtri(tail) if freedom is None else stdtrit(freedom, tail))
 
 
 def mean_estimate(values: Sequence[float] | npt.NDArray[np.float64]) -> Estimate:
