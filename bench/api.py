@@ -7,7 +7,7 @@
         print(board.to_pandas())
 
 Every command of `attnbench` parses its options, calls one of these functions and prints the result. A variant or task
-is named by text, `local[window=64]`, or by a `Spec`; several by a comma-separated text or a list. All functions raise
+is named by text, `local[flange=64]`, or by a `Spec`; several by a comma-separated text or a list. All functions raise
 `AttnbenchError` (see `bench/core/errors.py`) for a mistake that its message explains.
 """
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .plan.planner import Plan
     from .plan.suite import Suite
     from .run.events import Event
+    from .run.executors.executor import Executor
     from .run.listener import RunListener
     from .run.runner import Runner
     from .score.cost import Mode
@@ -101,11 +102,13 @@ def run(
     tasks: Names | None = None,
     *,
     progress: RunListener | None = None,
+    executor: Executor | None = None,
     **options: Unpack[RunOptions],
 ) -> Records:
     """Train and measure `variants` on `tasks`; what is measured already is not run again.
 
     options: see `RunOptions`. progress: is told what happens; the logger `attnbench` where it is None.
+    executor: where Blocks run; this machine where it is None.
     Returns the Records of the whole selection, softmax and the baselines among them; a failure is a Record with its
     outcome, not an exception. Raises SelectionError for a name or value that is none, DataError where a task has no
     data, DeviceError for a device that this machine lacks, StoreError for a folder that cannot be written.
@@ -116,7 +119,7 @@ def run(
     from .run.listener import LoggingListener
 
     told = progress or LoggingListener()
-    runner = _runner(variants, tasks, told, **options)
+    runner = _runner(variants, tasks, told, executor, **options)
     runner.plan()
     runner.prepare()
     made = runner.plan()
@@ -191,14 +194,14 @@ def boards(
 
     >>> print(attnbench.boards("results", task="lra-text")[0].to_pandas())                         # doctest: +SKIP
     """
-    from .board.published import beside
+    from .board.published import with_published
     from .board.select import scored
     from .plan.suite import load_suite
 
     table, predictions, keys = _answered(results, notice, filters)
     tasks = None if suite is None else (suite, tuple(str(task) for task in load_suite(suite).tasks))
     found = scored(table, predictions, keys, margin, suite=tasks, lengths=lengths, mode=mode)
-    return beside(found, suite) if published else found
+    return with_published(found, suite) if published else found
 
 
 def reports(
@@ -210,9 +213,9 @@ def reports(
     **filters: Unpack[Filters],
 ) -> list[Report]:
     """As `boards`, each with its figures: what a page shows of it."""
-    from .board.build_report import exhibit_of_sweep, exhibit_of_task
+    from .board.build_report import report_for_sweep, report_for_task
     from .board.length_board import modes_of, sweeps
-    from .board.published import exhibits_beside
+    from .board.published import reports_with_published
     from .board.select import scored
     from .store.artifacts import StoredCurves, StoredMaps
 
@@ -223,11 +226,11 @@ def reports(
     untrained = sorted(set(keys) - set(trained))
     room = MAP_CHARACTERS // max(len(trained), 1)
     found = [
-        exhibit_of_task(table, key, predictions, curves, margin, maps, room, by_name.get(key.name)) for key in trained
+        report_for_task(table, key, predictions, curves, margin, maps, room, by_name.get(key.name)) for key in trained
     ]
     swept = sweeps(table, trained) + sweeps(table, untrained, least=1)
-    found += [exhibit_of_sweep(table, sweep, each) for sweep in swept for each in modes_of(table, sweep)]
-    return exhibits_beside(found) if published else found
+    found += [report_for_sweep(table, sweep, each) for sweep in swept for each in modes_of(table, sweep)]
+    return reports_with_published(found) if published else found
 
 
 def compare(
@@ -332,8 +335,8 @@ def register(name: str, target: type) -> None:
 def specs_of(names: Names) -> tuple[Spec, ...]:
     """The Specs that text, a Spec or a list of both names, in order; raises SelectionError for text that is no name.
 
-    >>> [str(spec) for spec in specs_of(["rela", "local[window=64,128]"])]
-    ['rela', 'local[window=64]', 'local[window=128]']
+    >>> [str(spec) for spec in specs_of(["rela", "local[flange=64,128]"])]
+    ['rela', 'local[flange=64]', 'local[flange=128]']
     """
     listed = [names] if isinstance(names, str | Spec) else names
     return tuple(spec for name in listed for spec in ([name] if isinstance(name, Spec) else parse_selection(name)))
@@ -343,6 +346,7 @@ def _runner(
     variants: Names | None,
     tasks: Names | None,
     progress: RunListener,
+    executor: Executor | None = None,
     *,
     suite: str | None = None,
     preset: str | Spec | None = None,
@@ -365,7 +369,12 @@ def _runner(
         others["lanes"] = tuple(lane.strip() for lane in (lanes.split(",") if isinstance(lanes, str) else lanes))
     folder = None if data_dir is None else Path(data_dir)
     request = RunRequest(suite=asked, results=Path(results), data_dir=folder, **others)
-    return Runner(request=request, on_warning=progress.notice, on_progress=progress.progress)
+    return Runner(
+        request=request,
+        on_warning=progress.notice,
+        on_progress=progress.progress,
+        **({} if executor is None else {"executor": executor}),
+    )
 
 
 def _selection(

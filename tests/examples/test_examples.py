@@ -33,6 +33,7 @@ def test_a_variant_trains_in_a_model_of_ones_own(variant, tmp_path):
     assert float(words[0]) > 2.0 and float(words[5]) < 1.5, line
 
 
+@pytest.mark.slow
 def test_a_variant_of_ones_own_is_checked_timed_and_shown(tmp_path):
     small = ["--tasks", "sweep[length=32,heads=1]", "--preset", "smoke[timing_seconds=0.2]", "--results", "r"]
     shown = run("benchmark_a_variant.py", *small, folder=tmp_path)
