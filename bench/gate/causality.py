@@ -1,4 +1,8 @@
-"""Causality: nothing after a query changes its output, and fewer queries than keys stand at the end."""
+"""Causality: nothing after a query changes its output, and fewer queries than keys are aligned at the end.
+
+Sees any dependence of a value on later inputs that these inputs excite. Cannot see a leak that needs other inputs,
+such as a branch on a rare value, or one beyond 384 positions.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,8 @@ def future_changes_nothing(checked: CheckedVariant) -> Answer:
         return refusal
     found = worst(_leaks(view, ("query", "key", "value")) for view in checked.views)
     if checked.module.causality == "selection" and isinstance(found, Measured):
+        # Sorting and clustering look at whole sequences to choose keys. That is declared, shown on boards, and its size
+        # is measured all the same.
         return NotApplicable("declared `selection`: which past keys are seen depends on the future", found.value)
     return found
 
@@ -64,6 +70,7 @@ def _leaks(view: VariantInDtype, parts: tuple[str, ...]) -> Answer:
     for length in view.lengths:
         inputs, other = view.inputs(length), view.inputs(length, salt=1)
         before = view.run(inputs)
+        # Early, middle and last cuts: block-wise kernels fail at the edges of blocks, recurrences at the first step.
         for now in sorted({0, length // 3, length // 2, length - 2} & set(range(length - 1))):
             changed = replace(inputs, **{p: _spliced(getattr(inputs, p), getattr(other, p), now) for p in parts})
             after = view.run(changed)
@@ -73,6 +80,7 @@ def _leaks(view: VariantInDtype, parts: tuple[str, ...]) -> Answer:
 
 
 def _spliced(x: Tensor, other: Tensor, now: int) -> Tensor:
+    # Ten times as large, so that a small weight on the future shows.
     return torch.cat([x[:, :, : now + 1], 10 * other[:, :, now + 1 :]], 2)
 
 
@@ -90,6 +98,7 @@ def _tails(view: VariantInDtype) -> Iterator[Answer]:
         inputs = view.inputs(length)
         whole = view.run(inputs)
         for count in sorted({1, min(5, length), max(1, length // 2)}):
+            # The contract's alignment: the last query sees all keys, as in decoding with a cache.
             tail = Inputs(inputs.query[:, :, -count:], inputs.key, inputs.value)
             detail = f"{count} queries against {length} keys ({view.shape.dtype})"
             yield _measured(view, view.run(tail), whole[:, :, -count:], detail)

@@ -1,4 +1,4 @@
-"""Subject: a variant under examination, the precisions it is examined in, and inputs that depend on a seed alone."""
+"""The variant that the gate examines, in the precisions it is examined in, with inputs that depend on a seed alone."""
 
 from __future__ import annotations
 
@@ -111,6 +111,8 @@ class VariantInDtype:
         """One length that is no multiple of a block, and a longer one where the shape has room for more blocks."""
         if self.interpreted:
             return (min(self.shape.max_length, INTERPRETED_LENGTH),)
+        # One less than a multiple of every block: an error at the edge of the last block needs a block that is not
+        # full.
         base = min(self.shape.max_length, BASE_LENGTH - 1)
         long = min(self.shape.max_length, LONG_LENGTH)
         return (base, long) if long > 2 * base else (base,)
@@ -119,6 +121,7 @@ class VariantInDtype:
         """Standard normal entries, fewer keys than queries where the shape is cross; drawn in float32 on the CPU."""
         if keys is None:
             keys = max(1, 2 * queries // 3) if self.shape.cross and not self.shape.causal else queries
+        # Drawn on the CPU in float32 and then moved: every device and precision sees the same numbers.
         generator = torch.Generator().manual_seed(1000 * self.seed + salt)
         return Inputs(
             *(
@@ -179,11 +182,14 @@ class CheckedVariant:
     def native(self) -> VariantInDtype:
         """The variant in the precision that will be measured."""
         epsilon = torch.finfo(getattr(torch, self.shape.dtype)).eps
+        # float16 and bfloat16: the sums are made in float32 there, so fewer roundings stand behind an output.
         half = epsilon > 1e-4
         view = VariantInDtype(self.module, self.shape, (4 if half else 64) * epsilon, self.seed)
         if self.double is None:
             return replace(view, tolerance=4 * view.tolerance)
         inputs = view.inputs(view.lengths[0])
+        # A variant that rounds more, such as a long recurrence, gets more room, measured against itself in float64, but
+        # never more than hides a leak.
         own = own_error(view.run(inputs), self.double.run(inputs.map(Tensor.double)))
         return replace(view, tolerance=min(view.tolerance + 16 * own, max(5e-4, 8 * epsilon)))
 
@@ -194,6 +200,7 @@ class CheckedVariant:
             module = self.like(dtype="float64")
         except Unsupported:
             return None
+        # 1e-9: far above the rounding of float64 and far below any leak through a real path.
         return VariantInDtype(module, replace(self.shape, dtype="float64"), 1e-9, self.seed)
 
     @property
@@ -202,11 +209,12 @@ class CheckedVariant:
 
 
 class SoftmaxReference(ScoredVariant):
-    """Softmax from elementary operations: its own rounding error is the softmax of everybody's."""
+    """Softmax from elementary operations: its rounding error is what others are compared with."""
 
 
 def build(source: VariantFactory, shape: AttentionShape, seed: int, **more: Any) -> Variant:
     """A new instance in evaluation mode, on the shape's device. Raises Unsupported where it refuses the shape."""
+    # Random projections and patterns are part of a variant: two instances are compared only if they drew the same.
     torch.manual_seed(seed)
     variant = source.make(shape, **more)
     reason = variant.supports(shape)

@@ -1,4 +1,7 @@
-"""Decode: token by token gives what the whole sequence gives, and the state is as large as declared."""
+"""Decoding: token by token gives what the whole sequence gives, and the state is as large as declared.
+
+Sees drift and state that grows beyond its declaration within 384 tokens. Cannot see what happens after more.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,7 @@ def state_as_declared(checked: CheckedVariant) -> Answer:
     actual = sum(storage for storage in storages(state).values())
     # what is held may be compared with that of a longer sequence, never what is declared
     roomy = checked.module.state_bytes(replace(checked.shape, max_length=max(length, STATE_ROOM))) or declared
+    # Either way round: a state that is smaller than declared makes a board's memory column wrong too.
     low, high = (actual, declared) if actual < declared else (roomy, actual)
     ratio = (high - STATE_SLACK_BYTES) / max(1, low)
     return Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
@@ -64,6 +68,7 @@ def density_as_declared(checked: CheckedVariant) -> Answer:
         return Measured(declared, 1.0, "declared; it shows no weights")
     allowed = view.mask().allowed(length, length, inputs.query.device)
     share = (weights != 0).double().mean().item()
+    # Of the allowed pairs: half of a causal map is zero whatever the mechanism.
     share /= 1.0 if allowed is None else allowed.double().mean().item()
     if share > 0.8:
         # no pattern, but a map of features, such as a ReLU, whose products vanish here and there
@@ -88,6 +93,7 @@ def _steps(view: VariantInDtype) -> Answer:
     error = gap(outputs, expected)
     detail = f"{length} steps ({view.shape.dtype})"
     if error > view.tolerance:
+        # The first step that is off says more than the size: 0 is an alignment, a power of two a buffer.
         off = (outputs - expected).abs().amax((0, 1, 3)).double() > view.tolerance * expected.abs().max().double()
         detail = f"from step {int(off.nonzero()[0])} of {detail}"
     return Measured(error, view.tolerance, detail)

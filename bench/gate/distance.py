@@ -20,6 +20,7 @@ def gap(found: Tensor, expected: Tensor) -> float:
     found, expected = found.detach().double(), expected.detach().double()
     if not (found.isfinite().all() and expected.isfinite().all()):
         return math.inf
+    # Relative to the largest entry of all and not entry by entry: near a zero any rounding is large.
     difference, scale = (found - expected).abs().max().item(), expected.abs().max().item()
     return difference / scale if scale else (0.0 if difference == 0 else math.inf)
 
@@ -47,5 +48,6 @@ def row_error(found: Tensor, expected: Tensor) -> float:
     typical = sizes.square().mean().sqrt()
     if typical == 0:
         return 0.0 if torch.equal(found, expected) else math.inf
+    # A tenth of the usual size is added, so that rows that are nearly zero do not count as wholly wrong.
     errors = (found - expected).norm(dim=-1) / (sizes + typical / 10)
     return float(errors.flatten().quantile(0.9))

@@ -1,4 +1,8 @@
-"""Dropout: it acts in training alone, keeps the mean, and never normalises again."""
+"""Dropout: it acts in training alone, keeps the mean, and never normalises again.
+
+Sees a rate that is not compensated, and weights normalised after the drop, by their mean and variance over draws.
+Cannot see draws that are not independent between heads.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +63,10 @@ def dropout_never_renormalises(checked: CheckedVariant) -> Answer:
     with torch.no_grad():
         weights = checked.module.weights(inputs.query, inputs.key, view.mask())
     assert weights is not None
+    # With values of one the output of a row is the sum of its dropped weights.
     ones = Inputs(inputs.query, inputs.key, torch.ones_like(inputs.value))
     sums = _draws(dropped, view, ones, DRAWS, checked.seed)[..., 0]
+    # Of independent drops at rate p: the variance of sum(w m / (1 - p)) is sum(w²) p / (1 - p).
     expected = weights.double().square().sum(-1) * RATE / (1 - RATE)
     ratio = (sums.var(0).mean() / expected.mean()).item()
     detail = f"variance of a row's sum is {ratio:.2f} of what independent drops give"

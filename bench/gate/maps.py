@@ -1,4 +1,8 @@
-"""Maps: the weights that a variant shows are those it uses."""
+"""Maps: the weights that a variant shows are those it uses.
+
+Sees weights that do not make the output, where that is linear in the values. Cannot check the weights of variants that
+are not, since weights times values is not their output.
+"""
 
 from __future__ import annotations
 
@@ -104,6 +108,7 @@ def _rows(view: VariantInDtype) -> Iterator[Answer]:
     whole = _all(view, inputs, keep)
     queries = whole.shape[2]
     for first, last in {(0, 1), (queries // 3, 2 * queries // 3 + 1), (queries - 1, queries), (0, queries)}:
+        # Statistics and maps read chunks of rows; a chunk that is numbered from zero would be masked wrongly.
         part = _weights(view, inputs, keep, slice(first, last))
         assert part is not None
         yield Measured(gap(part, whole[:, :, first:last]), view.tolerance, f"rows {first} to {last} of {queries}")
@@ -152,6 +157,7 @@ def _closed(module: ScoredVariant, view: VariantInDtype) -> Iterator[Answer]:
     yield Measured(gap(weigh(level), torch.full_like(level, 1 / keys).to(device)), 1e-5, "constant scores")
     some = torch.zeros(1, 1, 1, keys, dtype=torch.bool, device=device)
     some[..., :3] = True
+    # Mass must not go to forbidden keys, and what is left must be shared evenly.
     third = some.double().expand(1, shape.heads, 1, keys) / 3
     yield Measured(gap(weigh(level, some), third), 1e-5, "constant scores, three keys allowed")
     two = weigh(torch.tensor([0.9, 0.4]).expand(1, shape.heads, 1, 2))

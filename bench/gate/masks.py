@@ -1,4 +1,7 @@
-"""Masks: padding and neighbours in the batch change no real output; a query without a key yields zeros."""
+"""Masks: padding and neighbours in the batch change no real output; a query without a key yields zeros.
+
+Sees padding that enters a sum, a maximum or a normalisation. Cannot see padding that only costs time.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +50,12 @@ def _contents(view: VariantInDtype) -> Iterator[Answer]:
         keep[1, 1:] = False
         keep[2, : keys // 3] = False
         keep[3] = torch.rand(keys, generator=torch.Generator().manual_seed(length)) < 0.7
+        # At least one real key: rows without any have a property of their own.
         keep[3, keys // 2] = True
         # large enough to show through a small weight, small enough for the squares of half precision
         size = 1e3 if view.dtype.itemsize > 2 else 30.0
+        # The same real positions twice, with zeros and with large numbers in the padding: a difference comes from
+        # there.
         quiet = _filled(view, inputs, keep, other.map(torch.zeros_like))
         loud = _filled(view, inputs, keep, other.map(partial(torch.mul, size)))
         kinds = ("padding at the end", "one real key", "padding at the start", "holes")
@@ -88,6 +94,7 @@ def _lengths(view: VariantInDtype) -> Iterator[Answer]:
 def _neighbours(view: VariantInDtype, padding: bool) -> Iterator[Answer]:
     for length in view.lengths:
         inputs, other = view.inputs(length, batch=3), view.inputs(length, batch=3, salt=1)
+        # One by one: variants that share statistics or patterns over the batch differ here.
         alone = torch.cat([view.run(inputs.example(at)) for at in range(3)])
         yield Measured(
             gap(view.run(inputs), alone), view.tolerance, f"in a batch of 3, {length} long ({view.shape.dtype})"
@@ -117,6 +124,8 @@ def _masked(view: VariantInDtype) -> Iterator[Answer]:
         dead[1, :first] = True
     leaves = inputs.leaves()
     with torch.enable_grad():
+        # Softmax over no key is 0 / 0: the usual error is NaN, first in the output and, once that is masked, in
+        # gradients.
         output = view.forward(leaves, keep)
         rows = output.detach().transpose(1, 2)[dead.to(output.device)]
         largest = rows.abs().max().item() if rows.isfinite().all() else math.inf

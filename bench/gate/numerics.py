@@ -1,4 +1,7 @@
-"""Numerics: finite, the right shape, the same bits twice, any length, and half precision near single precision."""
+"""Numerics: finite, the right shape, the same bits twice, any length, and half precision near single precision.
+
+Cannot see that a formula is wrong: a variant may be finite, deterministic and not what its paper says. Twins test that.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ def shape_and_dtype(checked: CheckedVariant) -> Answer:
 def finite(checked: CheckedVariant) -> Answer:
     """no NaN and no infinity in output and gradients, for inputs ten times the usual size and for zeros"""
     view = checked.native
+    # Ten times the usual size is what queries and keys reach late in training; zeros find divisions by a norm.
     scales = {"usual": 1.0, "ten times the usual": 10.0, "zero": 0.0}
     return worst(
         _finite(view, view.inputs(view.lengths[0]).map(partial(torch.mul, scale)), f"{name} inputs")
@@ -64,6 +68,7 @@ def deterministic(checked: CheckedVariant) -> Answer:
     other = VariantInDtype(checked.build(checked.shape), view.shape, view.tolerance, view.seed)
     inputs = view.inputs(view.lengths[0])
     kept = inputs.map(Tensor.clone)
+    # Atomic additions on a GPU come in another order each time; eight roundings cover them.
     allowed = 0.0 if view.shape.device == "cpu" else 8 * torch.finfo(view.dtype).eps
     answers: list[Answer] = []
     first = [view.run(inputs), *view.gradients(inputs)]
@@ -75,6 +80,7 @@ def deterministic(checked: CheckedVariant) -> Answer:
             strict=True,
         ):
             answers.append(Measured(gap(a, b), allowed, f"{part}, {name}"))
+    # An in-place operation on an input would corrupt the layer before it, in training only.
     untouched = all(torch.equal(a, b) for a, b in zip(inputs.all(), kept.all(), strict=True))
     answers.append(Measured(float(not untouched), 0.0, "inputs after the pass"))
     return worst(answers)
@@ -109,6 +115,7 @@ def _finite(view: VariantInDtype, inputs: Inputs, detail: str) -> Answer:
 
 def _each_length(view: VariantInDtype) -> Iterator[Answer]:
     longest = view.lengths[-1]
+    # 1 has no neighbour, primes fit no block, 64 fills one, 65 begins another.
     for length in sorted({min(n, longest) for n in (1, 2, 3, 7, 31, 64, 65, longest)}):
         yield _finite(view, view.inputs(length, batch=1), f"{length} long")
         if view.shape.padding and length > 1:

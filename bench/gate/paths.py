@@ -1,4 +1,4 @@
-"""Paths: the implementations of a variant, and why some cannot run here."""
+"""The implementations of a variant, and why some of them cannot run here."""
 
 from __future__ import annotations
 

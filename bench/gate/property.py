@@ -1,4 +1,4 @@
-"""Property: one thing that every variant promises, and the Finding of testing it."""
+"""Property: one promise of the contract, and the GateResult of testing it."""
 
 from __future__ import annotations
 
@@ -80,6 +80,7 @@ class Property:
             answer = self.test(checked)
         except Unsupported as refusal:
             answer = NotApplicable(str(refusal))
+        # A shortage of the machine says nothing about the variant, and must not be stored as its failure.
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -95,4 +96,5 @@ def worst(answers: Iterable[Answer]) -> Answer:
     """The measurement that exceeds its allowance most; the first refusal where nothing was measured."""
     answers = list(answers)
     measured = [answer for answer in answers if isinstance(answer, Measured)]
+    # The worst and not the mean: a promise is broken if it is broken once.
     return max(measured, key=lambda answer: answer.excess) if measured else answers[0]

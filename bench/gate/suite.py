@@ -1,4 +1,4 @@
-"""Suite: every property of the gate, and the two ways to examine a variant."""
+"""Every property of the gate, and the two ways to examine a variant: in full, and before each measurement."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from . import causality, decode, dropout, gradients, maps, masks, numerics, twin
 from .checked_variant import BASE_LENGTH, LONG_LENGTH, CheckedVariant, VariantSource
 from .property import GateResult, Property
 
+# Cheap ones first: the quick gate stops at the first failure.
 PROPERTIES: tuple[Property, ...] = (
     Property("shape and dtype", numerics.shape_and_dtype),
     Property("finite", numerics.finite),
@@ -59,6 +60,7 @@ def examine(variant: VariantSource, shape: AttentionShape, seed: int = 0, *, tho
     say where it is examined. Raises SelectionError for an unknown name; where the shape is refused, no
     finding applies.
     """
+    # Long enough for several blocks of every kernel; errors that need more are rare, and float64 twins cost N².
     shape = replace(shape, max_length=min(shape.max_length, LONG_LENGTH))
     return list(_findings(CheckedVariant(variant, replace(shape, dropout=0.0), seed, thorough), PROPERTIES))
 
@@ -71,6 +73,7 @@ def quick_gate(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> 
     are examined that may run here.
     """
     quick = tuple(p for p in PROPERTIES if p.quick)
+    # Longer ones only where no property applied, as for a variant that refuses less than one block.
     lengths = sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)})
     for length in lengths:
         applied = False
@@ -98,7 +101,7 @@ def _one_thread() -> Iterator[None]:
 def _findings(checked: CheckedVariant, properties: tuple[Property, ...]) -> Iterator[GateResult]:
     shape = checked.shape
     devices = [shape.device] if torch.device(shape.device).type == "cuda" else []
-    # the examination draws random numbers of its own, and a run that is gated must not notice
+    # The examination draws random numbers of its own; a run that is gated must go on with those it would have had.
     with torch.random.fork_rng(devices), _one_thread(), torch.inference_mode(False), torch.enable_grad():
         try:
             checked.build(shape)

@@ -1,4 +1,8 @@
-"""Twins: the same function, implemented otherwise, forward and backward."""
+"""Twins: the same function in another implementation, forward and backward.
+
+Sees any difference between a fused path and the eager one, or between an exact variant and its definition. Cannot see
+an error that both share: only comparisons with independent code, in the tests of each variant, can.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,7 @@ def implementations_agree(checked: CheckedVariant) -> Answer:
     if EAGER not in checked.source.implementations:
         return NotApplicable("it has one implementation")
     names = examined(checked)
+    # float64 for the truth, and the measured precision to learn how much rounding is unavoidable in it.
     twin, eager = checked.like(dtype="float64", impl=EAGER), checked.like(impl=EAGER)
     answers: list[Answer] = []
     for name in names:
@@ -68,6 +73,7 @@ def _comparisons(
     exact = VariantInDtype(twin, replace(view.shape, dtype="float64"), 0.0, view.seed)
     softmax = replace(view, module=SoftmaxReference(view.shape).eval())
     softmax_exact = replace(exact, module=softmax.module)
+    # An error of softmax that happens to be zero must not forbid a last bit to others.
     floor = (16 if view.dtype.itemsize > 2 else 2) * torch.finfo(view.dtype).eps
     for length in found.lengths:
         inputs = view.inputs(length)
@@ -75,6 +81,7 @@ def _comparisons(
         if view.shape.padding:
             keep = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
             keep[0, max(1, inputs.key.shape[2] // 2) :] = False
+        # Kernels take another path with a mask, so both are run.
         for mask in (None,) if keep is None else (None, keep):
             own = _errors(found, exact, inputs, mask)
             reference = _errors(softmax, softmax_exact, inputs, mask)

@@ -38,6 +38,7 @@ class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         packet = func._overloadpacket
+        # Views of what a composite operator does are only visible one level down.
         if packet not in flop_registry and not is_fused(func) and func is not torch.ops.prim.device.default:
             # what reaches here whole, such as a linear layer without gradients, is counted by its parts
             with self:
@@ -49,6 +50,7 @@ class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.flops += fused_flops(func, args, kwargs)
         elif packet in flop_registry:
             self.flops += flop_registry[packet](*args, **kwargs, out_val=output)
+        # A view moves no bytes.
         if not func.is_view:
             self.traffic_bytes += sum(_bytes(leaf) for leaf in tree_leaves((args, kwargs, output)))
         return output
@@ -97,5 +99,6 @@ def dense_flops(shapes: Iterable[AttentionShape], sequences: int, mode: str, den
     total = 0.0
     for shape in shapes:
         queries = 1 if mode == "decode" else shape.max_length
+        # 2 for a multiplication and an addition, in each of the products with the keys and with the values.
         total += 4.0 * shape.heads * shape.head_dim * pairs_of(queries, shape.max_length, shape.causal)
     return total * sequences * density * (1 + BACKWARD if mode == "step" else 1)

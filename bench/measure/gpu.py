@@ -1,4 +1,4 @@
-"""NVML: clocks, temperature, throttling and processes of a GPU, by pynvml where it is installed, else by nvidia-smi."""
+"""Clocks, temperature, throttling and processes of a GPU, from NVML where pynvml is installed, else from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ def parse_query(text: str, processes: str) -> Gpu | None:
     """What `nvidia-smi --format=csv,noheader,nounits` says of QUERY, and its list of process numbers; None for less."""
     cells = [cell.strip() for cell in text.strip().split(",")]
     try:
+        # Some GPUs answer `[N/A]` for the power they draw.
         clock, memory, celsius, watts = (float(cell) if cell[:1].isdigit() else float("nan") for cell in cells[:4])
         bits = int(cells[4], 16)
     except (ValueError, IndexError):

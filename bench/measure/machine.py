@@ -44,6 +44,8 @@ def describe(device: torch.device) -> Machine:
         accelerators = (torch.cuda.get_device_name(device),)
         driver = torch.version.cuda or ""
     versions = {"python": platform.python_version()}
+    # Only what decides a speed or explains a failure: Records are published, and a full list would name private
+    # packages.
     for package in ("attnbench", "torch", "triton", "numpy"):
         try:
             versions[package] = version(package)

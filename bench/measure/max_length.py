@@ -18,7 +18,7 @@ Verdict = Literal["fits", "memory", "time"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxLength:
-    """`length`: the longest that was seen to fit, 0 for none. `stopped`: what the next longer one failed by.
+    """`length`: the longest that fitted, 0 for none. `stopped`: the reason why the next longer one failed.
 
     `last`: nothing failed up to the longest length that is tried.
     """
@@ -45,6 +45,7 @@ def search_max_length(attempt: Callable[[int], Verdict], first: int = FIRST, las
             fails, stopped = length, verdict
     # where time ends the search, trying lengths between would take that time again and again
     while stopped == "memory" and fits and fails - fits > max(GRAIN, PRECISION * fits):
+        # Rounded down to the grain; nothing is left to try where that falls on an end.
         middle = (fits + fails) // 2 // GRAIN * GRAIN
         if not fits < middle < fails:
             break

@@ -29,6 +29,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device) - before
     with _quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         work()
+    # Frees of what was allocated before are negative too, so that the sum is relative to the start.
     running = highest = 0
     for event in profiler.profiler.kineto_results.events():
         if event.name() == "[memory]":
@@ -49,7 +50,9 @@ def reserved_bytes(work: Callable[[], object], device: torch.device) -> int:
 def _settled(device: torch.device) -> int:
     """Gives idle blocks back, starts the counters anew, and returns the bytes allocated now."""
     torch.cuda.synchronize(device)
+    # A cycle that Python has not yet collected still holds its tensors.
     gc.collect()
+    # Idle blocks that earlier work left behind would be reused without a trace in the counters of reserved memory.
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     return torch.cuda.memory_allocated(device)
@@ -61,6 +64,7 @@ def held_bytes(*owners: torch.nn.Module | torch.optim.Optimizer) -> int:
     for owner in owners:
         for tensor in _tensors(owner):
             storage = tensor.untyped_storage()
+            # By address: tied parameters and views share one storage.
             seen[storage.data_ptr()] = storage.nbytes()
     return sum(seen.values())
 
@@ -74,6 +78,7 @@ def _each_storage(state: Any) -> Iterator[tuple[int, int]]:
     if isinstance(state, torch.Tensor):
         storage = state.untyped_storage()
         yield storage.data_ptr(), storage.nbytes()
+    # A state may refer to its variant, whose parameters are no part of it.
     elif isinstance(state, torch.nn.Module):
         return
     elif is_dataclass(state):
@@ -91,7 +96,7 @@ def _each_storage(state: Any) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def memory_limit(bytes_more: float) -> Iterator[None]:
-    """Lets this process have only so much address space more: on a CPU an allocation then fails, and nothing is killed.
+    """Limits the address space of this process: on a CPU an allocation beyond it fails, and nothing is killed.
 
     Without effect outside Linux, where address space says nothing about memory.
     """
@@ -121,7 +126,7 @@ def _tensors(owner: torch.nn.Module | torch.optim.Optimizer) -> Iterator[torch.T
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """The profiler's C++ side writes notes to the error stream for every block freed that it did not see allocated."""
+    """Silences the C++ side of the profiler, which writes about every block freed that it did not see allocated."""
     sys.stderr.flush()
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

@@ -1,4 +1,4 @@
-"""Calibration: the matrix products and copies that a machine reaches, so that a row says how far from them it is."""
+"""Roofline: the matrix products and copies that a machine reaches, as a scale for what attention reaches."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ class Peaks:
 
 
 def peaks(device: torch.device, dtype: torch.dtype, machine_id: str, cache: Path) -> Peaks:
-    """Measured now for a second, and the best of that and of earlier times: a busy machine must not lower the bar.
+    """Measured now for a second; the best of that and of earlier times, so that a busy hour does not lower the scale.
 
     A cache that cannot be read or written is done without.
     """
     file = cache / "calibration" / f"{machine_id}-{str(dtype).removeprefix('torch.')}.json"
+    # Measured and not looked up: data sheets assume clocks that a shared or throttled machine never reaches.
     found = measure(device, dtype, SECONDS)
     with contextlib.suppress(OSError, ValueError, TypeError):
         found = found.best(Peaks(**json.loads(file.read_text(encoding="utf-8"))))
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
+        # Several processes may write at once; a rename is atomic, so that none reads half a file.
         part = file.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(asdict(found)), encoding="utf-8")
         part.replace(file)
@@ -52,6 +54,7 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float) -> Peaks:
     """The fastest of as many products and copies as fit into `seconds` each."""
     side = SIDE[device.type]
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    # Allocated before, so that only the product is timed.
     out = torch.empty_like(left)
     source = torch.zeros(COPIED_BYTES[device.type], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -70,5 +73,6 @@ def _fastest(work: Callable[[], object], device: torch.device, seconds: float) -
         work()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+        # The minimum, unlike elsewhere: a peak is asked for, and noise only ever adds time.
         best = min(best, time.perf_counter() - started)
     return best

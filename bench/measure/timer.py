@@ -1,8 +1,7 @@
-"""Clock: the time of several subjects, measured interleaved so that drift hits all alike.
+"""The time of several pieces of work, measured in interleaved rounds.
 
-Rounds come in pairs, one in a drawn order and one in its reverse: drift hits all alike, and nobody has the same
-neighbours all the time, who leave caches and memory behind as they please. Sampling goes on until the interval of every
-subject's log-ratio to the reference is narrow, or the budget ends. No sample is deleted.
+Rounds come in pairs, one in a drawn order and one in its reverse. Sampling goes on until the interval of every piece's
+log-ratio to the reference is narrow, or the budget ends. No sample is deleted.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ LEAST_SECONDS = 1e-2
 """On a CPU shorter work is repeated within a sample: a timer tick or an interrupt would be a large part of it."""
 
 COLD_SECONDS = 5e-2
-"""On a CPU a sample of shorter work begins with a unit that is not timed: what it finds in the caches is another's."""
+"""On a CPU a sample of shorter work begins with a unit that is not timed, since the caches hold another's data."""
 
 LOOK = 1.25
-"""Growth of the rounds between two looks at the intervals; who looks all the time stops at a lucky one."""
+"""Growth of the rounds between two looks at the intervals: looking after every round would stop at a lucky one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """Samples of one subject, one a round, in the order of the rounds, each of one unit of work.
+    """Samples of one piece of work, one a round, in the order of the rounds, each of one unit of work.
 
     `cpu_seconds` counts all threads. `launch_seconds`: how long the host was busy starting the work of a GPU.
     `repeats`: units that one sample is the mean of. `begins_cold`: whether no unit that is not timed comes before them.
@@ -50,14 +49,14 @@ class Samples:
 
     @property
     def host_bound(self) -> float:
-        """Share of samples in which starting the work took the host as long as the work took: not the GPU was timed."""
+        """Share of samples that time the host, since starting the work took it as long as the whole work."""
         pairs = list(zip(self.launch_seconds, self.seconds, strict=False))
         return sum(launch >= 0.9 * whole for launch, whole in pairs) / len(pairs) if pairs else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingRun:
-    """What a block of interleaved rounds gave. `drift_probe`: seconds of a fixed piece of work, once a round."""
+    """Result of interleaved rounds. `drift_probe`: seconds of a fixed piece of work, once a round."""
 
     samples: dict[str, Samples]
     rounds: int
@@ -67,11 +66,12 @@ class TimingRun:
 
     @property
     def drift(self) -> float:
-        """How much slower the canary was in the last third of the rounds than in the first, as a share; 0 unknown."""
+        """How much slower the drift probe was in the last third of the rounds than in the first, as a share, or 0."""
         third = len(self.drift_probe) // 3
         if not third:
             return 0.0
         first, last = sorted(self.drift_probe[:third]), sorted(self.drift_probe[-third:])
+        # Medians, since a single interrupt may multiply one sample by ten.
         return last[third // 2] / first[third // 2] - 1.0
 
 
@@ -87,10 +87,10 @@ def interleave(
     prepare: Mapping[str, Work] | None = None,
     drift_probe: Work | None = None,
 ) -> TimingRun:
-    """Times every subject once a round until every ratio's 95 % half-width is below `half_width`, or the budget ends.
+    """Times all work once a round until every ratio's 95 % half-width is below `half_width`, or the budget ends.
 
-    All are warmed up before any is timed; `before` is told whose turn it is. `prepare`: what a subject needs done
-    before each sample, untimed. At least `least_rounds` rounds are made, whatever the budget.
+    All are warmed up before any is timed; `before` is called with the name whose turn it is. `prepare`: runs before
+    each sample of a name, untimed. At least `least_rounds` rounds are made, whatever the budget.
     """
     prepare = prepare or {}
     stopwatch = _CudaStopwatch(device) if device.type == "cuda" else _HostStopwatch()
@@ -101,6 +101,8 @@ def interleave(
         prepare.get(name, _nothing)()
         return subjects[name]
 
+    # Twice, and the shorter counts: the first call may compile, allocate or read from disk. How long one unit takes
+    # decides how many make up a sample.
     for name in subjects:
         seconds = min(_warm_up(ready(name)) for _ in range(2))
         if device.type == "cpu" and name not in prepare and 0 < seconds < COLD_SECONDS:
@@ -109,13 +111,17 @@ def interleave(
     probe_seconds = []
     if drift_probe is not None:
         drift_probe()
+    # Only now: the warm-up of others is no load on the samples.
     others = LoadMonitor(device)
     started, rounds, look, stopped = time.perf_counter(), 0, 2 * LEAST_ROUNDS, "budget"
     while rounds < least_rounds or time.perf_counter() - started < budget_seconds:
         if drift_probe is not None:
             probe_seconds.append(stopwatch.measure(drift_probe, 1)[0])
+        # Interleaved, since clocks, temperature and neighbours drift over minutes: timed one after the other, the last
+        # would be compared under other conditions than the first.
         for name in _order(list(subjects), rounds):
             mine, work = samples[name], ready(name)
+            # A GPU flushes its cache instead, see `_CudaStopwatch`.
             if not mine.begins_cold:
                 work()
             seconds, cpu_seconds, launch_seconds = stopwatch.measure(work, mine.repeats)
@@ -124,6 +130,7 @@ def interleave(
             if device.type == "cuda":
                 mine.launch_seconds.append(launch_seconds)
         rounds += 1
+        # Optional stopping makes intervals too narrow when they are looked at often, so looks grow apart.
         if rounds >= look:
             look = math.ceil(LOOK * rounds)
             if _widest(samples, reference) < half_width:
@@ -143,6 +150,8 @@ def _order(names: list[str], round_: int) -> list[str]:
     >>> _order(["a", "b", "c"], 1) == _order(["a", "b", "c"], 0)[::-1]
     True
     """
+    # Reverses cancel a linear drift within a pair of rounds. New orders give everyone other neighbours, whose caches
+    # and freed memory a sample inherits.
     random.Random(round_ // 2).shuffle(names)
     return names if round_ % 2 == 0 else names[::-1]
 
@@ -154,6 +163,7 @@ def _widest(samples: Mapping[str, Samples], reference: str) -> float:
 
 def ratio_half_width(ours: list[float], reference: list[float]) -> float:
     """Half-width of the 95 % interval of the mean log-ratio, by the normal approximation: to stop by, not to report."""
+    # Paired by round: what hits a whole round cancels in the ratio. Logarithms make faster and slower symmetric.
     logs = [math.log(a / b) for a, b in zip(ours, reference, strict=True)]
     mean = sum(logs) / len(logs)
     variance = sum((x - mean) ** 2 for x in logs) / max(len(logs) - 1, 1)
@@ -161,7 +171,7 @@ def ratio_half_width(ours: list[float], reference: list[float]) -> float:
 
 
 def drift_probe(device: torch.device) -> Work:
-    """A fixed piece of work, scaled dot-product attention at 512 tokens: if it moves, the machine did."""
+    """A fixed piece of work, scaled dot-product attention at 512 tokens: if its time moves, the machine changed."""
     draw = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, 4, 512, 64, generator=draw).to(device) for _ in range(3))
 
@@ -174,6 +184,7 @@ def drift_probe(device: torch.device) -> Work:
 
 def captured(work: Work, device: torch.device) -> Work:
     """`work` as a CUDA graph, so that a sample holds no launching; raises RuntimeError where it cannot be captured."""
+    # Capture needs a side stream and warmed-up libraries: what cuBLAS allocates at its first call cannot be captured.
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -215,9 +226,11 @@ class _CudaStopwatch:
 
     def measure(self, work: Work, repeats: int) -> tuple[float, float, float]:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        # Larger than the L2 cache of any GPU so far, so that writing it pushes out what the sample before left there.
         self.flush.zero_()
         torch.cuda.synchronize(self.device)
         cpu, host = time.process_time(), time.perf_counter()
+        # Events are stamped by the GPU itself; the host's clock would add the time to launch and to synchronise.
         begin.record()
         work()
         end.record()

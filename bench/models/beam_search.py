@@ -1,4 +1,4 @@
-"""Beam: the search for the likeliest output, many sequences at once, over any model that goes token by token."""
+"""Beam search for the likeliest output, of many sequences at once, over any model that goes token by token."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def beam_search(
     at = list(range(count))
     state = reordered(state, torch.arange(count, device=device).repeat_interleave(beam))
     scores = torch.full((count, beam), -torch.inf, device=device)
+    # All rows of a beam begin alike: with one of them alive, the first step does not choose the same token many times.
     scores[:, 0] = 0.0
     tokens = torch.full((count, beam, 1), begin, device=device)
     length = 0
@@ -73,10 +74,13 @@ def beam_search(
         going = []
         for place, best in enumerate(live[:, 0].tolist()):
             done = finished[at[place]]
+            # The best score that a live hypothesis could still get: its probability only falls, and the penalty of the
+            # longest output divides it by most.
             reach = best / length_penalty(most[at[place]], alpha)
-            hopeless = bool(done) and max(each.score for each in done) >= reach
-            if best > -torch.inf and len(done) < beam and not hopeless:
+            is_beaten = bool(done) and max(each.score for each in done) >= reach
+            if best > -torch.inf and len(done) < beam and not is_beaten:
                 going.append(place)
+        # Sequences that are done leave the batch, which is what makes short ones cheap.
         places = torch.tensor(going, dtype=torch.long, device=device)
         kept, scores = kept[places].clamp(max=origin.shape[1] - 1), live[places]
         origin, token = origin[places].gather(1, kept), token[places].gather(1, kept)

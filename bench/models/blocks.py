@@ -1,4 +1,4 @@
-"""The one model that every variant sits in, of pre-norm Transformer blocks, and the one that classifies.
+"""Pre-norm Transformer blocks around a variant, shared by all models but that of translation.
 
 Shared parameters take their values from the seed alone, so two variants of one seed start from the same model; what a
 variant adds is drawn apart and counted apart.
@@ -53,6 +53,7 @@ class Attention(nn.Module):
     def _heads(self, x: Tensor) -> Tensor:
         """Query, key and value, (3, batch, heads, length, head_dim)."""
         batch, length, width = x.shape
+        # One product for all three projections, as fast implementations do; its parameters are those of three.
         joined: Tensor = self.project_in(x).view(batch, length, 3, self.heads, width // self.heads)
         return joined.permute(2, 0, 3, 1, 4)
 
@@ -64,7 +65,7 @@ class Attention(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class BlockState:
-    """What a block keeps while decoding: `kept` by its variant; `past` inputs (batch, seen, width) where it needs them.
+    """State of a block while decoding: `kept` by its variant; `past` inputs (batch, seen, width) where it needs them.
 
     A variant's own sublayer has no step of its own, so its inputs are kept.
     """
@@ -101,6 +102,7 @@ class TransformerBlock(nn.Module):
         """One more position of each sequence, (batch, 1, width); what comes before attention is run over all so far."""
         past = state.past
         if self.before is not None:
+            # A sublayer such as a convolution over the whole input needs its past; attention keeps its own state.
             past = x if past is None else torch.cat([past, x], dim=1)
             x = x + self.before(past, None)[:, -1:]
         attended, kept = self.attention.step(self.attention_norm(x), state.kept)
@@ -110,7 +112,7 @@ class TransformerBlock(nn.Module):
 
 
 class Model(nn.Module):
-    """What training and measuring ask of a model, whatever its problem."""
+    """The interface of a model to training and measuring, whatever its problem."""
 
     recipe: Recipe
 
@@ -145,6 +147,8 @@ def build_variants(
     """What the variant brings to each layer, drawn apart, so that it moves no random number of the shared model."""
     found = []
     for layer in range(recipe.layers):
+        # Drawn apart: otherwise a variant with parameters would shift every later draw, and two variants of one seed
+        # would start from different embeddings and heads.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="variant init", seed=seed, layer=layer))
             variant = build(attention_shape(problem, recipe, layer, device))
@@ -155,6 +159,7 @@ def build_variants(
 def attention_shape(problem: Problem, recipe: Recipe, layer: int, device: str) -> AttentionShape:
     """What the variant of one layer is built for."""
     mixed = recipe.precision == "bfloat16" and device.startswith("cuda")
+    # The summary token is one more position, which masks and positions of a variant must have room for.
     summarised = isinstance(problem, Classification) and recipe.pooling == "cls"
     return AttentionShape(
         heads=recipe.heads,

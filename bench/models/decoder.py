@@ -57,6 +57,7 @@ class Decoder(Model):
         """Logits (batch, length, vocabulary - 1) of the token after each of ids (batch, length)."""
         x = self.dropout(self._embedded(ids, 0))
         for block in self.blocks:
+            # Windows of text are full, so nothing is padded.
             x = block(x, Mask(None, causal=True))
         return self._logits(x)
 
@@ -65,7 +66,11 @@ class Decoder(Model):
         logits = self(ids[:, 0]).float()
         smoothing = self.recipe.label_smoothing if self.training else 0.0
         return F.cross_entropy(
-            logits.flatten(0, 1), targets.flatten() - 1, ignore_index=UNCOUNTED, label_smoothing=smoothing
+            # Target 0 marks a position that does not count, and column c is token c + 1.
+            logits.flatten(0, 1),
+            targets.flatten() - 1,
+            ignore_index=UNCOUNTED,
+            label_smoothing=smoothing,
         )
 
     def begin(self) -> DecoderState:

@@ -1,4 +1,4 @@
-"""Decoding: a translation model one token at a time, with a cache, and the searches over it."""
+"""Translate with a trained model one token at a time, with a cache where the variant allows one."""
 
 from __future__ import annotations
 
@@ -94,6 +94,7 @@ def search_step(model: Transformer) -> Step:
         else:
             logits, after = recomputed(model, tokens, state)
         logits = logits.float()
+        # They never follow anything in training, but an untrained model would choose them.
         logits[:, [0, model.problem.begin]] = -torch.inf
         return logits.log_softmax(-1), after
 
@@ -132,6 +133,7 @@ def translate(
     beam = recipe.beam if beam is None else beam
     state, step = start(model, model.encode(source, lengths)), search_step(model)
     most = limits(model, lengths)
+    # A search of one hypothesis keeps no candidates, and costs half.
     if beam == 1:
         return greedy_search(step, state, most, begin=problem.begin, end=problem.end)
     alpha = recipe.length_penalty if alpha is None else alpha

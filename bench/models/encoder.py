@@ -58,6 +58,7 @@ class Encoder(Model):
         pooled = self._pool(self.norm(x), keep)
         if self.problem.towers == 2:
             first, second = pooled.view(batch, 2, -1).unbind(1)
+            # The head of Long Range Arena's Retrieval: both, their product and their difference.
             meeting = [first * second, first - second] if self.problem.head == "nli4" else []
             pooled = torch.cat([first, second, *meeting], dim=-1)
         logits: Tensor = self.head(pooled)
@@ -68,5 +69,6 @@ class Encoder(Model):
             return x[:, 0]
         if keep is None:
             return x.mean(1)
+        # Over real positions only: a mean over padding would depend on how long the batch is.
         real = keep[..., None].to(x.dtype)
         return (x * real).sum(1) / real.sum(1).clamp(min=1)

@@ -1,7 +1,6 @@
 """The model that translates: encoder, decoder and cross attention, each with the variant under test or with softmax.
 
-Vaswani et al. 2017, with one embedding for source, target and output. What parameters share and what variants bring is
-as in `backbone`.
+Vaswani et al. 2017, with one embedding for source, target and output. Parameters are drawn as in `blocks.py`.
 """
 
 from __future__ import annotations
@@ -152,6 +151,8 @@ class Transformer(Model):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="init", seed=seed))
             self.embedding = nn.Embedding(recipe.vocabulary, width, padding_idx=0)
+            # Inputs are multiplied by the root of the width; the same matrix gives the logits, which keep a scale of
+            # one.
             nn.init.normal_(self.embedding.weight, std=width**-0.5)
             with torch.no_grad():
                 self.embedding.weight[0] = 0
@@ -210,6 +211,7 @@ class Transformer(Model):
         source: ids (batch, 1, sources) or (batch, sources), 0 = padding; lengths: (batch, 1) or (batch,).
         """
         memory = self.encode(source, lengths)
+        # Teacher forcing: the input at each step is the token before it in the reference.
         begin = torch.full_like(target[:, :1], self.problem.begin)
         return self.decode(torch.cat([begin, target[:, :-1]], dim=1), memory, target != 0)
 
@@ -233,6 +235,7 @@ class Transformer(Model):
 
     def embed(self, ids: Tensor, first: int = 0) -> Tensor:
         """(batch, length) to (batch, length, width); the first id stands at position `first`."""
+        # Section 3.4 of the paper: as large as the positions that are added.
         x = self.embedding(ids) * math.sqrt(self.recipe.width)
         if self.positions is not None:
             x = x + self.positions[first : first + ids.shape[1]]

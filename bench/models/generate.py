@@ -1,4 +1,4 @@
-"""Sampling: a text that a trained decoder goes on with, one token at a time."""
+"""Generate text from a trained language model, one token at a time."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def first_seen(count: int, length: int) -> int:
     >>> [first_seen(count, 8) for count in (7, 8, 9, 12, 13)]
     [0, 0, 4, 4, 8]
     """
+    # Half a context at once: dropping one token at a time would move every position and void the cache each time.
     half = max(length // 2, 1)
     return -(-max(count - length, 0) // half) * half
 

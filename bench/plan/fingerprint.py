@@ -1,4 +1,4 @@
-"""Fingerprint: which versions, which data and which source of the variant made a Record.
+"""Fingerprints of Records: the versions, the data and the source of the variant that made them.
 
 A digest is `VERSIONS-DATA-VARIANT`. Versions are declared: of the lane and the objective in `bench/core/protocol.py`,
 of the task in its class. Only the variant's own source is hashed, its file with the operations and kernels that it
@@ -54,6 +54,7 @@ def variant_hash(cell: Cell) -> str:
 
     A timing is a ratio to the reference in the same rounds, so the source of the reference counts there too.
     """
+    # A trivial baseline has no variant; its code is the task's, whose version counts.
     names = [cell.variant.name] if cell.lane != "baseline" else []
     if cell.lane == "time" or cell.variant.name == BASELINE_WITH_A_MODEL:
         names.append(REFERENCE)
@@ -87,6 +88,7 @@ def closure(source: Path, root: Path) -> set[Path]:
         if file not in found:
             found.add(file)
             waiting += _included(file) if file.suffix in _NATIVE else _imported(file, root)
+            # A C++ file is built together with the header or source of its own name.
             waiting += [twin for twin in map(file.with_suffix, _NATIVE) if twin.is_file()]
     return found
 

@@ -1,4 +1,4 @@
-"""Shorter: what failed at a shorter length of a sweep is not tried at a longer one, but recorded with the reason."""
+"""Skip rule of sweeps: a variant that failed at a shorter length is not tried at a longer one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def failed_shorter(
 
     `records` in the order of being made: of one cell the last counts.
     """
+    # A retry may have succeeded since, so only the newest Record of a cell counts.
     newest: dict[str, Record] = {}
     for record in records:
         if record.digest == digest and record.machine.id == machine_id and _family(record.cell) == _family(cell):

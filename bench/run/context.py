@@ -112,10 +112,12 @@ class RecordBuilder:
             return self.record(Outcome.INCORRECT, str(error))
         if isinstance(error, Unsupported):
             return self.record(Outcome.UNSUPPORTED, str(error))
+        # Missing data or a full disk are no property of the variant, and must not be stored as its outcome.
         if isinstance(error, AttnbenchError):
             raise error
         if is_out_of_memory(error):
             return self.record(Outcome.OUT_OF_MEMORY, _one_line(error))
+        # The innermost frame is enough to find it; a whole traceback does not fit on a board.
         where = traceback.extract_tb(error.__traceback__)[-1]
         return self.record(
             Outcome.CRASHED, f"{type(error).__name__}: {_one_line(error)} ({where.name}, line {where.lineno})"
@@ -131,6 +133,7 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error).lower()
+    # Allocators of the CPU raise plain RuntimeErrors, in words that changed between versions of PyTorch.
     return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
 
 

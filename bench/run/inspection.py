@@ -26,15 +26,15 @@ from ..train.objectives.registry import objective_for
 from .load_model import LoadedModel
 
 MOST_TOKENS = 48
-"""Tokens of a side that are shown: more cannot be read."""
+"""Tokens of a side that are shown; more do not fit on a page."""
 
-GOES_ON = 40
-"""Tokens that a model of language adds to a text of one's own."""
+CONTINUATION = 40
+"""Tokens that a language model adds to a given text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionView:
-    """One attention on one example: weights (heads, queries, keys), with the tokens in words."""
+    """Weights (heads, queries, keys) of one layer on one example, with the tokens as text."""
 
     attention: str
     layer: int
@@ -45,7 +45,7 @@ class AttentionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedExample:
-    """One example and its views. `text`: what went in, where it was text, and what came out, where that is text too."""
+    """One example and its attention. `text`: the input and the output, as far as they are text."""
 
     name: str
     text: tuple[str, ...]
@@ -76,7 +76,7 @@ def inspect_example(trained: LoadedModel, dataset: Dataset, example: int, device
 
 
 def inspect_sentence(trained: LoadedModel, dataset: Dataset, sentence: str, device: torch.device) -> InspectedExample:
-    """A sentence of one's own and what the model makes of it: a translation, or the likeliest text after it.
+    """A given sentence and the output of the model: its translation, or the likeliest continuation.
 
     Raises SelectionError for a model that classifies, for no text at all, and for one that is not UTF-8.
     """
@@ -113,10 +113,10 @@ def _translation(
 
 
 def _continued(model: Decoder, windows: Windows, text: bytes, device: torch.device) -> InspectedExample:
-    """A text, as far as a context goes, and what the model of language finds likeliest after it."""
+    """A text, as far as the context reaches, and the likeliest continuation."""
     vocabulary = windows.vocabulary
     ids = vocabulary.encode(text)[: model.recipe.length].tolist()
-    after = list(sample(model, ids, GOES_ON, temperature=0.0, cached=can_cache(model)))
+    after = list(sample(model, ids, CONTINUATION, temperature=0.0, cached=can_cache(model)))
     pieces, added = ([vocabulary.pieces[each] for each in part] for part in (ids, after))
     views = _sequence(model, torch.tensor([[ids]], device=device), _letters(pieces))
     return InspectedExample(name=text.decode(), text=(_spelt(pieces), _spelt(added)), views=views)
@@ -152,7 +152,7 @@ def view(
 
 
 def numbered(tokens: Sequence[str]) -> tuple[str, ...]:
-    """Tokens told apart by their places.
+    """Tokens with their positions, since labels of a chart must differ.
 
     >>> numbered(["a", "b"])
     ('1 a', '2 b')

@@ -1,8 +1,7 @@
-"""LoadedModel: the model of a finished Cell, read back from its checkpoint.
+"""Load the model of a finished Cell from its checkpoint.
 
-Parameters stay where training left them, in the results folder's `checkpoints`, and are no part of a Record: they are
-large, they are of use to few, and the same Cell makes them again. A folder that is copied without them loses only
-what looks at the model itself.
+Parameters stay in the results folder's `checkpoints` and are no part of a Record: they are large, few need them, and
+the same Cell makes them again. A folder that is copied without them loses only the commands that use the model itself.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model with its best parameters. `is_current`: whether the code behind it is still that which trained it."""
+    """A model with its best parameters. `is_current`: whether the code is still the one that trained it."""
 
     record: Record
     task: Task
@@ -82,7 +81,7 @@ def load(store: Store, record: Record, device: torch.device) -> LoadedModel:
 
 
 def dataset_of(trained: LoadedModel, place: DataPlace) -> Dataset:
-    """The data that it was trained on. Raises DataError where that is not there, or other: ids would mean others."""
+    """The data that the model was trained on. Raises DataError where it is missing, or differs, as ids do then."""
     cell, was = trained.record.cell, trained.record.data
     found = trained.task.load(place, trained.recipe, cell.seed, cell.selection)
     changed = [

@@ -1,4 +1,4 @@
-"""Noise: what difference can be seen on this machine, by timing the reference against itself."""
+"""The smallest difference that can be measured on this machine, by timing the reference against itself."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WINDOWS = 6
 class NoiseFloor:
     """`null`: the reference over itself, over all windows; `windows`: by each sixth of the time.
 
-    `visible`: the smallest share by which two variants must differ to be told apart in such a window; `spread`:
-    (third - first quartile) / median of the raw samples. `drift`: of the canary. `note`: what others did meanwhile.
+    `visible`: the smallest share by which two variants must differ to be separated in one window; `spread`:
+    (third - first quartile) / median of the raw samples. `drift`: of the drift probe. `note`: load of other processes.
     """
 
     seconds: float

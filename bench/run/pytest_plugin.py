@@ -1,4 +1,4 @@
-"""Fixture: `attention_benchmark` for people who live in pytest-benchmark, over the points that sweeps measure.
+"""The fixture `attention_benchmark`, which times the points of sweeps through pytest-benchmark.
 
     def test_linear(attention_benchmark):
         attention_benchmark("linear", "sweep[length=1024,mode=forward]")
@@ -19,7 +19,7 @@ BLOCK = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """What one call of the fixture found; the same stands in the benchmark's `extra_info`.
+    """Result of one call of the fixture, also in the benchmark's `extra_info`.
 
     `ratio`: time over the reference's in interleaved rounds, with the ends of its 95 % interval. `sparsity` and
     `block_sparsity` (64 × 64) are those of the weights on these inputs, None where there are none.
@@ -61,6 +61,7 @@ def timed(benchmark: Any, variant: str, task: str, device: str | None, budget_se
     place = choose_device(device)
     workloads = point_of(task, place)
     ours, reference = workloads.workload(Spec.parse(variant)), workloads.workload(Spec(REFERENCE))
+    # Warmed up before pytest-benchmark calibrates how often to call it.
     ours.once()
 
     def work() -> None:

@@ -39,7 +39,7 @@ DEFAULT_PRESETS = {"cuda": ("pt-2x64", "quick")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What a person asked for, as text that has been read but not yet looked up."""
+    """Options of a run, parsed but not yet looked up on this machine."""
 
     suite: Suite
     results: Path
@@ -76,6 +76,7 @@ class Runner:
         request = self.request
         self.device = choose_device(request.device)
         _refuse_interpreted_timings(request, self.device)
+        # Threads are part of the machine's identity, so they are set before it is described.
         torch.set_num_threads(request.threads or len(os.sched_getaffinity(0)))
         self.machine = describe(self.device)
         self.store = Store(request.results, self.on_warning)
@@ -90,6 +91,7 @@ class Runner:
             built: Task = TASKS.build(task)
             self._build_variants(built)
             if task not in self.data:
+                # A plan must cost seconds: it never downloads.
                 is_ready = any(way.ready for way in built.availability(self._place()))
                 self.data[task] = self._load(built).provenance if is_ready else None
         made = plan(
@@ -110,6 +112,7 @@ class Runner:
 
         Raises DataError, before anything runs, for a task that was named by itself, and where no task has any data.
         """
+        # A folder that cannot be written is found out now and not after an hour of training.
         self.store.prepare()
         lacking: dict[Spec, DataError] = {}
         for task in self.tasks:
@@ -136,7 +139,7 @@ class Runner:
             on_event(event)
 
         for block in blocks:
-            # looked at when its turn comes: which lengths are skipped depends on the Records of the Blocks before
+            # only now: which lengths are skipped depends on the Records of the Blocks before
             cells = self._skip_expected_failures(block, store)
             if cells:
                 job = self._job(block, cells)

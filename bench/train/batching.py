@@ -21,6 +21,8 @@ class TokenBatches:
     def __init__(self, lengths: Whole, tokens: int, *, task: str, seed: int):
         self.task, self.seed = task, seed
         self.lengths = np.asarray(lengths, dtype=np.int64)
+        # The same bounds in every epoch, since sorted lengths never change: a step's batch then follows from its number
+        # alone, and a run resumes without replaying the epoch.
         self.bounds = bounds(np.sort(self.lengths), tokens)
 
     def __len__(self) -> int:

@@ -24,12 +24,15 @@ def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.
         "model": model.state_dict(),
         "optimiser": optimiser.state_dict(),
         "training": values,
+        # Dropout after the resumption must draw what it would have drawn without the interruption.
         "random": torch.get_rng_state(),
         "cuda_random": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
     unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Written beside the old checkpoint, flushed to the disk, and only then renamed: a rename is atomic, and a kill
+        # at any moment leaves one whole file.
         with unfinished.open("wb") as file:
             torch.save(content, file)
             file.flush()
@@ -46,9 +49,11 @@ def read_checkpoint(
     """The state at the last checkpoint; model, optimiser and random generators are set back to it."""
     from .state import CurvePoint, Training
 
+    # weights only: a pickle that may build any object runs code of whoever wrote the file
     content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     model.load_state_dict(content["model"])
     optimiser.load_state_dict(content["optimiser"])
+    # Generators live on the CPU, wherever `map_location` has put their state.
     torch.set_rng_state(content["random"].cpu())
     if content["cuda_random"] and device.type == "cuda":
         torch.cuda.set_rng_state_all([state.cpu() for state in content["cuda_random"]])

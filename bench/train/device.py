@@ -21,5 +21,6 @@ def to_device(batch: tuple[Any, Whole, Whole], device: torch.device) -> tuple[Te
     arrays = (ids.astype(np.int64), lengths, np.asarray(labels, dtype=np.int64))
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
     if device.type == "cuda":
+        # Only from pinned memory does a copy to the GPU overlap with the step before.
         tensors = [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
     return tensors[0], tensors[1], tensors[2]

@@ -10,10 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """What was known at one step: mean training loss since the last point, and validation.
-
-    `validation`: in the unit of what the kind of problem is judged by.
-    """
+    """One validation. `train_loss`: mean since the last point; `validation`: in the unit of the objective's metric."""
 
     step: int
     train_loss: float

@@ -48,6 +48,8 @@ class Trainer:
         self.task, self.seed = task, seed
         self.feed = objective.feed(dataset.train, task, seed)
         self.checkpoint, self.report, self.heartbeat = checkpoint, report, heartbeat
+        # Fused: one kernel for all parameters; the time lane makes the same step, so that its times are those of
+        # training.
         self.optimiser = torch.optim.AdamW(
             model.parameters(),
             lr=recipe.learning_rate,
@@ -61,8 +63,11 @@ class Trainer:
         self.loss_total = torch.zeros((), dtype=torch.float64, device=device)
 
     def run(self) -> Training:
-        """All steps, from the checkpoint where there is one; leaves what is to be judged in the model."""
+        """All steps, from the checkpoint where there is one; leaves the parameters to be tested in the model."""
+        # Named axes: the seed leaves the variant out, so that variants of one seed see the same data in the same order
+        # and can be compared in pairs. It differs from that of the initialisation, so that neither moves the other.
         torch.manual_seed(axis_seed(use="dropout", task=self.task, seed=self.seed))
+        # After seeding: a checkpoint sets the generators back to where they were.
         self._restore()
         state, recipe = self.state, self.recipe
         saved = started = time.perf_counter()
@@ -71,10 +76,12 @@ class Trainer:
             self.loss_total += train_step(self.model, self.optimiser, self.batches(state.step), recipe, rate)
             state.loss_steps += 1
             state.step += 1
+            # The last step is always evaluated, so that a run of any length has a step to choose.
             if state.step % recipe.evaluate_every == 0 or state.step == recipe.steps:
                 state.seconds += self._since(started)
                 self._validate()
                 started = time.perf_counter()
+            # After validation, so that what is reported belongs to this step.
             self.report(state)
             if time.perf_counter() - saved > CHECKPOINT_SECONDS:
                 state.seconds += self._since(started)
@@ -83,6 +90,8 @@ class Trainer:
         if recipe.averaged > 1:
             state.best_state, state.best_step = average(state.last_states), state.step
         self._save()
+        # What is tested is the step that validation chose. Choosing it on the test split, as some code does, reports
+        # the luck of the best of many evaluations.
         self.model.load_state_dict(state.best_state)
         return state
 
@@ -93,12 +102,14 @@ class Trainer:
         return time.perf_counter() - started
 
     def batches(self, step: int) -> Iterator[tuple[Tensor, ...]]:
-        """The batches of one step, of the kind's form."""
+        """The batches of one step, in the form that the objective defines."""
         first = step * self.recipe.accumulate
         return (self.feed(number, self.device) for number in range(first, first + self.recipe.accumulate))
 
     def _validate(self) -> None:
         state = self.state
+        # Seconds of training stop before this: evaluation costs every variant the same number of examples, and is no
+        # part of `train_seconds`.
         found = self.objective.evaluate(self.model, self.dataset.validation, self.device, self.heartbeat)
         state.curve.append(
             CurvePoint(
@@ -112,6 +123,8 @@ class Trainer:
         self.loss_total.zero_()
         state.loss_steps = 0
         if self.recipe.averaged > 1:
+            # Averages are of equally spaced steps at the end (Vaswani et al. 2017, section 6.1), so validation chooses
+            # none.
             state.last_states = [*state.last_states, self._parameters()][-self.recipe.averaged :]
         # the first is kept even where it is not a number: a run that diverges ends with what it had
         elif not state.best_state or found.rank > state.best:
@@ -119,10 +132,12 @@ class Trainer:
             state.best_state = self._parameters()
 
     def _parameters(self) -> dict[str, Tensor]:
+        # A copy: `state_dict` refers to the parameters that the next step changes.
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def _save(self) -> None:
         if self.checkpoint is not None:
+            # The only wait for the device in between; it happens twice a minute.
             self.state.loss_sum = float(self.loss_total)
             write_checkpoint(self.checkpoint, self.model, self.optimiser, self.state)
 
@@ -139,22 +154,29 @@ def train_step(
 
     Returns the mean loss of the batches. Each of them weighs the same, however many tokens it holds.
     """
+    # Every step: evaluation and hooks leave the model in evaluation mode.
     model.train()
     for group in optimiser.param_groups:
         group["lr"] = rate
+    # None instead of zeros: the first backward pass then writes instead of adding.
     optimiser.zero_grad(set_to_none=True)
     losses = []
     for batch in batches:
         with autocast(recipe, batch[0].device):
             loss = model.loss(batch)
+        # Beside the loss and not in it: what is reported stays comparable between variants with and without such a
+        # term.
         extra = model.auxiliary_loss()
         (loss if extra is None else loss + extra).backward()  # type: ignore[no-untyped-call]
+        # Detached, or the graph of every batch would stay in memory.
         losses.append(loss.detach())
     if len(losses) > 1:
+        # Gradients of several batches are summed by autograd; their mean is that of one batch as large.
         torch._foreach_div_([p.grad for p in model.parameters() if p.grad is not None], len(losses))
     if recipe.clip:
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
     optimiser.step()
+    # Some variants change buffers between steps, such as centroids or draws of random features.
     model.after_step()
     return torch.stack(losses).mean()
 
@@ -175,6 +197,7 @@ def learning_rate(step: int, recipe: Recipe) -> float:
         return recipe.learning_rate
     if recipe.schedule == "rsqrt":
         return recipe.learning_rate * math.sqrt(max(recipe.warmup, 1) / (step + 1))
+    # max: a recipe may have no step after its warm-up.
     done = (step - recipe.warmup) / max(recipe.steps - recipe.warmup, 1)
     share = 1 - done if recipe.schedule == "linear" else (1 + math.cos(math.pi * min(done, 1.0))) / 2
     return recipe.learning_rate * max(share, 0.0)

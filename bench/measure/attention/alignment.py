@@ -68,6 +68,7 @@ def links(weights: Weights, source_words: Sequence[int], target_words: Sequence[
     if weights.shape != (len(target_words), len(source_words)):
         raise ValueError(f"expected weights {(len(target_words), len(source_words))}, got {weights.shape}")
     found = set()
+    # One link for each output, as in the papers; a threshold instead would need tuning on gold links.
     best = weights.argmax(1)
     for row, word in enumerate(target_words):
         linked = source_words[best[row]]
@@ -118,6 +119,7 @@ def layer_errors(
             scores = [Agreement() for _ in range(heads + 1)]
             for each, sources, targets, its in zip(weights, source_words, target_words, gold, strict=True):
                 rows = shifted(each[layer]) if shift else each[layer]
+                # Normalised first: otherwise heads with large sums, as ReLU has them, would outvote the others.
                 averaged = normalised(rows).mean(0, keepdims=True)
                 for agreement, matrix in zip(scores, np.concatenate([rows, averaged]), strict=True):
                     agreement.add(links(matrix, sources, targets), its)

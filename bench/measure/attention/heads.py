@@ -35,6 +35,7 @@ def head_diversity(weights: Weights) -> Diversity:
     used = live >= 2
     if not used.any():
         return Diversity(total=0.0, rows=0, all_rows=weights.shape[1])
+    # Each head that looks weighs the same, however much weight its row had before.
     mixture = normal[:, used].sum(0) / live[used, None]
     # the entropy of a null row is 0, so that the sum over heads is that over live ones
     own = entropy(normal[:, used]).sum(0) / live[used]
@@ -56,6 +57,7 @@ def offset_weights(weights: Weights, offsets: Sequence[int]) -> tuple[Weights, n
     sums = np.zeros((heads, len(offsets)))
     counted = np.zeros(len(offsets), dtype=np.int64)
     for at, offset in enumerate(offsets):
+        # Rows at the edges have no key at that offset, and do not count.
         first, last = max(0, -offset), min(rows, keys - offset)
         places = np.arange(first, max(first, last))
         sums[:, at] = weights[:, places, places + offset].sum(-1)

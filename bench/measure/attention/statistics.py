@@ -79,6 +79,7 @@ def count_rows(sums: AttentionSums, weights: Tensor, mask: Mask, queries: int, r
     `rows` must start at a multiple of the largest block, so that tiles are whole.
     """
     batch, _, count, keys = weights.shape
+    # Sums over many rows, and logarithms of small weights, lose digits in float32.
     weights = weights.to(torch.float64)
     allowed = mask.allowed(queries, keys, weights.device, rows)
     if allowed is None:
@@ -87,6 +88,7 @@ def count_rows(sums: AttentionSums, weights: Tensor, mask: Mask, queries: int, r
     if mask.keep is not None and queries == keys:
         real = mask.keep[:, rows]
     entry = (allowed & real[:, None, :, None]).expand(batch, 1, count, keys)
+    # Exactly zero: a small weight costs as much as a large one, so a threshold would measure nothing that can be saved.
     positive = (weights > 0) & entry
     live = positive.any(-1) & real[:, None]
 
@@ -102,13 +104,16 @@ def count_rows(sums: AttentionSums, weights: Tensor, mask: Mask, queries: int, r
     options = entry.sum(-1)
     counted = live & (options > 1)
     bits = -(torch.where(normal > 0, normal, 1.0).log() * normal).sum(-1)
+    # Divided by the logarithm of the keys that may be seen, so that lengths and causal rows compare; 1 is uniform.
     add(sums.entropy, torch.where(counted, bits / options.clamp(min=2).double().log(), 0.0))
     add(sums.entropy_rows, counted.double())
+    # Fewer queries than keys are aligned at the end.
     at = torch.arange(rows.start, rows.start + count, device=weights.device) + (keys - queries)
     distance = (torch.arange(keys, device=weights.device)[None, :] - at[:, None]).abs().double()
     add(sums.distance, torch.where(live, (normal * distance).sum(-1), 0.0))
     add(sums.distance_rows, live.double())
     for block in BLOCKS:
+        # A kernel can skip a tile only if all of it is zero, which is why element and block sparsity differ so much.
         inside, filled = _tiles(entry, block), _tiles(positive, block)
         add(sums.tiles[block], inside.sum(-1).double())
         add(sums.empty_tiles[block], (inside & ~filled).sum(-1).double())
@@ -125,6 +130,7 @@ def _tiles(entries: Tensor, block: int) -> Tensor:
 def measurements_of(sums: dict[int, AttentionSums]) -> Iterator[Measurement]:
     if not sums:
         return
+    # Layers differ in how many rows count, not in their weight in the mean.
     layers = sorted(sums)
     for name, top, bottom, where in _quotients():
         numerators = torch.stack([top(sums[layer]) for layer in layers])

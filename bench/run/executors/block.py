@@ -44,8 +44,12 @@ def run_block(
         current = cause = ""
         ends = time.monotonic() + job.timeout if job.timeout else None
         with Child(command) as child:
+            # A fresh process for each Block: caches, compiled kernels, allocator state and threads of earlier Cells
+            # would otherwise be part of the measurement, and a corrupted process would spoil all that follow.
             child.send(encode_job(job))
             while True:
+                # Two limits: silence, which means a hang, and the time that the person allows to a Cell, however much
+                # it reports.
                 patience = stall if ends is None else min(stall, max(ends - time.monotonic(), 0.0))
                 try:
                     event = child.receive(patience)
@@ -67,23 +71,24 @@ def run_block(
         left = tuple(cell for cell in job.cells if cell.key not in finished)
         if not left:
             return
-        culprit = next((cell for cell in left if cell.key == current), left[0])
+        # A process that died before any Cell started is blamed on the first, so that the loop always ends.
+        ended = next((cell for cell in left if cell.key == current), left[0])
         outcome, reason = Outcome.TIMEOUT, cause
         if not cause:
             outcome, reason = classify_exit(child.exit_code, child.last_errors, _oom_kills() > kills)
         yield CellFinished(
             Record(
-                cell=culprit,
+                cell=ended,
                 outcome=outcome,
                 reason=reason,
                 machine=machine,
-                digest=job.digests[culprit.key],
+                digest=job.digests[ended.key],
                 block=job.block,
                 started=started.isoformat(timespec="seconds"),
                 seconds=round((datetime.now(UTC) - started).total_seconds(), 3),
             )
         )
-        job = replace(job, cells=tuple(cell for cell in left if cell != culprit))
+        job = replace(job, cells=tuple(cell for cell in left if cell != ended))
 
 
 def classify_exit(code: int, errors: str, oom_killed: bool) -> tuple[Outcome, str]:
@@ -99,7 +104,7 @@ def classify_exit(code: int, errors: str, oom_killed: bool) -> tuple[Outcome, st
 def _oom_kills() -> int:
     """How often the system has killed for memory in this control group; 0 where it does not tell.
 
-    SIGKILL alone does not say who sent it: a person may have, or the kernel for want of memory, which counts them.
+    SIGKILL alone does not tell its sender: a person, or the kernel because memory ran out, which counts those.
     """
     for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         try:

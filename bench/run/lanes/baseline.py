@@ -28,6 +28,7 @@ def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
         task, recipe, dataset = builder.load()
         objective = objective_for(task.problem(), recipe)
         predict = task.baselines[cell.variant.name]
+        # It is no function of the data alone: it needs the model of this preset.
         if predict is untrained:
             _judge_untrained(builder, objective, dataset)
         else:
@@ -44,7 +45,7 @@ def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
 
 
 def _judge_untrained(builder: RecordBuilder, objective: Objective, dataset: Dataset) -> None:
-    """The model with which the reference's training begins, judged as what training ends with is."""
+    """Evaluates the reference before its training like a trained model: the level from which learning starts."""
     context, cell = builder.context, builder.cell
     model = objective.model(build_checked(Spec(REFERENCE)), cell.seed, str(context.device))
     model.to(context.device)

@@ -42,11 +42,13 @@ def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
     builders = {cell: context.open(cell) for cell in cells}
     first = builders[cells[0]]
     task, recipe, dataset = first.load()
+    # One task and preset, so one data set; it is loaded once for all.
     for builder in builders.values():
         builder.recipe, builder.data = first.recipe, first.data
     if isinstance(task, TimedTask) and isinstance(recipe, Point) and recipe.memory_bytes:
         yield from longest_lengths(context, builders, task, recipe)
         return
+    # Without a limit a Linux system grants any allocation and later kills a process, perhaps another one.
     with memory_limit((1 - SPARED) * available_bytes()) if context.device.type == "cpu" else nullcontext():
         yield from _timed(context, builders, _workloads(task, recipe, dataset, context))
 
@@ -63,6 +65,8 @@ def _timed(context: WorkerContext, builders: dict[Cell, RecordBuilder], workload
     for cell, builder in builders.items():
         context.send(CellStarted(cell.key))
         try:
+            # Each alone first: a variant that fails leaves before any round is made, and the others are timed as if it
+            # had not been there.
             ready[cell] = _ready(workloads, cell.variant)
         except TooSlow as slow:
             yield builder.record(Outcome.TIMEOUT, str(slow))
@@ -95,6 +99,7 @@ def _ready(workloads: Workloads, variant: Spec) -> Workload:
     """The workload after one counted sample; raises TooSlow where a second one is beyond the limit too."""
     workload = workloads.workload(variant)
     with FlopCounter() as count:
+        # FLOPs are counted on a sample of its own, since counting slows it down.
         seconds = _seconds(workload, workloads.device)
     workload.flops, workload.traffic_bytes = count.flops / workloads.units, count.traffic_bytes / workloads.units
     limit = workloads.limit_seconds
@@ -116,7 +121,7 @@ def _seconds(workload: Workload, device: torch.device) -> float:
 
 @dataclass(slots=True)
 class _Turn:
-    """Whose turn it is, told to the parent too, which must know it if this process dies."""
+    """The Cell whose turn it is; the parent is sent it too, to know it if this process dies."""
 
     context: WorkerContext
     ready: dict[Cell, Workload]
@@ -136,6 +141,8 @@ def _interleave(turn: _Turn, ready: dict[Cell, Workload], workloads: Workloads) 
     """Rounds over all that are ready; where the reference is not among them, times without ratios."""
     works = {str(cell.variant): workload for cell, workload in ready.items()}
     if REFERENCE in works:
+        # The reference's own code under a second name: where its interval excludes 1, the differences of this Block are
+        # not to be believed.
         turn(NULL)
         works[NULL] = workloads.workload(Spec(REFERENCE))
     return interleave(

@@ -1,4 +1,4 @@
-"""Costs: the measurements of one workload, from its samples and from what was counted."""
+"""The measurements of a timed workload, from its samples, its memory and its counted FLOPs."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def costs(
 ) -> Iterator[Measurement]:
     """Times of one unit with their raw samples, those of the reference and the null control, rates, and work done."""
     mine, units = timing.samples[name], workloads.units
+    # The median: a mean follows the few samples that an interrupt made long. Ratios are computed later, from the raw
+    # samples, by round.
     median = statistics.median(mine.seconds) / units
     yield Measurement.of(
         f"{workloads.mode}_seconds", median, _each(mine.seconds, units), rounds=timing.rounds, stopped=timing.stopped,
@@ -58,11 +60,12 @@ def costs(
 
 
 def _surroundings(timing: TimingRun, name: str) -> Iterator[Measurement]:
-    """What else happened on the machine during the samples."""
+    """Load, drift and clocks of the machine during the samples."""
     if timing.system_load.cores is not None:
         note: dict[str, Any] = {"note": timing.system_load.note} if timing.system_load.note else {}
         yield Measurement.of("foreign_load", timing.system_load.cores, threshold=CORES, **note)
     if timing.drift_probe:
+        # Raw samples once a Block are enough; all Records of it share them.
         raw = timing.drift_probe if name == REFERENCE else ()
         yield Measurement.of("canary_seconds", statistics.median(timing.drift_probe), raw, drift=round(timing.drift, 4))
     if timing.samples[name].launch_seconds:

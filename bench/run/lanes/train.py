@@ -65,6 +65,7 @@ def _train(builder: RecordBuilder) -> None:
     )
     training = trainer.run()
     context.send(Stage(cell.key, "test"))
+    # The test split is read once, after validation has chosen the step, and by nothing that makes a choice.
     test = objective.evaluate(model, dataset.test, context.device, builder.heartbeat)
     validation = objective.evaluate(model, dataset.validation, context.device, builder.heartbeat)
     builder.implementation = implementation_of(model.variants)
@@ -89,9 +90,11 @@ def _train(builder: RecordBuilder) -> None:
 def _observe(builder: RecordBuilder, objective: Objective, model: Model, subset: Subset) -> None:
     """What attention does on `subset`, and the weights of two examples where the seed is 0."""
     device, store = builder.context.device, builder.context.store
+    # Spread over the split, which may be sorted by label or length.
     parts = np.array_split(evenly_spaced(len(subset), OBSERVED), OBSERVED // 8)
     builder.measurements += measure_attention(model, (objective.batch(subset, at, device) for at in parts))
     builder.measurements += _alphas(model)
+    # Maps are pictures: one seed shows enough, and they are the largest artifact.
     if builder.cell.seed != 0:
         return
     maps = attention_maps(model, objective.batch(subset, evenly_spaced(len(subset), MAPPED), device))

@@ -87,6 +87,7 @@ class SweepWorkloads(Workloads):
                 torch.from_numpy(array).to(device, self.dtype) for array in (drawn.query, drawn.key, drawn.value)
             )
             shape = self.heads[0].shape
+        # One gradient for all variants: the cost of a backward pass may depend on how sparse it is.
         draw = torch.Generator().manual_seed(axis_seed(use="sweep gradient") % 2**31)
         self.grad_output = torch.randn(shape, generator=draw).to(device, self.dtype)
 
@@ -138,9 +139,12 @@ class SweepWorkloads(Workloads):
                 _, state = variant.step(query, key, value, state)
             return state
 
+        # Prefilled once: the cost of a late token is asked for, and it depends on how much lies before it.
         before = advance(None, 0, filled)
 
         def prepare() -> None:
+            # A copy each time, untimed: decoding may change its state in place, and a second sample would start further
+            # on.
             workload.state[:] = [copy.deepcopy(before)]
 
         def work() -> object:
@@ -160,6 +164,7 @@ class SweepWorkloads(Workloads):
             block = TransformerBlock(variant, before, self.point).to(self.device)
         block.train(self.point.mode == "step")
         parameters = list(block.parameters())
+        # Rate 0: the work of a step without its effect, so that every sample meets the same parameters.
         optimiser = torch.optim.AdamW(parameters, lr=0.0, fused=True)
         states = self.states
         assert states is not None
@@ -198,6 +203,7 @@ class SweepWorkloads(Workloads):
             outputs, arriving = [output], [grad_output.to(output.dtype) if grad_output is not None else None]
             if extra is not None:
                 outputs, arriving = [output, extra], [*arriving, torch.ones_like(extra)]
+            # Not `backward()`: gradients that pile up in leaves would add memory from sample to sample.
             found = torch.autograd.grad(outputs, leaves, arriving, allow_unused=True)
             if optimiser is not None:
                 for leaf, gradient in zip(leaves, found, strict=True):
@@ -231,7 +237,7 @@ class SweepWorkloads(Workloads):
         )
 
     def _sparsity(self, workload: Workload) -> Iterator[Measurement]:
-        """What the weights are on this point's inputs; and of decoding, the bytes that its state holds."""
+        """Statistics of the weights on this point's inputs; of decoding, the bytes that its state holds."""
         if self.point.decoding:
             workload.once()
             held = sum(storages(workload.state).values()) / self.point.batch

@@ -1,4 +1,4 @@
-"""Subject: one variant ready to be timed; and what makes all workloads of a Block alike."""
+"""Workload: one variant ready to be timed; Workloads: the inputs and settings that those of a Block share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...measure.timer import Work
 class Workload:
     """`work` is one sample. `prepare` goes before each, untimed. `owners` and `inputs` hold memory between samples.
 
-    `state`: holds what decoding keeps, where it decodes.
+    `state`: of decoding, where it decodes. `attention`: statistics of its weights on these inputs.
     `parameters`: trainable ones of all that runs, and of them those that the variant brings. `flops`,
     `traffic_bytes`: counted over one sample, once it has run.
     """
@@ -46,7 +46,7 @@ class Workload:
 
 @dataclass(slots=True, kw_only=True)
 class Workloads(ABC):
-    """What all workloads of one Block share: the inputs above all.
+    """Inputs and settings that all workloads of one Block share.
 
     `mode`: which of the times is measured. `units`: in one sample, such as tokens decoded. `sequences`: processed at
     once. `real`, `padded`: tokens in one unit, without padding and with it. `limit_seconds`: a sample that takes

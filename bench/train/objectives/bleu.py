@@ -35,6 +35,7 @@ def score_translations(translations: Sequence[str], references: Sequence[str], l
     chrf = CHRF()
     whole = bleu.corpus_score(list(translations), [list(references)])
     characters = chrf.corpus_score(list(translations), [list(references)])
+    # Counts of each sentence add up to those of the corpus, so that a bootstrap over sentences needs no second search.
     rows = [single.sentence_score(mine, [its]) for mine, its in zip(translations, references, strict=True)]
     statistics = np.array([[row.sys_len, row.ref_len, *row.counts, *row.totals] for row in rows], dtype=np.float64)
     return TranslationScore(

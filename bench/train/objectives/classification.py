@@ -1,4 +1,4 @@
-"""Classification: one label for each sequence or pair, judged by the share that is right."""
+"""Classification: one label for each sequence or pair, measured by accuracy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ClassificationResult(Evaluation):
 
 
 class ClassificationObjective(Objective):
-    """An encoder, cross entropy, and every example of a split judged once."""
+    """An encoder, cross entropy, and every example of a split evaluated once."""
 
     metric = "accuracy"
     problem: Classification
@@ -65,10 +65,14 @@ class ClassificationObjective(Objective):
             for first in range(0, len(subset), recipe.evaluate_batch):
                 at = np.arange(first, min(first + recipe.evaluate_batch, len(subset)))
                 ids, lengths, labels = self.batch(subset, at, device)
+                # In float32 also under mixed precision: bfloat16 has three digits, and close classes would tie.
                 logits = model(ids, lengths).float()
+                # Summed and divided at the end: the last batch is smaller, and a mean of means would weigh its examples
+                # more.
                 losses += float(F.cross_entropy(logits, labels, reduction="sum"))
                 predicted[at] = logits.argmax(-1).cpu().numpy()
                 heartbeat()
+        # By example, since comparisons between variants are paired by example.
         correct = (predicted == subset.labels).astype(np.int64)
         return ClassificationResult(loss=losses / len(subset), predicted=predicted, correct=correct)
 

@@ -103,6 +103,7 @@ class LanguageModelingObjective(Objective):
 
     def _moved(self, train: Windows, task: str, seed: int, step: int, device: torch.device) -> Batch:
         batch, count = self.recipe.batch, len(train)
+        # Shifted by the epoch: with fixed windows the same tokens would always stand at the edges, with little context.
         drawn = axis_seed(use="shift", task=task, seed=seed, epoch=step * batch // count)
         taken = train.taken(order(step, batch, count, task, seed)).moved(drawn % self.recipe.length)
         return self.batch(taken, np.arange(batch), device)
@@ -117,6 +118,7 @@ class LanguageModelingObjective(Objective):
         with torch.inference_mode(), autocast(self.recipe, device):
             for at in _alike(subset, self.recipe.evaluate_batch):
                 ids, _, targets = self.batch(subset, at, device)
+                # Float32 logits and float64 sums: a bit per character is the sum of a million small terms.
                 logits = model(ids[:, 0]).float().transpose(1, 2)
                 nats = F.cross_entropy(logits, targets - 1, ignore_index=UNCOUNTED, reduction="none")
                 bits[at] = nats.sum(1, dtype=torch.float64).cpu().numpy() / math.log(2)
@@ -158,6 +160,7 @@ class LanguageModelingObjective(Objective):
 
     def _counted(self, windows: Windows, at: Whole) -> Real:
         """Characters, words and tokens that count in these windows, (3, windows)."""
+        # Characters of the original text are counted and not tokens, so that vocabularies compare.
         ids, _, targets = windows.batch(at, self.recipe.length)
         counted = targets > 0
         vocabulary = windows.vocabulary

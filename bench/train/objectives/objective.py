@@ -1,4 +1,4 @@
-"""Kind: the seam between the training loop and the kinds of problem."""
+"""The contract of an objective: a model, its batches and its evaluation, for one type of problem."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Columns = npt.NDArray[Any]
 
 
 class Evaluation(ABC):
-    """What a model made of a subset. `loss`: nats per example, or per token of a text."""
+    """Result of a model on a subset. `loss`: nats per example, or per token of a text."""
 
     metric: ClassVar[str]
     loss: float
@@ -35,7 +35,7 @@ class Evaluation(ABC):
 
     @abstractmethod
     def measurements(self, split: str) -> list[Measurement]:
-        """All that a Record keeps of it."""
+        """The measurements of a Record."""
 
     @abstractmethod
     def predictions(self) -> dict[str, Columns]:
@@ -44,14 +44,16 @@ class Evaluation(ABC):
     @property
     def rank(self) -> tuple[float, float]:
         """The higher the better: by the value, then by the loss."""
+        # The loss breaks ties: on a small split many steps share an accuracy, and the first of them would win by
+        # chance.
         sign = 1.0 if METRICS[self.metric].better == "higher" else -1.0
         return sign * self.value, -self.loss
 
 
 class Objective(ABC):
-    """A kind of problem under one recipe. `metric`: the measurement by which steps of a training are compared.
+    """A type of problem under one recipe. `metric`: the measurement by which steps of a training are compared.
 
-    `measures_attention`: what its evaluation of the test split measures of attention is all that is measured of it.
+    `measures_attention`: its evaluation of the test split measures attention already, so that the lane does not.
     """
 
     metric: ClassVar[str]
@@ -79,8 +81,8 @@ class Objective(ABC):
     def evaluate(
         self, model: Model, subset: Subset, device: torch.device, heartbeat: Callable[[], None] = lambda: None
     ) -> Evaluation:
-        """Every example of the subset, none dropped; `heartbeat` is called after each batch, as a sign of life."""
+        """Evaluates every example of the subset; `heartbeat` is called after each batch, as a sign of life."""
 
     @abstractmethod
     def measure_baseline(self, predicted: Columns, test: Subset) -> list[Measurement]:
-        """What a trivial baseline reaches on the test split, from what it returned."""
+        """Measurements of a trivial baseline on the test split, from the predictions that it returned."""

@@ -1,4 +1,4 @@
-"""The kinds of problem that there are."""
+"""The objective of each type of problem."""
 
 from __future__ import annotations
 

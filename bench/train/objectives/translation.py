@@ -1,4 +1,4 @@
-"""Translation: sequences into others, judged by BLEU of what a beam search finds."""
+"""Translation: sequences into others, measured by BLEU of the output of a beam search."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .bleu import TranslationScore, score_translations
 from .objective import Columns, Evaluation, Feed, Objective
 
 OBSERVED = 32
-"""Test pairs whose attention is looked at."""
+"""Test pairs whose attention is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class TestSet:
 class TranslationResult(Evaluation):
     """Loss (nats per target token). Where translations were searched for: their scores by set, the first one ranking.
 
-    `translations`: text, in the order of the subset. `figures`: what attention does.
+    `translations`: text, in the order of the subset. `attention`: its statistics.
     """
 
     metric: ClassVar[str] = "loss"
@@ -57,7 +57,7 @@ class TranslationResult(Evaluation):
     translations: tuple[str, ...] = ()
     tokens_per_second: float = 0.0
     beam: int = 1
-    figures: tuple[Measurement, ...] = field(default=(), repr=False)
+    attention: tuple[Measurement, ...] = field(default=(), repr=False)
 
     @property
     def value(self) -> float:
@@ -72,7 +72,7 @@ class TranslationResult(Evaluation):
             found.append(
                 Measurement.of("decode_tokens_per_second", self.tokens_per_second, split=split, beam=self.beam)
             )
-        return [*found, *self.figures]
+        return [*found, *self.attention]
 
     def predictions(self) -> dict[str, Columns]:
         """`statistics` (sentences of the ranked set, 10), see `aggregate`; `translations` of all sets as UTF-8.
@@ -111,7 +111,7 @@ class TranslationObjective(Objective):
 
     metric = "loss"
     measures_attention: ClassVar[bool] = True
-    """The figures of attention come with the test split, by kind of attention: see `observation`."""
+    """Attention is measured with the test split, by kind: see `measure/attention/translation.py`."""
     problem: Translation
     recipe: TranslationRecipe
 
@@ -137,13 +137,14 @@ class TranslationObjective(Objective):
     def evaluate(
         self, model: Model, subset: Subset, device: torch.device, heartbeat: Callable[[], None] = lambda: None
     ) -> TranslationResult:
-        """The loss; for pairs that are to be judged as text, translations and their scores too."""
+        """The loss; for pairs with references, translations and their scores too."""
         assert isinstance(model, Transformer) and isinstance(subset, SentencePairs)
         model.eval()
         # like lengths together: less padding, and results in the subset's order all the same
         order = np.argsort(subset.lengths(), kind="stable")
         size = self.recipe.evaluate_batch
         batches = [order[first : first + size] for first in range(0, len(order), size)]
+        # Steps are compared by the loss: a beam search of every validation would take longer than the training.
         loss, tokens = self._loss(model, subset, batches, device, heartbeat)
         if not isinstance(subset, EvaluationPairs):
             return TranslationResult(loss=loss, tokens=tokens)
@@ -155,7 +156,7 @@ class TranslationObjective(Objective):
             translations=tuple(translations),
             tokens_per_second=speed,
             beam=self.recipe.beam,
-            figures=tuple(self._figures(model, subset, device)),
+            attention=tuple(self._attention(model, subset, device)),
         )
 
     def _loss(
@@ -196,6 +197,7 @@ class TranslationObjective(Objective):
                 hypotheses = translate(model, source, lengths)
             if number < len(warm_up):
                 continue
+            # The search alone: detokenising is the same for all variants.
             seconds += perf_counter() - started
             for place, hypothesis in zip(at, hypotheses, strict=True):
                 found[place] = subset.decode(hypothesis.tokens)
@@ -203,7 +205,7 @@ class TranslationObjective(Objective):
             heartbeat()
         return found, tokens / max(seconds, 1e-9)
 
-    def _figures(self, model: Transformer, subset: EvaluationPairs, device: torch.device) -> list[Measurement]:
+    def _attention(self, model: Transformer, subset: EvaluationPairs, device: torch.device) -> list[Measurement]:
         from ...measure.attention.translation import alignment_measurements, attention_measurements
 
         length = self.recipe.length
@@ -221,7 +223,7 @@ class TranslationObjective(Objective):
         return self.evaluate_baseline(predicted, test).measurements("test")
 
     def evaluate_baseline(self, predicted: Columns, test: Subset) -> TranslationResult:
-        """A baseline's translations as those of a model are judged; it has no loss."""
+        """A baseline's translations, scored like those of a model; it has no loss."""
         assert isinstance(test, EvaluationPairs)
         lines = tuple(str(line) for line in predicted)
         return TranslationResult(loss=math.nan, tokens=0, sets=tuple(test_sets(lines, test)), translations=lines)
