@@ -34,7 +34,6 @@ class Live:
 
     def __init__(self, quiet: bool = False):
         self.console = Console(stderr=True, quiet=quiet)
-        self.failures: list[Record] = []
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -115,8 +114,6 @@ class Live:
         if self._whole is not None:
             rest = sum(self._left.values())
             self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
-        if record.outcome != "ok":
-            self.failures.append(record)
         tested = next(
             (m for m in record.measurements if METRICS[m.name].points and m.where.get("split") == "test"), None
         )
