@@ -1,4 +1,4 @@
-"""Attention: maps of who looks at whom, one panel a head."""
+"""Attention maps: the weights of queries (rows) over keys (columns), one panel a head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CELL = 11
 
 
 def chart(title: str, queries: Sequence[str], keys: Sequence[str], heads: Sequence[Sequence[Sequence[float]]]) -> Chart:
-    """Rows look at columns; the darker, the more, each head on a scale of its own. heads: (heads, rows, keys)."""
+    """Weights of each query over the keys, each head on a scale of its own. heads: (heads, queries, keys)."""
     rows, columns = [visible(name) for name in queries], [visible(name) for name in keys]
     panels = [_head(head, weights, rows, columns) for head, weights in enumerate(heads)]
     return alt.hconcat(*panels).resolve_scale(color="independent").properties(title=visible(title))
@@ -32,7 +32,7 @@ def _head(head: int, weights: Sequence[Sequence[float]], rows: list[str], column
         alt.Chart(values(cells))
         .mark_rect()
         .encode(
-            # a name's place is its own, also of those that nobody looks at
+            # tokens without any weight keep their place too
             x=alt.X("key:N", scale=alt.Scale(domain=columns), axis=alt.Axis(title=None, labelAngle=-90, orient="top")),
             y=alt.Y("query:N", scale=alt.Scale(domain=rows), axis=alt.Axis(title=None)),
             color=alt.Color(

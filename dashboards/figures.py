@@ -1,6 +1,6 @@
-"""Figures: what an Exhibit draws, as Altair charts; the same ones for the page and, as SVG or PNG, for papers.
+"""Figures: the data of a Report as Altair charts; the same ones for the page and, as SVG or PNG, for papers.
 
-A chart knows nothing of one exhibit's numbers: it names the datasets that it draws, and hundreds of questions share it.
+A chart holds no numbers of a report: it names the datasets that it draws, so that hundreds of reports share it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 COLOUR = alt.Scale(range=PALETTE)
 LONGEST_NAME = 60
 
-_QUANTITIES = {
+_STATISTICS = {
     "sparsity": "share of exact zeros",
     "null_rate": "queries that attend to nothing",
     "entropy": "entropy (1 = uniform)",
@@ -33,15 +33,15 @@ _QUANTITIES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sketch:
-    """A chart that is still to be drawn, of these words; `data`: names of the datasets that it draws."""
+class FigureSpec:
+    """A chart before it is drawn: its function and arguments; `data`: names of the datasets that it draws."""
 
     draw: Callable[..., Chart]
-    words: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     data: tuple[str, ...]
 
     def chart(self) -> Chart:
-        return self.draw(*self.words)
+        return self.draw(*self.arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class FigureData:
 
     @classmethod
     def of(cls, items: Sequence[Any]) -> FigureData:
-        """Items of one kind, the names of variants harmless and short."""
+        """Items of one class, the names of variants harmless and short."""
         names = tuple(field.name for field in fields(items[0]))
         rows = map(attrgetter(*names), items)
         if "variant" not in names:
@@ -67,53 +67,44 @@ class FigureData:
 
 
 def figures(report: Report) -> dict[str, Chart]:
-    """The charts that the exhibit has data for, by name, with their data."""
+    """The charts that the report has data for, by name, with their data."""
     data = {name: found.records() for name, found in datasets(report).items()}
     return {
-        name: sketch.chart().properties(datasets={each: data[each] for each in sketch.data})
-        for name, sketch in sketches(report).items()
+        name: spec.chart().properties(datasets={each: data[each] for each in spec.data})
+        for name, spec in figure_specs(report).items()
     }
 
 
-def sketches(report: Report) -> dict[str, Sketch]:
-    """The charts that the exhibit has data for, by name."""
-    quality = visible(report.quality)
-    there = {h.quantity for h in report.heads}
-    found = {}
-    if report.spots:
-        found["frontier"] = Sketch(draw=frontier, words=(quality, report.better), data=("spots",))
-    if report.lengths:
-        found["lengths"] = Sketch(draw=lengths, data=("lengths",))
-    if report.curves:
-        shown = {spot.quantity for spot in report.curves}
-        kinds = tuple(kind for kind in ("quality", "loss") if kind in shown)
-        found["curves"] = Sketch(draw=curves, words=(quality, *kinds), data=tuple(f"curves_{kind}" for kind in kinds))
-    for quantity in _QUANTITIES:
-        if quantity in there:
-            found[quantity.replace("_", "-")] = Sketch(draw=heads, words=(quantity,), data=(quantity,))
-    if report.alphas:
-        found["alphas"] = Sketch(draw=alphas, data=("alphas",))
-    if report.nulls:
-        found["null-control"] = Sketch(draw=null_control, data=("nulls",))
-    return found
+def figure_specs(report: Report) -> dict[str, FigureSpec]:
+    """The charts that the report has data for, by name: the one place to add a figure of a report."""
+    quality, data = visible(report.quality), datasets(report)
+    kinds = tuple(kind for kind in ("quality", "loss") if f"curves_{kind}" in data)
+    specs = {
+        "frontier": FigureSpec(draw=frontier, arguments=(quality, report.better), data=("pareto",)),
+        "lengths": FigureSpec(draw=lengths, data=("lengths",)),
+        "curves": FigureSpec(draw=curves, arguments=(quality, *kinds), data=tuple(f"curves_{kind}" for kind in kinds)),
+        **{name.replace("_", "-"): FigureSpec(draw=heads, arguments=(name,), data=(name,)) for name in _STATISTICS},
+        "alphas": FigureSpec(draw=alphas, data=("alphas",)),
+        "null-control": FigureSpec(draw=null_control, data=("nulls",)),
+    }
+    return {name: spec for name, spec in specs.items() if spec.data and data.keys() >= set(spec.data)}
 
 
 def datasets(report: Report) -> dict[str, FigureData]:
-    """What the charts of the exhibit draw, by the names that they know."""
+    """The data of the charts, by the names that the charts use."""
     found: dict[str, list[Any]] = {
-        "spots": list(report.spots), "lengths": list(report.lengths), "alphas": list(report.alphas),
-        "nulls": list(report.nulls),
-    }  # fmt: skip
-    for spot in report.curves:
-        found.setdefault(f"curves_{spot.quantity}", []).append(spot)
+        name: list(getattr(report, name)) for name in ("pareto", "lengths", "alphas", "nulls")
+    }
+    for point in report.curves:
+        found.setdefault(f"curves_{point.quantity}", []).append(point)
     for head in report.heads:
         found.setdefault(head.quantity, []).append(head)
     return {name: FigureData.of(items) for name, items in found.items() if items}
 
 
 def frontier(quality: str, better: str) -> Chart:
-    """Quality against cost, with intervals both ways; the line joins who is not beaten in both."""
-    data = alt.NamedData("spots")
+    """Quality against cost, with both intervals; the dashed line is the Pareto frontier."""
+    data = alt.NamedData("pareto")
     x = alt.X("cost:Q", title="step time, × softmax (log)", scale=alt.Scale(type="log", nice=False, padding=40))
     title = f"test {quality}"
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
@@ -134,18 +125,13 @@ def frontier(quality: str, better: str) -> Chart:
 
 
 def lengths() -> Chart:
-    """Ratio to the reference over length, both logarithmic; a filled mark where the variant pays from there on."""
+    """Ratio to the reference over length, both logarithmic; filled marks from the crossover on."""
     data = alt.NamedData("lengths")
     x = alt.X("length:Q", title="length, tokens (log)", scale=alt.Scale(type="log", base=2))
     y = alt.Y("ratio:Q", title="time, × softmax (log)", scale=alt.Scale(type="log"))
     base = alt.Chart(data).encode(color=_colour("variant"))
-    hint = [
-        "variant:N",
-        "length:Q",
-        alt.Tooltip("ratio:Q", format=".2f"),
-        alt.Tooltip("seconds:Q", format=".4g"),
-        "pays:N",
-    ]
+    numbers = [alt.Tooltip("ratio:Q", format=".2f"), alt.Tooltip("seconds:Q", format=".4g")]
+    hint = ["variant:N", "length:Q", *numbers, "pays:N"]
     rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(y="one:Q")
     band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y("low:Q", title="time, × softmax (log)"), y2="high:Q")
     line = base.mark_line().encode(x=x, y=y)
@@ -153,7 +139,7 @@ def lengths() -> Chart:
         x=x, y=y, shape=_shape("variant"), tooltip=hint,
         fillOpacity=alt.condition("datum.pays", alt.value(1), alt.value(0)), fill=_colour("variant", legend=False),
     )  # fmt: skip
-    return _sized(rule + band + line + dots, "Cost over lengths; filled: beats the reference from here on")
+    return _sized(rule + band + line + dots, "Cost over lengths; filled: faster than softmax from here on")
 
 
 def curves(quality: str, *kinds: str) -> Chart:
@@ -174,7 +160,7 @@ def curves(quality: str, *kinds: str) -> Chart:
 
 
 def heads(quantity: str) -> Chart:
-    """One square a head, layers down and heads across, for each variant."""
+    """One square a head, layers as rows and heads as columns, for each variant."""
     data = alt.NamedData(quantity)
     shares = quantity != "attention_distance"
     colour = alt.Color(
@@ -193,14 +179,14 @@ def heads(quantity: str) -> Chart:
         alt.layer(squares, words, data=data)
         .properties(width=alt.Step(38), height=alt.Step(30))
         .facet(facet=alt.Facet("variant:N", title=None), columns=3)
-        .properties(title=f"By layer and head: {_QUANTITIES[quantity]}")
+        .properties(title=f"By layer and head: {_STATISTICS[quantity]}")
     )
     return chart if shares else chart.transform_joinaggregate(low="min(value)", high="max(value)")
 
 
 def alphas() -> Chart:
     """How many heads learned which alpha, over all seeds, by variant."""
-    chart = (
+    return (
         alt.Chart(alt.NamedData("alphas"))
         .mark_bar()
         .encode(
@@ -212,18 +198,19 @@ def alphas() -> Chart:
         )
         .properties(width=520, height=120, title="Learned alphas of all heads and seeds")
     )
-    return chart
 
 
 def null_control() -> Chart:
-    """The reference under a second name against itself: what no difference may be smaller than."""
+    """The reference under a second name against itself: no smaller difference is a difference."""
     data = alt.NamedData("nulls")
-    x = alt.X("ratio:Q", title="time of softmax over its own", scale=alt.Scale(zero=False))
+    x = alt.X("ratio:Q", title="time of softmax under a second name, × softmax", scale=alt.Scale(zero=False))
     y = alt.Y("block:N", title=None)
     hint = ["block:N", *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("ratio", "low", "high"))]
     rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(x="one:Q")
     base = alt.Chart(data).encode(y=y)
-    ends = base.mark_rule(color=PALETTE[0]).encode(x=alt.X("low:Q", title="time of softmax over its own"), x2="high:Q")
+    ends = base.mark_rule(color=PALETTE[0]).encode(
+        x=alt.X("low:Q", title="time of softmax under a second name, × softmax"), x2="high:Q"
+    )
     dots = base.mark_point(filled=True, size=70, color=PALETTE[0]).encode(x=x, tooltip=hint)
     return _sized(rule + ends + dots, "Null control: softmax against itself", height=alt.Step(40))
 

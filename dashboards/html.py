@@ -1,4 +1,4 @@
-"""HTML: one self-contained page of all Exhibits; it loads nothing from anywhere."""
+"""HTML: one self-contained page of all Reports; it loads nothing from anywhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cache
@@ -13,42 +14,45 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any
 
-from ..bench.board.board import Board, Column, Row
+from ..bench.board.board import Board, Column
 from ..bench.board.report import RecordSummary, Report
 from .escape import visible
-from .figures import Chart, Sketch, datasets, sketches
+from .figures import Chart, FigureSpec, datasets, figure_specs
 
-_SOURCE = tuple(field.name for field in fields(RecordSummary))
+_RECORD = tuple(field.name for field in fields(RecordSummary))
 
 
-def render(exhibits: Sequence[Report]) -> str:
+def render(reports: Sequence[Report]) -> str:
     """The page as text. Needs the extra `dashboard`.
 
-    What Records brought stands in JSON blocks, one a question, which the page's script reads when it is chosen and
-    turns into text nodes; the page's own policy allows no script but its two, by hash, and no connection at all. What
-    many questions share, columns and charts without their data, stands in a block of its own.
+    All text from Records is in JSON blocks, one a report, which the page's script reads when the report is chosen and
+    turns into text nodes; the page's own policy allows no script but its two, by hash, and no connection at all. The
+    columns and charts that reports share are in a block of their own, the charts without their data.
     """
     columns: dict[tuple[Column, ...], int] = {}
-    charts: dict[Sketch, int] = {}
+    charts: dict[FigureSpec, int] = {}
     blocks = []
-    for report in exhibits:
+    for report in reports:
         values = {
             "board": _board(report.board, columns),
             "figures": [
-                [name, charts.setdefault(sketch, len(charts)), sketch.data] for name, sketch in sketches(report).items()
+                [name, charts.setdefault(spec, len(charts)), spec.data] for name, spec in figure_specs(report).items()
             ],
             "data": {name: [data.fields, data.rows] for name, data in datasets(report).items()},
-            "panels": [asdict(panel) for panel in report.panels],
-            "panelsLeftOut": report.panels_left_out,
-            "sources": [_SOURCE, [*map(attrgetter(*_SOURCE), report.sources)]],
+            "maps": [asdict(each) for each in report.maps],
+            "mapsLeftOut": report.maps_left_out,
+            "records": [_RECORD, [*map(attrgetter(*_RECORD), report.records)]],
             "commands": dict(report.commands),
             "machines": dict(report.machines),
         }
         name = html.escape(report.name, quote=True)
         blocks.append(f'<script type="application/json" data-name="{name}">{_json(values)}</script>')
-    shared = {"columns": [[asdict(c) for c in group] for group in columns], "charts": [*map(_spec, charts)]}
+    shared = {
+        "columns": [[{**asdict(c), "heading": c.heading} for c in group] for group in columns],
+        "charts": [*map(_vega, charts)],
+    }
     blocks.append(f'<script type="application/json" id="shared">{_json(shared)}</script>')
-    return _page("page.html", "page.js", {"exhibits": "\n".join(blocks)})
+    return _page("page.html", "page.js", {"reports": "\n".join(blocks)})
 
 
 def render_figures(title: str, paragraphs: Sequence[str], charts: Mapping[str, Chart]) -> str:
@@ -63,42 +67,39 @@ def render_figures(title: str, paragraphs: Sequence[str], charts: Mapping[str, C
 
 def _page(template: str, script_file: str, parts: Mapping[str, str]) -> str:
     bundle, script = _bundle(), _part(script_file)
-    hashes = " ".join(f"'{_hash(text)}'" for text in (bundle, script))
+    digests = [hashlib.sha256(text.encode()).digest() for text in (bundle, script)]
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     own = {"hashes": hashes, "style": _part("page.css"), "bundle": bundle, "script": script}
     return _filled(_part(template), {**parts, **own})
 
 
-def _spec(sketch: Sketch) -> Any:
+def _vega(spec: FigureSpec) -> Any:
     from altair.utils.schemapi import debug_mode
 
-    # the tests check the charts against the schema; here that would take most of the time
+    # tests check the charts against the schema; here that would take most of the time
     with debug_mode(False):
-        return sketch.chart().to_dict(validate=False)
+        return spec.chart().to_dict(validate=False)
 
 
 def _board(board: Board, columns: dict[tuple[Column, ...], int]) -> dict[str, Any]:
     """`columns`: those of the shared block, where its own are put. Entries as text, value and note, where any is."""
-    names = [column.name for column in board.columns]
-    kinds = {"ranked": board.ranked, "unranked": board.unranked, "baselines": board.baselines}
-    rows = {kind: [_row(row, names) for row in own] for kind, own in kinds.items()}
-    footnotes = [asdict(footnote) for footnote in board.footnotes]
+    rows = []
+    for kind, row in board.rows:
+        filled = {
+            column.name: [e.text, e.value, e.note]
+            for column, e in zip(board.columns, row.entries, strict=True)
+            if e.text or e.note or e.value is not None
+        }
+        named = {"kind": kind, "name": row.name, "place": row.place, "group": row.group, "reason": row.reason}
+        rows.append({**named, "entries": filled})
     return {
         "title": board.title,
         "question": board.question,
         "columns": columns.setdefault(board.columns, len(columns)),
-        "footnotes": footnotes,
+        "footnotes": [asdict(footnote) for footnote in board.footnotes],
         "parts": [_board(part, columns) for part in board.parts],
-        **rows,
+        "rows": rows,
     }
-
-
-def _row(row: Row, names: list[str]) -> dict[str, Any]:
-    filled = {
-        name: [e.text, e.value, e.note]
-        for name, e in zip(names, row.entries, strict=True)
-        if e.text or e.note or e.value is not None
-    }
-    return {"name": row.name, "place": row.place, "group": row.group, "reason": row.reason, "entries": filled}
 
 
 def _json(values: Any) -> str:
@@ -108,12 +109,8 @@ def _json(values: Any) -> str:
 
 
 def _filled(template: str, parts: Mapping[str, str]) -> str:
-    """Each `{{name}}` of the template replaced once; what is put in is not looked at again."""
-    found = []
-    for at, piece in enumerate(template.split("{{")):
-        name, end, rest = piece.partition("}}")
-        found.append(parts[name] + rest if at and end else piece)
-    return "".join(found)
+    """Each `{{name}}` of the template replaced once; the replacements are not searched again."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
 @cache
@@ -126,7 +123,3 @@ def _bundle() -> str:
 
 def _part(name: str) -> str:
     return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..bench.board.board import Board, Column, Row, TableCell
+from ..bench.board.board import Board
 from .escape import visible
 
 LONGEST_REASON = 1000
@@ -20,51 +20,40 @@ def render(boards: Sequence[Board]) -> str:
 
 
 def _board(board: Board) -> str:
-    parts = [f"## {_plain(board.title)}", f"_{_plain(board.question)}_", _table(board)]
-    reasons = [row for row in [*board.unranked, *board.baselines] if row.reason]
-    if reasons:
-        parts.append("\n".join(["Unranked:", "", *map(_reason, reasons)]))
+    reasons = [
+        f"- **{_escaped(row.name)}**: {_escaped(row.reason, LONGEST_REASON)}" for _, row in board.rows if row.reason
+    ]
+    sections = [f"## {_escaped(board.title)}", f"_{_escaped(board.question)}_", _table(board)]
+    sections += ["\n".join(["Unranked:", "", *reasons])] if reasons else []
     for part in board.parts:
-        parts += [f"### {_plain(part.title)}", _table(part, placed=False)]
-    notes = []
-    for footnote in board.footnotes:
-        sign = "⚠ " if footnote.warning else ""
-        notes.append(f"- {sign}**{_plain(footnote.topic)}**: {_plain(footnote.text)}")
-    parts.append("\n".join(notes))
-    return "\n\n".join(part for part in parts if part)
+        sections += [f"### {_escaped(part.title)}", _table(part, with_rank=False)]
+    sections.append(
+        "\n".join(
+            f"- {'⚠ ' if note.warning else ''}**{_escaped(note.topic)}**: {_escaped(note.text)}"
+            for note in board.footnotes
+        )
+    )
+    return "\n\n".join(section for section in sections if section)
 
 
-def _table(board: Board, *, placed: bool = True) -> str:
-    rows = [*board.ranked, *board.unranked, *board.baselines]
-    if not rows:
+def _table(board: Board, *, with_rank: bool = True) -> str:
+    if not board.rows:
         return ""
-    filled = [c for i, c in enumerate(board.columns) if any(row.entries[i].text for row in rows)]
-    header = [*(["rank"] if placed else []), "variant", *(_heading(column) for column in filled)]
-    lines = [_line(header), _line([*(["---"] if placed else []), ":---", *("---:" for _ in filled)])]
-    for row in rows:
-        kind = [row.place or ("baseline" if row in board.baselines else "–")] if placed else []
-        entries = [_entry(row.entries[board.columns.index(column)]) for column in filled]
-        lines.append(_line([*kind, f"**{_plain(row.name)}**" if row.place else _plain(row.name), *entries]))
+    filled = board.filled
+    header = ["rank"] * with_rank + ["variant", *(board.columns[at].heading for at in filled)]
+    lines = [_line(header), _line(["---"] * with_rank + [":---", *["---:"] * len(filled)])]
+    for kind, row in board.rows:
+        rank = [row.place or ("baseline" if kind == "baseline" else "–")] * with_rank
+        name = f"**{_escaped(row.name)}**" if row.place else _escaped(row.name)
+        lines.append(_line([*rank, name, *(_escaped(row.entries[at].shown()) for at in filled)]))
     return "\n".join(lines)
-
-
-def _reason(row: Row) -> str:
-    return f"- **{_plain(row.name)}**: {_plain(row.reason, LONGEST_REASON)}"
-
-
-def _heading(column: Column) -> str:
-    return column.title + {"higher": " ↑", "lower": " ↓"}.get(column.better, "")
-
-
-def _entry(entry: TableCell) -> str:
-    return _plain(entry.text) + (f" {entry.note}" if len(entry.note) == 1 else "")
 
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _plain(text: str, longest: int | None = None) -> str:
+def _escaped(text: str, longest: int | None = None) -> str:
     """`text` so that GitHub shows it as it stands: no markup, HTML or mention in it takes effect."""
     text = _MARKUP.sub(r"\\\1", visible(text, longest))
     for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):

@@ -1,4 +1,4 @@
-"""Ternary: what maps from scores to weights do, drawn in the triangle of three choices."""
+"""Simplex: the weights that maps from scores to weights give, drawn on the simplex of three choices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from ..bench.board.triangle import Triangle
+from ..bench.board.report import SimplexFigure
 from .figures import COLOUR, Chart, as_data, values
 
 SIDE = 340
@@ -18,50 +18,53 @@ _X = alt.Scale(domain=[-0.12, 1.12])
 _Y = alt.Scale(domain=[-0.1, 0.98])
 
 
-def charts(triangle: Triangle) -> dict[str, Chart]:
+def charts(figure: SimplexFigure) -> dict[str, Chart]:
     """The figures by name."""
     return {
         "trajectories": _faceted(
             _outline() + _lines() + _ends(),
-            triangle.trajectories,
+            figure.trajectories,
             "variant:N",
-            "Five scores from hot (all near the middle) to cold (in a corner); the dot is at temperature 1",
+            "Five score vectors from high temperature (middle) to low (corner); dot: temperature 1",
         ),
         "random": _faceted(
-            _outline() + _cloud(), triangle.random, "variant:N", "A hundred random scores: who is pushed to edges"
+            _outline() + _cloud(),
+            figure.random,
+            "variant:N",
+            "A hundred random score vectors; on an edge, weights are zero",
         ),
-        "two-choices": two_choices(triangle),
+        "two-choices": two_choices(figure),
         "contours": _faceted(
             _outline() + _contours(),
-            triangle.contours,
+            figure.contours,
             "alpha:N",
-            "Lines of equal Tsallis entropy, Shannon's at alpha = 1; where they meet the edges, weights become zero",
+            "Lines of equal Tsallis entropy (alpha = 1: Shannon's); where they meet an edge, weights become zero",
         ),
-        "surface": surface(triangle),
+        "surface": surface(figure),
     }
 
 
-def two_choices(triangle: Triangle) -> Chart:
-    """Weight of one of two choices over its lead in score."""
+def two_choices(figure: SimplexFigure) -> Chart:
+    """Weight of the first of two choices over the difference of their scores."""
     return (
-        alt.Chart(as_data(triangle.choices))
+        alt.Chart(as_data(figure.choices))
         .mark_line()
         .encode(
-            x=alt.X("lead:Q", title="lead of its score"),
-            y=alt.Y("weight:Q", title="its weight"),
+            x=alt.X("lead:Q", title="score of the first choice less that of the second"),
+            y=alt.Y("weight:Q", title="weight of the first choice"),
             color=alt.Color("variant:N", scale=COLOUR, legend=alt.Legend(title=None)),
             strokeDash=alt.StrokeDash("variant:N", legend=alt.Legend(title=None)),
             tooltip=["variant:N", alt.Tooltip("lead:Q", format=".2f"), alt.Tooltip("weight:Q", format=".3f")],
         )
-        .properties(width=440, height=280, title="Two choices: how soon one takes all")
+        .properties(width=440, height=280, title="Two choices: weight of the first")
         .interactive()
     )
 
 
-def surface(triangle: Triangle) -> Chart:
-    """The entropies as surfaces over the triangle, seen from above and aside."""
+def surface(figure: SimplexFigure) -> Chart:
+    """The entropies as surfaces over the simplex, in projection."""
     return (
-        alt.Chart(as_data(triangle.surface))
+        alt.Chart(as_data(figure.surface))
         .mark_line(strokeWidth=0.8)
         .encode(
             x=alt.X("x:Q", axis=None),
@@ -74,12 +77,12 @@ def surface(triangle: Triangle) -> Chart:
         .facet(
             facet=alt.Facet("alpha:N", title=None, header=alt.Header(labelExpr="'alpha = ' + datum.value")), columns=3
         )
-        .properties(title="The entropies themselves, over the triangle")
+        .properties(title="The entropies over the simplex")
     )
 
 
 def _outline() -> Chart:
-    """The triangle and the numbers of its corners."""
+    """The edges of the simplex and the numbers of its corners."""
     top = 3**0.5 / 2
     corners = [{"x": x, "y": y, "at": at} for at, (x, y) in enumerate([(0, 0), (1, 0), (0.5, top), (0, 0)])]
     names = [

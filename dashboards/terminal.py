@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -12,14 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..bench.board.board import Board, Column, Row, TableCell
+from ..bench.board.board import Board, Row
 from .escape import visible
 
 GAP = 2
 CHIEF = 3
+"""Columns up to this importance are shown in a brief form before any of them is hidden."""
+
 LONGEST_NAME = 32
-SENTENCES = "in_words"
-"""The column whose texts stand below a table in which there is no room for them."""
+VERDICT = "verdict"
+"""The column of conclusions: coloured in a board; below a part in which there is no room for it."""
 
 LONGEST_REASON = 300
 
@@ -44,60 +46,58 @@ def render(boards: Sequence[Board], width: int = 120) -> str:
 
 def _show(board: Board, console: Console) -> None:
     console.print(Text(visible(board.title), style="bold"))
-    console.print(Text(visible(board.question), style="italic"))
-    console.print()
+    console.print(Text(visible(board.question), style="italic"), end="\n\n")
     chosen = layout(board, console.width)
-    if board.ranked or board.unranked or board.baselines:
+    if board.rows:
         console.print(_table(board, chosen))
-    for row in (*board.unranked, *board.baselines):
+    for _, row in board.rows:
         if row.reason:
-            _note(console, f"– {_name(row)}", visible(row.reason, LONGEST_REASON), "dim")
+            _note(console, f"– {_name(row)}", visible(row.reason, LONGEST_REASON))
     if board.baselines:
-        _note(console, "· trivial", "predictors without trained attention, for scale", "dim")
+        _note(console, "· baselines", "predictors without trained attention, for scale")
     for part in board.parts:
-        console.print()
-        console.print(Text(visible(part.title), style="bold"))
         fitting = layout(part, console.width)
-        console.print(_table(part, fitting, placed=False))
-        for row in (*part.unranked, *part.baselines):
-            _say(console, part, row, fitting)
+        console.print(Text(f"\n{visible(part.title)}", style="bold"))
+        console.print(_table(part, fitting, with_rank=False))
+        for name, text in _hidden_verdicts(part, fitting):
+            _note(console, name, text)
     if board.parts:
         console.print()
-    hidden = {board.columns[i].name for i in chosen.hidden}
+    hidden = [board.columns[at] for at in chosen.hidden]
     for footnote in board.footnotes:
-        if footnote.column in hidden:
-            continue
-        _note(console, footnote.topic, visible(footnote.text), "yellow" if footnote.warning else "dim")
-    if chosen.hidden or chosen.brief:
-        titles = ", ".join(board.columns[i].title for i in chosen.hidden)
-        more = " and ".join(filter(None, [titles, "intervals" if chosen.brief else ""]))
-        _note(console, "left out", f"{more}: widen the terminal, or see --format markdown", "dim")
+        if footnote.column not in {column.name for column in hidden}:
+            _note(console, footnote.topic, visible(footnote.text), "yellow" if footnote.warning else "dim")
+    if hidden or chosen.brief:
+        titles = [*(column.title for column in hidden), *(["intervals"] if chosen.brief else [])]
+        _note(console, "not shown", f"{', '.join(titles)}; widen the terminal, or use --format markdown")
 
 
-def _table(board: Board, chosen: Layout, *, placed: bool = True) -> Table:
+def _table(board: Board, chosen: Layout, *, with_rank: bool = True) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
-    if placed:
+    if with_rank:
         table.add_column("rank", no_wrap=True)
     table.add_column("variant", no_wrap=True, overflow="ellipsis")
-    for i in chosen.shown:
-        table.add_column(_heading(board.columns[i]), justify="right", no_wrap=True, overflow="ellipsis")
-    group = None
-    for row in board.ranked:
-        if group not in (None, row.group):
+    for at in chosen.shown:
+        table.add_column(board.columns[at].heading, justify="right", no_wrap=True, overflow="ellipsis")
+    before = None
+    for kind, row in board.rows:
+        if before not in (None, (kind, row.group)):
             table.add_section()
-        group = row.group
-        _add(table, board, row, row.place if placed else None, chosen)
-    for kind, unplaced in (("–", board.unranked), ("·", board.baselines)):
-        if unplaced:
-            table.add_section()
-        for row in unplaced:
-            _add(table, board, row, kind if placed else None, chosen, style="dim" if kind == "·" else "")
+        before = kind, row.group
+        style = "dim" if kind == "baseline" else ""
+        rank = row.place or ("·" if kind == "baseline" else "–")
+        cells = [*[Text(rank)] * with_rank, Text(_name(row), style=style or "bold")]
+        for at in chosen.shown:
+            text = visible(row.entries[at].shown(chosen.brief))
+            colour = _STYLES.get(text.partition(" ")[0], "") if board.columns[at].name == VERDICT else ""
+            cells.append(Text(text, style=style or colour))
+        table.add_row(*cells)
     return table
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns of a board fit beside rank and name, and whether only with brief texts."""
+    """Places of the columns that fit beside rank and name, and of those that do not; `brief`: only with brief texts."""
 
     shown: tuple[int, ...]
     hidden: tuple[int, ...]
@@ -105,62 +105,38 @@ class Layout:
 
 
 def layout(board: Board, width: int) -> Layout:
-    """The most important columns stay; texts are brief where the chief columns would not fit in full.
+    """The most important columns stay; texts are brief where the chief columns do not fit in full.
 
     Columns without any entry are neither shown nor hidden.
     """
-    rows = [*board.ranked, *board.unranked, *board.baselines]
-    filled = [i for i in range(len(board.columns)) if any(row.entries[i].text for row in rows)]
-    chief = {i for i in filled if board.columns[i].importance <= CHIEF}
+    rows, filled = [row for _, row in board.rows], board.filled
+    chief = {at for at in filled if board.columns[at].importance <= CHIEF}
     names = max([4, *(cell_len(row.place) for row in rows)]) + GAP + max([7, *(cell_len(_name(row)) for row in rows)])
     kept: set[int] = set()
     for brief in (False, True):
         kept, used = set(), names
-        for i in sorted(filled, key=lambda i: board.columns[i].importance):
-            texts = [_heading(board.columns[i]), *(_entry(row.entries[i], brief) for row in rows)]
+        for at in sorted(filled, key=lambda at: board.columns[at].importance):
+            texts = [board.columns[at].heading, *(visible(row.entries[at].shown(brief)) for row in rows)]
             used += GAP + max(map(cell_len, texts))
             if used > width:
                 break
-            kept.add(i)
+            kept.add(at)
         if chief <= kept:
             break
-    return Layout(tuple(i for i in filled if i in kept), tuple(i for i in filled if i not in kept), brief)
+    return Layout(tuple(at for at in filled if at in kept), tuple(at for at in filled if at not in kept), brief)
 
 
-def _add(table: Table, board: Board, row: Row, place: str | None, chosen: Layout, style: str = "") -> None:
-    """`place`: None in a table without places."""
-    cells = [*([] if place is None else [Text(place)]), Text(_name(row), style=style or "bold")]
-    for i in chosen.shown:
-        text = _entry(row.entries[i], chosen.brief)
-        colour = _STYLES.get(text.partition(" ")[0], "") if board.columns[i].name == "verdict" else ""
-        cells.append(Text(text, style=style or colour))
-    table.add_row(*cells)
+def _hidden_verdicts(board: Board, chosen: Layout) -> Iterator[tuple[str, str]]:
+    """Names and conclusions of the rows, where there was no room for that column."""
+    for at in chosen.hidden:
+        if board.columns[at].name == VERDICT:
+            yield from ((_name(row), visible(row.entries[at].text)) for _, row in board.rows if row.entries[at].text)
 
 
-def _note(console: Console, topic: str, text: str, style: str) -> None:
-    line = Text(topic, style=f"{style} bold")
-    if text:
-        line.append(f": {text}", style=style)
-    console.print(line)
-
-
-def _heading(column: Column) -> str:
-    arrow = {"higher": " ↑", "lower": " ↓"}.get(column.better, "")
-    return column.title + arrow
-
-
-def _say(console: Console, board: Board, row: Row, chosen: Layout) -> None:
-    """What the columns of sentences that found no room say of the row."""
-    for i in chosen.hidden:
-        if board.columns[i].name == SENTENCES and row.entries[i].text:
-            _note(console, _name(row), visible(row.entries[i].text), "dim")
+def _note(console: Console, topic: str, text: str, style: str = "dim") -> None:
+    console.print(Text.assemble((topic, f"{style} bold"), (f": {text}" if text else "", style)))
 
 
 def _name(row: Row) -> str:
     name = visible(row.name)
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-
-
-def _entry(entry: TableCell, brief: bool) -> str:
-    mark = f" {entry.note}" if len(entry.note) == 1 else ""
-    return visible((brief and entry.brief) or entry.text) + mark

@@ -1,137 +1,122 @@
-"""Attentions: what each kind of attention in a translation model does, and how well it aligns words, as tables."""
+"""Attention tables: statistics of each kind of attention in a translation model, and how well it aligns words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...tasks.problems.translation import KINDS
 from ..core.cell import REFERENCE
-from ..core.record import Outcome
 from ..score.key import BoardKey
-from ..stats import format as wording
-from ..store.rows import ResultRow, newest
+from ..stats.format import percent
+from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from .board import Board, Column, Footnote, Row, TableCell
-
-_FIGURES: tuple[tuple[str, str, str, Callable[[float], str], dict[str, Any]], ...] = (
-    ("sparsity", "zeros", "share of allowed weights that are exactly zero", wording.percent, {}),
-    ("block_sparsity", "zero 16 × 16", "share of 16 × 16 blocks without any positive weight", wording.percent,
-     {"block": 16}),
-    ("null_rate", "null", "share of queries that attend to nothing", wording.percent, {}),
-    ("entropy", "entropy", "entropy of the weights; 1 is uniform", "{:.2f}".format, {}),
-    ("head_diversity", "head diversity", "how far the heads of a layer look apart, in nats; 0 is alike",
-     "{:.3f}".format, {}),
-)  # fmt: skip
-
-_HOWS = ("best head", "averaged weights")
+from .cells import EMPTY, mean_cell, number_cell
+from .task_context import finished_runs
 
 AER = "alignment_error_rate"
 
+# metric, title, description, form and `where` of each statistic by kind of attention: the one place to add one
+_STATISTICS: tuple[tuple[str, str, str, Callable[[float], str], dict[str, Any]], ...] = (
+    ("sparsity", "zeros", "share of allowed weights that are exactly zero", percent, {}),
+    ("block_sparsity", "zero 16 × 16", "share of 16 × 16 blocks without a positive weight", percent, {"block": 16}),
+    ("null_rate", "null", "share of queries that attend to nothing", percent, {}),
+    ("entropy", "entropy", "entropy of the weights; 1: uniform", "{:.2f}".format, {}),
+    ("head_diversity", "head diversity",
+     "generalised Jensen-Shannon divergence between the heads of a layer, in nats; 0: all alike", "{:.3f}".format, {}),
+)  # fmt: skip
 
-def boards_of_attentions(table: ResultTable, board_key: BoardKey) -> list[Board]:
-    """By kind of attention, and by alignment; each is left out where no Record has such figures."""
-    runs = [run for run in newest(board_key.runs(table, "train"), "key") if run.outcome == Outcome.OK]
-    fixed = [run for run in newest(board_key.runs(table, "baseline"), "variant") if run.outcome == Outcome.OK]
-    grouped: dict[str, list[ResultRow]] = {}
-    for run in [*sorted(runs, key=lambda run: run.variant), *fixed]:
-        grouped.setdefault(run.variant, []).append(run)
-    return [
-        board for board in (_by_kind(table, board_key, grouped), _aligning(table, board_key, grouped)) if board.unranked
-    ]
+_HEADS = {"best head": "any head", "averaged weights": "the averaged heads of any layer"}
+_ALIGNMENTS = tuple((how, shift) for shift in (False, True) for how in _HEADS)
 
 
-def footnotes_of_attentions(boards: Sequence[Board]) -> Iterator[Footnote]:
-    """What a reader of these boards must know."""
-    if any(column.name == "attention" for board in boards for column in board.columns):
+def attention_boards(table: ResultTable, board_key: BoardKey) -> list[Board]:
+    """By kind of attention, and by alignment; each is left out where no Record has such numbers."""
+    grouped = finished_runs(table, board_key)
+    boards = (_by_kind(table, board_key, grouped), _alignment(table, board_key, grouped))
+    return [board for board in boards if board.unranked]
+
+
+def attention_footnotes(boards: Sequence[Board]) -> Iterator[Footnote]:
+    """The conventions behind the numbers of `attention_boards`."""
+    names = {column.name for board in boards for column in board.columns}
+    if "attention" in names:
         yield Footnote(
             topic="attention",
-            text="means over layers and heads on test pairs with the target given; diversity is the generalised "
-            "Jensen-Shannon divergence between the heads of a layer, over queries that two heads or more answer; where "
-            f"the task names only some kinds (`where`), the others are {REFERENCE}'s",
+            text="means over layers and heads on test pairs with the target given; head diversity: over queries that "
+            "at least two heads answer; where the task replaces only some kinds of attention (`where`), the others are "
+            f"{REFERENCE}'s",
         )
-    if any(column.name == "best_head" for board in boards for column in board.columns):
+    if "best_head" in names:
         yield Footnote(
             topic="AER",
-            text="alignment error rate of cross attention with the target given; the best head is chosen on the "
-            "sentences that it is shown for; shifted: by the step whose input, not output, is the word; diagonal: "
-            "links at the same share of both sentences, what an aligner must beat; layers and heads are counted from "
-            "0, in published tables from 1",
+            text="alignment error rate of cross attention with the target given; best head: chosen on the sentences "
+            "that it is shown for; shifted: aligned by the step that reads the word, not the step that predicts it; "
+            "diagonal: links at the same relative position, the level that an aligner must beat; layers and heads are "
+            "counted from 0, in published tables from 1",
         )
 
 
-def _by_kind(table: ResultTable, board_key: BoardKey, grouped: dict[str, list[ResultRow]]) -> Board:
-    columns = (
-        Column(name="attention", title="attention", importance=0, description="where in the model"),
-        *(
-            Column(name=name, title=title, importance=at + 1, description=description)
-            for at, (name, title, description, _, _) in enumerate(_FIGURES)
-        ),
-    )
-    rows = []
-    for variant, runs in grouped.items():
-        for kind in KINDS:
-            entries = [
-                _mean(table, runs, name, words, attention=kind, **where) for name, _, _, words, where in _FIGURES
-            ]
-            if any(entry.text for entry in entries):
-                rows.append(Row(name=variant, entries=(TableCell(text=kind), *entries)))
-    return _board(board_key, "attention", "What attention does, by kind", columns, rows)
-
-
-def _aligning(table: ResultTable, board_key: BoardKey, grouped: dict[str, list[ResultRow]]) -> Board:
-    columns = tuple(
-        Column(name=f"{'shifted_' if shift else ''}{how.replace(' ', '_')}", better="lower", importance=2 * shift + at,
-               title=f"{how}{', shifted' if shift else ''}",
-               description=f"lowest AER of {'any head' if how == 'best head' else 'the averaged heads of any layer'}")
-        for shift in (False, True) for at, how in enumerate(_HOWS)
+def _by_kind(table: ResultTable, board_key: BoardKey, grouped: Mapping[str, Sequence[ResultRow]]) -> Board:
+    columns = [Column(name="attention", title="attention", importance=0, description="where in the model")]
+    columns += [
+        Column(name=name, title=title, importance=at, description=description)
+        for at, (name, title, description, *_) in enumerate(_STATISTICS, start=1)
+    ]
+    rows = {
+        (variant, kind): [
+            mean_cell(table.values(name, [run.at for run in runs], attention=kind, **where), words)
+            for name, _, _, words, where in _STATISTICS
+        ]
+        for variant, runs in grouped.items()
+        for kind in KINDS
+    }
+    named = [((variant, TableCell(text=kind)), cells) for (variant, kind), cells in rows.items()]
+    return _board(
+        board_key, "attention", "Attention statistics by kind", columns,
+        [Row(name=variant, entries=(kind, *cells)) for (variant, kind), cells in named if any(c.text for c in cells)],
     )  # fmt: skip
-    rows = []
-    for variant, runs in grouped.items():
-        entries = [_error(table, runs, how, shift) for shift in (False, True) for how in _HOWS]
-        if any(entry.text for entry in entries):
-            rows.append(Row(name=variant, entries=tuple(entries)))
-    scale = table.values(AER, [run.at for runs in grouped.values() for run in runs], how="diagonal")
-    if rows and scale:
-        rows.append(
-            Row(name="diagonal", entries=(TableCell(text=f"{scale[-1]:.3f}", value=scale[-1]), *(TableCell(),) * 3))
-        )
+
+
+def _alignment(table: ResultTable, board_key: BoardKey, grouped: Mapping[str, Sequence[ResultRow]]) -> Board:
+    columns = [
+        Column(name=f"{'shifted_' if shift else ''}{how.replace(' ', '_')}", better="lower", importance=at,
+               title=f"{how}{', shifted' if shift else ''}", description=f"lowest AER of {_HEADS[how]}")
+        for at, (how, shift) in enumerate(_ALIGNMENTS)
+    ]  # fmt: skip
+    found = {
+        variant: tuple(_error(table, runs, how, shift) for how, shift in _ALIGNMENTS)
+        for variant, runs in grouped.items()
+    }
+    rows = [Row(name=variant, entries=cells) for variant, cells in found.items() if any(cell.text for cell in cells)]
+    diagonal = table.values(AER, [run.at for runs in grouped.values() for run in runs], how="diagonal")
+    if rows and diagonal:
+        rows.append(Row(name="diagonal", entries=(number_cell(diagonal[-1], "{:.3f}".format), *(EMPTY,) * 3)))
     return _board(board_key, "alignment", "Alignment error rate of cross attention", columns, rows)
 
 
 def lowest_error(table: ResultTable, rows: Sequence[int]) -> float | None:
     """The lowest AER of any head, normal or shifted, as the mean over Records; None where none was measured."""
-    found = []
-    for at in rows:
-        both = [table.number(AER, at, how="best head", shift=shift) for shift in (False, True)]
-        values = [m.value for m in both if m is not None and math.isfinite(m.value)]
-        if values:
-            found.append(min(values))
-    return math.fsum(found) / len(found) if found else None
-
-
-def _mean(
-    table: ResultTable, runs: Sequence[ResultRow], name: str, words: Callable[[float], str], **where: Any
-) -> TableCell:
-    found = table.values(name, [run.at for run in runs], **where)
-    if not found:
-        return TableCell()
-    mean = math.fsum(found) / len(found)
-    return TableCell(text=words(mean), value=mean, low=min(found), high=max(found))
+    both = ([table.number(AER, at, how="best head", shift=shift) for shift in (False, True)] for at in rows)
+    finite = [[m.value for m in found if m is not None and math.isfinite(m.value)] for found in both]
+    lowest = [min(values) for values in finite if values]
+    return math.fsum(lowest) / len(lowest) if lowest else None
 
 
 def _error(table: ResultTable, runs: Sequence[ResultRow], how: str, shift: bool) -> TableCell:
-    entry = _mean(table, runs, AER, "{:.3f}".format, how=how, shift=shift)
-    if not entry.text or len(runs) > 1:
-        return entry
+    cell = mean_cell(table.values(AER, [run.at for run in runs], how=how, shift=shift), "{:.3f}".format)
     measured = table.number(AER, runs[0].at, how=how, shift=shift)
-    place = measured.where if measured else {}
-    of = f"layer {place.get('of_layer')}" + (f", head {place['of_head']}" if "of_head" in place else "")
-    return TableCell(text=f"{entry.text} ({of})", brief=entry.text, value=entry.value, low=entry.low, high=entry.high)
+    if not cell.text or len(runs) > 1 or measured is None:
+        return cell
+    head = f", head {measured.where['of_head']}" if "of_head" in measured.where else ""
+    return replace(cell, text=f"{cell.text} (layer {measured.where.get('of_layer')}{head})", brief=cell.text)
 
 
-def _board(board_key: BoardKey, name: str, title: str, columns: tuple[Column, ...], rows: list[Row]) -> Board:
+def _board(board_key: BoardKey, name: str, title: str, columns: Sequence[Column], rows: Sequence[Row]) -> Board:
     return Board(
-        name=f"{board_key.name}/{name}", title=title, question="", columns=columns, ranked=(), unranked=tuple(rows)
-    )
+        name=f"{board_key.name}/{name}", title=title, question="", columns=tuple(columns), ranked=(),
+        unranked=tuple(rows),
+    )  # fmt: skip

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..stats.ranking import Standing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["ranked", "unranked", "baseline"]
+
+NO_RIVAL = "no other variant to be ranked against"
+
+_ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """`better`: the direction that is good, '' for neither. `importance`: where it is narrow, the highest go first."""
+    """`better`: the good direction, '' for neither. `importance`: a narrow display drops the highest numbers first."""
 
     name: str
     title: str
@@ -20,12 +29,17 @@ class Column:
     description: str = ""
     importance: int = 1
 
+    @property
+    def heading(self) -> str:
+        """Its title with an arrow in the good direction."""
+        return self.title + _ARROWS[self.better]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCell:
     """One number of a row: as text for people; as value with its interval for machines, in the column's unit.
 
-    `brief`: the text for narrow places, where it differs. `note`: a mark of one letter, or why there is no number.
+    `brief`: the text for a narrow display, where it differs. `note`: a mark of one letter, or why there is no number.
     """
 
     text: str = ""
@@ -35,10 +49,15 @@ class TableCell:
     high: float | None = None
     note: str = ""
 
+    def shown(self, brief: bool = False) -> str:
+        """Its text, or the brief one, with its mark."""
+        mark = f" {self.note}" if len(self.note) == 1 else ""
+        return ((brief and self.brief) or self.text) + mark
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`first` and `last`: the places it may hold, both None where unranked; `group` numbers the tie groups from 1.
+    """`first` and `last`: ends of its rank interval, both None where unranked; `group` numbers the ties from 1.
 
     `reason`: why it is unranked. `records`: keys of the cells behind it.
     """
@@ -59,19 +78,21 @@ class Row:
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
 
-def in_order(standings: Sequence[Standing], rows: Mapping[str, Row]) -> tuple[Row, ...]:
-    """The rows that have a standing, with their places, in order; rows of equal places share a group."""
-    groups = {places: at for at, places in enumerate(dict.fromkeys((s.first, s.last) for s in standings), start=1)}
-    return tuple(
+def split_by_rank(standings: Sequence[Standing], rows: Mapping[str, Row]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """The rows that have a standing, with their ranks, in order; and the others. Rows of equal ranks share a group."""
+    groups = {ranks: at for at, ranks in enumerate(dict.fromkeys((s.first, s.last) for s in standings), start=1)}
+    ranked = tuple(
         replace(rows[s.name], first=s.first, last=s.last, group=groups[s.first, s.last], reason="") for s in standings
     )
+    names = {s.name for s in standings}
+    return ranked, tuple(row for name, row in rows.items() if name not in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footnote:
-    """What a reader must know; `topic` in a word or two, `warning` where the numbers cannot be trusted without it.
+    """A fact that a reader needs; `topic` in a word or two, `warning` where the numbers cannot be trusted without it.
 
-    `column`: the one that it explains, without which it is not needed; empty for the whole board.
+    `column`: name of the column that it explains, and with which it is hidden; empty for the whole board.
     """
 
     topic: str
@@ -82,10 +103,10 @@ class Footnote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """`name` tells it from all other boards. `ranked` in order of standing; `unranked` with reasons.
+    """`name` is unique among boards. `ranked` in order of rank; `unranked` with reasons.
 
     `baselines`: trivial predictors, for scale. `parts`: smaller boards of the same question, shown below it without
-    places; their footnotes are its own.
+    ranks; their footnotes are in `footnotes`.
     """
 
     name: str
@@ -97,3 +118,55 @@ class Board:
     baselines: tuple[Row, ...] = ()
     footnotes: tuple[Footnote, ...] = ()
     parts: tuple[Board, ...] = ()
+
+    @property
+    def rows(self) -> tuple[tuple[Kind, Row], ...]:
+        """Every row with its kind, in the order in which they are shown."""
+        groups: dict[Kind, tuple[Row, ...]] = {
+            "ranked": self.ranked, "unranked": self.unranked, "baseline": self.baselines,
+        }  # fmt: skip
+        return tuple((kind, row) for kind, rows in groups.items() for row in rows)
+
+    @property
+    def filled(self) -> tuple[int, ...]:
+        """Places of the columns with a text in some row; dashboards show no others."""
+        return tuple(at for at in range(len(self.columns)) if any(row.entries[at].text for _, row in self.rows))
+
+    def to_pandas(self, *, text: bool = False) -> pd.DataFrame:
+        """A DataFrame with one row per variant and baseline, in the order of the board; `parts` have their own.
+
+        | column | holds |
+        |---|---|
+        | `variant` | its name with parameters |
+        | `kind` | `ranked`, `unranked` or `baseline` |
+        | `rank` | the rank interval as text, `2` or `2–4`; empty where unranked |
+        | `rank_first`, `rank_last` | its ends as integers; missing where unranked |
+        | `reason` | why it is unranked |
+        | `<column>` | the value in the column's unit, NaN for none; texts, where the column has no values at all |
+        | `<column>_low`, `<column>_high` | ends of the interval, where any row of the column has one |
+
+        With `text=True` every column of the board holds its texts as shown, and there are no ends.
+        """
+        import pandas as pd
+
+        rows = [row for _, row in self.rows]
+        found: dict[str, Any] = {
+            "variant": [row.name for row in rows],
+            "kind": [kind for kind, _ in self.rows],
+            "rank": [row.place for row in rows],
+            "rank_first": pd.array([row.first for row in rows], dtype="Int64"),
+            "rank_last": pd.array([row.last for row in rows], dtype="Int64"),
+            "reason": [row.reason for row in rows],
+        }
+        for at, column in enumerate(self.columns):
+            cells = [row.entries[at] for row in rows]
+            words = any(cell.text for cell in cells) and all(cell.value is None for cell in cells)
+            if text or words:
+                found[column.name] = [cell.shown() for cell in cells]
+                continue
+            found[column.name] = pd.Series([cell.value for cell in cells], dtype="float64")
+            for end in ("low", "high"):
+                numbers = pd.Series([getattr(cell, end) for cell in cells], dtype="float64")
+                if numbers.notna().any():
+                    found[f"{column.name}_{end}"] = numbers
+        return pd.DataFrame(found)

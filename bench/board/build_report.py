@@ -1,4 +1,4 @@
-"""Exhibition: Exhibits made of a Frame."""
+"""Build report: the Report of one board, from the table of results."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from ..stats.scoring import ratio
 from ..store.rows import HeadMeasurement, ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board
-from .length_board import LengthTable, board_for_lengths, crossover
-from .report import Alpha, CurveSpot, HeadValue, LengthSpot, NullControl, ParetoPoint, RecordSummary, Report
-from .report_maps import Maps, panels_of
+from .crossover import crossover
+from .length_board import LengthSweep, board_for_lengths
+from .report import Alpha, CurvePoint, HeadValue, LengthPoint, NullControl, ParetoPoint, RecordSummary, Report
+from .report_maps import Maps, attention_maps
 from .task_board import board_for_task
 
 HEAD_METRICS = ("sparsity", "null_rate", "entropy", "attention_distance")
 SHOWN_NUMBERS = 30
 
-_PLACES = {name: at for at, name in enumerate(METRICS)}
+_ORDER = {name: at for at, name in enumerate(METRICS)}
 
 
-def exhibit_of_task(
+def report_for_task(
     table: ResultTable,
     board_key: BoardKey,
     predictions: Predictions,
@@ -38,67 +39,68 @@ def exhibit_of_task(
     room: int = 0,
     board: Board | None = None,
 ) -> Report:
-    """What a page shows of one question; `room`: characters that its attention maps may take.
+    """The report of a task's board; `room`: characters that its attention maps may take.
 
-    `board`: the question's, where it has been scored already with the same predictions, curves and margin.
+    `board`: the board, where it is already there, made with the same predictions, curves and margin.
     """
     if board is None:
         board = board_for_task(table, board_key, predictions=predictions, curves=curves, margin=margin)
     metric = metric_of(table, board_key)
     trained = newest(board_key.runs(table, "train"), "key")
     runs = board_key.runs(table, "train", "time", "baseline")
-    panels, left_out = panels_of(trained, maps, room)
-    controls_found = [ratio(control) for control in controls(costs_by_variant(table, board_key))]
+    shown_maps, left_out = attention_maps(trained, maps, room)
+    nulls = [ratio(control) for control in controls(costs_by_variant(table, board_key))]
     return Report(
         name=board_key.name,
         board=board,
         quality=metric.title if metric.title == metric.display_unit else f"{metric.title}, {metric.display_unit}",
         better="lower" if metric.sign < 0 else "higher",
-        spots=tuple(_spots(board, metric)),
+        pareto=tuple(_pareto(board, metric)),
         heads=tuple(_heads(table, trained)),
         alphas=tuple(_alphas(table, trained)),
         curves=tuple(_curves(trained, curves, metric)),
-        nulls=tuple(NullControl(block=f"block {at}", ratio=c.value, low=c.low, high=c.high)
-                    for at, c in enumerate(controls_found, start=1)),
-        panels=panels,
-        panels_left_out=left_out,
-        sources=tuple(_sources(table, runs)),
+        nulls=tuple(
+            NullControl(block=f"block {at}", ratio=null.value, low=null.low, high=null.high)
+            for at, null in enumerate(nulls, start=1)
+        ),
+        maps=shown_maps,
+        maps_left_out=left_out,
+        records=tuple(_records(table, runs)),
         commands=_commands(board_key, runs),
         machines={name: _machine_words(table, name) for name in sorted({run.machine for run in runs})},
-    )  # fmt: skip
+    )
 
 
-def exhibit_of_sweep(table: ResultTable, sweep: LengthTable, mode: Mode = "step") -> Report:
-    """What a page shows of cost over lengths; raises SelectionError where the mode was not timed."""
+def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step") -> Report:
+    """The report of a board over lengths; raises SelectionError where the mode was not timed."""
     board = board_for_lengths(table, sweep, mode)
-    questions = list(sweep.questions.values())
-    runs = [run for board_key in questions for run in board_key.runs(table, "time")]
+    board_keys = list(sweep.board_keys.values())
+    runs = [run for board_key in board_keys for run in board_key.runs(table, "time")]
     return Report(
         name=board.name,
         board=board,
         lengths=tuple(_lengths(table, sweep, mode)),
-        sources=tuple(_sources(table, runs)),
-        commands=_commands(questions[-1], runs),
+        records=tuple(_records(table, runs)),
+        commands=_commands(board_keys[-1], runs),
         machines={sweep.machine: _machine_words(table, sweep.machine)},
     )
 
 
-def _spots(board: Board, metric: Metric) -> Iterator[ParetoPoint]:
+def _pareto(board: Board, metric: Metric) -> Iterator[ParetoPoint]:
     at = {column.name: i for i, column in enumerate(board.columns)}
     for row in board.ranked:
         quality, cost, share = (row.entries[at[name]] for name in (metric.name, "step_time", "frontier"))
-        if quality.value is None or cost.value is None:
-            continue
-        yield ParetoPoint(
-            variant=row.name,
-            quality=quality.value,
-            quality_low=quality.value if quality.low is None else quality.low,
-            quality_high=quality.value if quality.high is None else quality.high,
-            cost=cost.value,
-            cost_low=cost.value if cost.low is None else cost.low,
-            cost_high=cost.value if cost.high is None else cost.high,
-            on_frontier=bool(share.note),
-        )
+        if quality.value is not None and cost.value is not None:
+            yield ParetoPoint(
+                variant=row.name,
+                quality=quality.value,
+                quality_low=quality.value if quality.low is None else quality.low,
+                quality_high=quality.value if quality.high is None else quality.high,
+                cost=cost.value,
+                cost_low=cost.value if cost.low is None else cost.low,
+                cost_high=cost.value if cost.high is None else cost.high,
+                on_frontier=bool(share.note),
+            )
 
 
 def _heads(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[HeadValue]:
@@ -122,7 +124,7 @@ def _layer_words(found: HeadMeasurement) -> str:
     return f"{found.attention} {int(found.layer)}".strip()
 
 
-def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator[CurveSpot]:
+def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator[CurvePoint]:
     wanted: list[tuple[Literal["quality", "loss"], str, float]] = [
         ("quality", f"validation_{metric.name}", metric.points), ("loss", "validation_loss", 1.0),
     ]  # fmt: skip
@@ -137,7 +139,7 @@ def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator
                     by_step.setdefault(int(point["step"]), []).append(scale * value)
             for step, values in sorted(by_step.items()):
                 mean = math.fsum(values) / len(values)
-                yield CurveSpot(
+                yield CurvePoint(
                     variant=variant, quantity=quantity, step=step, value=mean, low=min(values), high=max(values)
                 )
 
@@ -149,25 +151,22 @@ def _by_variant(runs: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
     return found
 
 
-def _lengths(table: ResultTable, sweep: LengthTable, mode: Mode) -> Iterator[LengthSpot]:
-    by_length = {length: costs_by_variant(table, board_key, mode) for length, board_key in sweep.questions.items()}
+def _lengths(table: ResultTable, sweep: LengthSweep, mode: Mode) -> Iterator[LengthPoint]:
+    by_length = {length: costs_by_variant(table, board_key, mode) for length, board_key in sweep.board_keys.items()}
     floor = max(floor_of(found) for found in by_length.values())
-    names = sorted({name for found in by_length.values() for name in found})
-    for name in names:
-        costs = {length: found[name].cost for length, found in by_length.items() if name in found}
-        pays = crossover(costs, floor).length if name != REFERENCE else None
-        for length, found in by_length.items():
-            timing = found.get(name)
-            if timing is None or timing.cost is None:
-                continue
-            ends = ratio(timing.cost)
-            yield LengthSpot(
-                variant=name, length=length, seconds=timing.median, ratio=ends.value, low=ends.low, high=ends.high,
-                pays=pays is not None and length >= pays,
-            )  # fmt: skip
+    for name in sorted({name for found in by_length.values() for name in found}):
+        costs = {length: found[name] for length, found in by_length.items() if name in found}
+        pays = None if name == REFERENCE else crossover({n: each.cost for n, each in costs.items()}, floor).length
+        for length, each in costs.items():
+            if each.cost is not None:
+                ends = ratio(each.cost)
+                yield LengthPoint(
+                    variant=name, length=length, seconds=each.median, ratio=ends.value, low=ends.low, high=ends.high,
+                    pays=pays is not None and length >= pays,
+                )  # fmt: skip
 
 
-def _sources(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[RecordSummary]:
+def _records(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[RecordSummary]:
     for run in sorted(runs, key=lambda run: (run.variant, run.lane, run.seed)):
         yield RecordSummary(
             key=run.key, variant=run.variant, lane=run.lane, seed=run.seed, outcome=run.outcome,
@@ -178,15 +177,15 @@ def _sources(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[RecordSu
 
 
 def _numbers(table: ResultTable, at: int) -> list[str]:
-    """Those of a whole model; those of one kind of attention stand in a table of their own."""
-    measured = table.numbers.of(at)
-    names = sorted(measured.keys() & METRICS.keys(), key=_PLACES.__getitem__)
+    """The numbers of the whole model; those of one kind of attention have a table of their own."""
+    measured = table.measurements(at)
+    names = sorted(measured.keys() & METRICS.keys(), key=_ORDER.__getitem__)
     whole = [m for name in names for m in measured[name] if "attention" not in m.where]
-    return [f"{' '.join([m.name, *_told_apart(m.where)])} {m.value:.6g}" for m in whole[:SHOWN_NUMBERS]]
+    return [f"{' '.join([m.name, *_where_words(m.where)])} {m.value:.6g}" for m in whole[:SHOWN_NUMBERS]]
 
 
-def _told_apart(where: Mapping[str, Any]) -> Iterator[str]:
-    """What tells measurements of one name apart, in words."""
+def _where_words(where: Mapping[str, Any]) -> Iterator[str]:
+    """The words that distinguish measurements of one name."""
     if block := where.get("block"):
         yield f"of {block} × {block}"
     yield from (str(where[key]) for key in ("split", "set", "how") if key in where)
@@ -195,15 +194,15 @@ def _told_apart(where: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _commands(board_key: BoardKey, runs: Sequence[ResultRow]) -> dict[str, str]:
-    """How to measure each variant again."""
-    return {variant: _command(board_key, variant, own) for variant, own in _by_variant(runs).items()}
-
-
-def _command(board_key: BoardKey, variant: str, runs: Sequence[ResultRow]) -> str:
-    seeds = 1 + max((run.seed for run in runs if run.lane == "train"), default=0)
+    """The command that measures each variant again."""
     selection = ["--selection", board_key.selection] if board_key.selection != "validation" else []
-    words = ["attnbench", "run", "--variants", variant, "--task", board_key.task, "--preset", board_key.preset]
-    return shlex.join([*words, "--seeds", str(seeds), *selection])
+    same = ["--task", board_key.task, "--preset", board_key.preset]
+    found = {}
+    for variant, own in _by_variant(runs).items():
+        seeds = 1 + max((run.seed for run in own if run.lane == "train"), default=0)
+        words = ["attnbench", "run", "--variants", variant, *same, "--seeds", str(seeds), *selection]
+        found[variant] = shlex.join(words)
+    return found
 
 
 def _machine_words(table: ResultTable, name: str) -> str:

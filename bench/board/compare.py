@@ -1,4 +1,4 @@
-"""Comparison: two variants on one question, as paired differences and sentences."""
+"""Comparison: two variants on one board, as paired differences and sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.spec import Spec
 from ..score.cost import RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import Predictions, SeedScores, outcome_words, scores_by_variant
-from ..stats import format as wording
+from ..stats.format import listed, memory, speed
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import ratio, verdict
 from ..store.table import ResultTable
@@ -20,9 +20,9 @@ from ..store.table import ResultTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`points`: quality of `one` less that of `other`, in the task's points; `step_time` and `memory`: ratios of cost.
+    """`points`: score of `one` less that of `other`, in the task's points; `step_time` and `memory`: ratios of cost.
 
-    None where it cannot be told; the sentences say why. `records`: keys of the cells behind it.
+    None where it is not known; the sentences say why. `records`: keys of the cells behind it.
     """
 
     board_key: BoardKey
@@ -38,7 +38,7 @@ class Comparison:
 def compare(
     table: ResultTable, board_key: BoardKey, one: str, other: str, predictions: Predictions, margin: float | None = None
 ) -> Comparison:
-    """How `one` differs from `other`; raises SelectionError where the question has no Record of one of them.
+    """The difference of `one` from `other`; raises SelectionError where the board has no Record of one of them.
 
     `margin`: in the task's points, None for its own.
     """
@@ -48,23 +48,21 @@ def compare(
     one, other = (_known(name, names, board_key) for name in (one, other))
     points, quality = _quality(one, other, scores, margin)
     step_time, cost = _cost(one, other, timings)
-    cells = board_key.cells(table, "train", "time")
-    peaks = [table.values("peak_bytes", cells.index[cells["variant"] == name]) for name in (one, other)]
-    memory = peaks[0][-1] / peaks[1][-1] if all(peaks) else None
+    runs = board_key.runs(table, "train", "time")
+    peaks = [table.values("peak_bytes", [run.at for run in runs if run.variant == name]) for name in (one, other)]
+    ratio_of_peaks = peaks[0][-1] / peaks[1][-1] if all(peaks) else None
     sentences = [quality, cost]
-    if memory is not None:
-        sentences.append(
-            f"At its peak a training step of {one} needs {_than(wording.memory(memory), 'memory', other)}."
-        )
+    if ratio_of_peaks is not None:
+        sentences.append(f"A training step of {one} needs {_than(memory(ratio_of_peaks), 'peak memory', other)}.")
     return Comparison(
         board_key=board_key,
         one=one,
         other=other,
         points=points,
         step_time=step_time,
-        memory=memory,
+        memory=ratio_of_peaks,
         sentences=tuple(sentences),
-        records=tuple(cells[cells["variant"].isin([one, other])]["key"]),
+        records=tuple(run.key for run in runs if run.variant in (one, other)),
     )
 
 
@@ -81,65 +79,62 @@ def _quality(one: str, other: str, scores: dict[str, SeedScores], margin: float 
     mine, theirs = scores.get(one), scores.get(other)
     seeds = len(set(mine.seeds) & set(theirs.seeds)) if mine and theirs else 0
     if mine is None or theirs is None or not seeds:
-        missing_reason = next(
-            (f" ({n}: {t.missing_reason})" for n, t in ((one, mine), (other, theirs)) if t and t.missing_reason), ""
-        )
-        return None, f"Their results cannot be compared: they have no seed in common{missing_reason}."
-    gap, metric = mine.gap(theirs), mine.metric
-    margin = metric.margin if margin is None else margin
+        reasons = [f"{own.variant}: {own.missing_reason}" for own in (mine, theirs) if own and own.missing_reason]
+        return None, f"Quality cannot be compared: no seed in common{f' ({reasons[0]})' if reasons else ''}."
+    gap, metric = mine.advantage_over(theirs), mine.metric
     unit = metric.of_difference
     if seeds < LEAST_SEEDS:
         return None, (
             f"{one} scored {metric.signed(gap.value)} {unit} against {other} over {seeds} "
-            f"seed{'s' if seeds > 1 else ''}: fewer than {LEAST_SEEDS} seeds prove nothing."
+            f"seed{'s' if seeds > 1 else ''}; fewer than {LEAST_SEEDS} seeds prove nothing."
         )
     found = gap.interval()
-    shown = metric.difference(found)
-    text, _, ends = metric.gap(found).rstrip(")").partition(" (")
+    difference, _, ends = metric.gap(found).rstrip(")").partition(" (")
+    margin = metric.margin if margin is None else margin
     within = metric.margin_words(margin)
-    better, worse = ("is right more often than", "is right less often than") if metric.is_share else (
-        "is better than", "is worse than")  # fmt: skip
+    better, worse = (
+        ("is right more often than", "is right less often than")
+        if metric.is_share
+        else ("is better than", "is worse than")
+    )
     conclusion = {
         "better": f"{one} {better} {other}",
-        "within margin": f"{one} is no worse than {other} by more than {within}",
-        "worse": f"{one} is worse than {other} by more than {within}",
-        "undecided": f"the data do not tell whether {one} is worse than {other} by {within}",
+        "within margin": f"{one} is at most {within} worse than {other}",
+        "worse": f"{one} is more than {within} worse than {other}",
+        "undecided": f"{one} {worse} {other}; whether by more than {within} is open"
+        if found.high < 0
+        else f"It is open whether {one} is {within} worse than {other}",
     }[verdict(found, margin / metric.points)]
-    if verdict(found, margin / metric.points) == "undecided" and found.high < 0:
-        conclusion = f"{one} {worse} {other}, by how much is open"
-    kept = "paired by example" if mine.keeps_examples and theirs.keeps_examples else (
-        "examples not paired" if metric.is_share else "examples not resampled")  # fmt: skip
-    fewer = f", where {metric.better} is better" if metric.sign < 0 else ""
-    return shown, f"{text} {unit}{fewer} ({ends} {unit} at 95 %; {seeds} seeds, {kept}): {conclusion}."
+    unpaired = "examples not paired" if metric.is_share else "examples not resampled"
+    paired = "paired by example" if mine.keeps_examples and theirs.keeps_examples else unpaired
+    direction = f", {metric.better} is better" if metric.sign < 0 else ""
+    return metric.difference(found), (
+        f"{conclusion}: {difference} {unit}{direction} ({ends} {unit} at 95 %; {seeds} seeds, {paired})."
+    )
 
 
 def _cost(one: str, other: str, timings: dict[str, RelativeCost]) -> tuple[Interval | None, str]:
     mine, theirs = timings.get(one), timings.get(other)
     if mine is None or theirs is None:
-        missing = wording.listed([name for name, timing in ((one, mine), (other, theirs)) if timing is None])
-        return None, f"Their speeds cannot be compared: there are no timings of {missing} here."
+        missing = listed([name for name, timing in ((one, mine), (other, theirs)) if timing is None])
+        return None, f"Speed cannot be compared: no timings of {missing}."
     for timing in (mine, theirs):
         if timing.cost is None:
             why = outcome_words(timing.outcome) if timing.outcome != Outcome.OK else timing.reason
-            return None, f"Their speeds cannot be compared: {timing.variant}: {why}."
-    gap = theirs.gap(mine)
+            return None, f"Speed cannot be compared: {timing.variant}: {why}."
+    gap = theirs.advantage_over(mine)
     found = ratio(gap)
-    floor = floor_of({one: mine, other: theirs})
-    shared = (
-        "the same rounds" if mine.block and mine.block == theirs.block else "other rounds, each against the reference"
-    )
-    if abs(gap.value) <= floor:
-        return (
-            found,
-            f"Their training steps take the same time within the noise floor ({wording.speed(found)}; {shared}).",
-        )
-    doubt = "" if difference_is_proven(gap) else ", but the interval leaves no difference open"
-    return found, f"A training step of {one} is {_than(wording.speed(found), '', other)} ({shared}){doubt}."
+    shared = mine.block and mine.block == theirs.block
+    rounds = "the same rounds" if shared else "different rounds, each against the reference"
+    if abs(gap.value) <= floor_of({one: mine, other: theirs}):
+        return found, f"Their training steps take the same time within the noise floor ({speed(found)}; {rounds})."
+    doubt = "" if difference_is_proven(gap) else "; the interval does not exclude equal times"
+    return found, f"A training step of {one} is {_than(speed(found), '', other)} ({rounds}{doubt})."
 
 
 def _than(words: str, noun: str, other: str) -> str:
-    """`1.82× faster (1.80-1.85)` with the thing compared put in: `1.82× faster than softmax (1.80-1.85)`."""
+    """`1.82× faster (1.80–1.85)` with the thing compared put in: `1.82× faster than that of softmax (1.80–1.85)`."""
     head, bracket, rest = words.partition(" (")
     if "× " not in head:
-        return f"as {'much ' + noun if noun else 'fast'} as {other}'s{bracket}{rest}"
+        return f"as {'much ' + noun if noun else 'fast'} as that of {other}{bracket}{rest}"
     return f"{head}{' ' + noun if noun else ''} than that of {other}{bracket}{rest}"

@@ -1,213 +1,227 @@
-"""Footnotes: what a reader must know to believe a board, in words."""
+"""Footnotes: the facts that a reader needs to believe a board, each a function of what the board is made from.
+
+A footnote on one column stands with that column, in the file of the board's columns.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..core.cell import REFERENCE
 from ..core.interval import Interval
 from ..core.metrics import Metric
-from ..score.cost import controls
+from ..core.protocol import LANE_VERSIONS, OBJECTIVE_VERSIONS, VERSION_ZERO
+from ..score.cost import controls, floor_of
 from ..score.quality import SeedScores
-from ..stats import format as wording
 from ..stats.bootstrap import DRAWS
+from ..stats.format import listed
 from ..stats.intervals import LEVEL
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import BATCHES, CAP, ratio
 from ..store.rows import ResultRow
+from ..store.table import ResultTable
 from .board import Footnote
-from .preset_text import setting_words
+from .preset_text import objective_of, setting_words
 from .task_context import BoardContext
 
 PERCENT = f"{LEVEL:.0%}".replace("%", " %")
 
+RANKS = f"{PERCENT} rank intervals, corrected for all pairs; tied variants are in alphabetical order"
 
-def footnotes(context: BoardContext) -> tuple[Footnote, ...]:
-    """All that applies, the most needed first."""
-    return tuple(f for part in (_data, _setting, _quality, _cost, _past) for f in part(context))
+FAILURES = f"count as {CAP:.0f} × {REFERENCE}, the cost cap; failures are listed with outcome and reason, never dropped"
+
+_FIDELITIES = {
+    "official": "original files, verified by checksum",
+    "regenerated": "made by our generator, not the original files",
+    "surrogate": "other data of the same kind, not comparable with official results",
+    "synthetic": "inputs drawn at random",
+}
 
 
-def _data(context: BoardContext) -> Iterator[Footnote]:
-    board_key = context.board_key
-    words = {
-        "official": "the original data, by its checksum",
-        "regenerated": "made by our generator, not the original files",
-        "surrogate": "other data of the same kind: not comparable with official results",
-        "synthetic": "inputs drawn at random",
-    }.get(board_key.fidelity, "unknown origin")
-    source = f" ({'; '.join(context.sources)})" if context.sources else ""
+def data_footnotes(context: BoardContext) -> Iterator[Footnote]:
+    """Origin, notes and sizes of the data, and a warning where the test split chose the checkpoint."""
+    fidelity = context.board_key.fidelity
+    placed = [run for run in context.runs if not run.unplaced]
+    sources = "; ".join(sorted({run.source for run in placed} - {""}))
     yield Footnote(
         topic="data",
-        text=f"{board_key.fidelity}: {words}{source}",
-        warning=board_key.fidelity in ("surrogate", "unknown"),
+        text=f"{fidelity}: {_FIDELITIES.get(fidelity, 'origin not recorded')}" + (f" ({sources})" if sources else ""),
+        warning=fidelity in ("surrogate", "unknown"),
     )
-    for note in context.notes:
+    for note in dict.fromkeys(note for run in placed for note in run.notes):
         yield Footnote(topic="data", text=note)
-    if context.counts:
-        yield Footnote(
-            topic="data", text=", ".join(f"{count:,} {split}" for split, count in context.counts.items()) + " examples"
-        )
-    if board_key.selection == "test":
-        yield Footnote(
-            topic="selection",
-            text="the checkpoint was chosen on the test split, as Long Range Arena does: results are too good",
-            warning=True,
-        )
+    counts: Mapping[str, int] = next((run.counts for run in reversed(placed) if run.counts), {})
+    if counts:
+        words = ", ".join(f"{count:,} {split}" for split, count in counts.items())
+        yield Footnote(topic="data", text=f"{words} examples")
+    if context.board_key.selection == "test":
+        text = "checkpoints were chosen on the test split, as in Long Range Arena, so results are optimistic"
+        yield Footnote(topic="selection", text=text, warning=True)
 
 
-def _setting(context: BoardContext) -> Iterator[Footnote]:
-    named = f"preset {context.board_key.preset}, protocol {context.board_key.protocol}"
-    yield Footnote(topic="preset", text="; ".join([named, *setting_words(context.setting)]))
+def preset_footnote(context: BoardContext) -> Footnote:
+    named = f"{context.board_key.preset}, protocol {context.board_key.protocol}"
+    return Footnote(topic="preset", text="; ".join([named, *setting_words(context.setting)]))
 
 
-def _quality(context: BoardContext) -> Iterator[Footnote]:
-    able = [t for t in context.scores.values() if t.seeds]
-    if not able:
+def quality_footnotes(context: BoardContext) -> Iterator[Footnote]:
+    """Meaning of the scores, their intervals and the ranks."""
+    scored, metric = [one for one in context.scores.values() if one.seeds], context.metric
+    if not scored:
         return
-    reference = context.scores.get(REFERENCE)
-    seeds = sorted({seed for t in able for seed in t.seeds})
-    kept, metric = all(t.keeps_examples for t in able), context.metric
-    count = max(t.examples for t in able)
-    examples = f"{count:,} test examples" if count else "test examples"
-    bare = not metric.is_share and not kept
-    if bare:
-        over, how = "", "; not over test examples, of which no statistics are at hand: on these very ones alone"
-    elif metric.is_share:
-        pairing = "paired by example" if kept else "not all predictions are kept: taken as independent, which is wider"
-        over, how = f" and over test examples ({pairing}), their squares added", ""
-    else:
-        over = f" and over test examples ({DRAWS} bootstrap draws, paired by example), their squares added"
-        how = ""
+    seeds = sorted({seed for one in scored for seed in one.seeds})
+    kept, most = all(one.keeps_examples for one in scored), max(one.examples for one in scored)
+    examples = f"{most:,} test examples" if most else "test examples"
+    without = not metric.is_share and not kept
     if len(seeds) == 1:
-        of_one = "no interval" if bare else f"±: {PERCENT} interval over the examples, not over seeds"
-        text = f"seed {seeds[0]} alone on {examples}; {of_one}"
+        interval = f"±: {PERCENT} interval over the examples, not over seeds"
+        text = f"seed {seeds[0]} alone on {examples}; {'no interval' if without else interval}"
     else:
+        how = (
+            f"{DRAWS} bootstrap draws, paired by example"
+            if not metric.is_share
+            else "paired by example"
+            if kept
+            else "not all predictions are available: taken as independent, which is wider"
+        )
+        over = (
+            ", not over test examples, of which no statistics are available"
+            if without
+            else f" and test examples ({how}), errors added in quadrature"
+        )
         text = (
-            f"mean over seeds {wording.listed([str(s) for s in seeds])}, each on the same {examples}; ± and brackets: "
-            f"{PERCENT} intervals over seeds (Student's t){over}{how}"
+            f"mean over seeds {listed([str(seed) for seed in seeds])}, all on the same {examples}; ± and brackets: "
+            f"{PERCENT} intervals over seeds (Student's t){over}"
         )
-    yield Footnote(topic=metric.title, text=text, warning=bare)
-    if context.signatures:
-        several = len(context.signatures) > 1
-        apart = ". These are not the same score: do not compare across them" if several else ""
-        yield Footnote(topic=metric.title, text=f"{'; '.join(context.signatures)}{apart}", warning=several)
-    if reference is not None and sum(not t.missing_reason for t in able) > 1 and context.setting.get("ranked", True):
-        yield Footnote(
-            topic="verdict",
-            column="verdict",
-            text=f"margin of {metric.margin_words(context.margin)} {'above' if metric.sign < 0 else 'below'} "
-            f"{REFERENCE}, by the interval of the difference",
-        )
-        yield Footnote(
-            topic="rank",
-            text=f"the places that the data leave open at {PERCENT}, corrected for all pairs; "
-            "variants of equal places are tied and in alphabetical order",
-        )
+    yield Footnote(topic=metric.title, text=text, warning=without)
+    tested = (context.table.number(metric.name, at, split="test") for one in context.scores.values() for at in one.rows)
+    signatures = sorted({str(m.where["signature"]) for m in tested if m is not None and m.where.get("signature")})
+    if signatures:
+        several = ". These are different scores: do not compare across them" if signatures[1:] else ""
+        yield Footnote(topic=metric.title, text="; ".join(signatures) + several, warning=bool(several))
+    if REFERENCE in context.scores and sum(not one.missing_reason for one in scored) > 1 and context.is_ranked:
+        yield Footnote(topic="rank", text=RANKS)
 
 
-def _cost(context: BoardContext) -> Iterator[Footnote]:
-    if not context.timings or context.machine is None:
+def cost_footnotes(context: BoardContext) -> Iterator[Footnote]:
+    """How the speeds were measured, and whether they can be trusted."""
+    machine = context.table.machines.get(context.board_key.machine)
+    if not context.timings or machine is None:
         yield Footnote(topic="speed", text="no speed was measured for this board")
         return
-    machine = context.machine
-    rounds = sorted({len(t.seconds) for t in context.timings.values() if t.seconds})
-    span = f"{rounds[0]}–{rounds[-1]}" if len(rounds) > 1 else "".join(map(str, rounds)) or "no"
-    unit = f"rounds in {BATCHES} batches" if rounds and rounds[0] >= 2 * BATCHES else "rounds"
-    where = (
-        machine.accelerators[0]
-        if machine.accelerators
-        else f"{machine.processor}, {machine.threads} of {machine.cores} cores"
-    )
-    torch_version = machine.versions.get("torch", "")
+    rounds = sorted({len(cost.seconds) for cost in context.timings.values() if cost.seconds})
+    cores = f"{machine.processor}, {machine.threads} of {machine.cores} cores"
+    version = f", torch {machine.versions['torch']}" if "torch" in machine.versions else ""
     yield Footnote(
         topic="speed",
-        text=f"one training step, {span} rounds interleaved with {REFERENCE} on {where} (machine {machine.id}"
-        + (f", torch {torch_version}" if torch_version else "")
-        + f"); brackets: {PERCENT} intervals of the geometric mean over {unit} (t)",
+        text=f"one training step, {span_of(rounds)} rounds interleaved with {REFERENCE} on "
+        f"{machine.accelerators[0] if machine.accelerators else cores} (machine {machine.id}{version}); brackets: "
+        f"{PERCENT} t intervals of the geometric mean over {unit_of(rounds)}",
     )
-    if context.foreign_load is not None and context.foreign_load > 0.1:
-        yield Footnote(
-            topic="speed",
-            text=f"other processes used up to {context.foreign_load:.1f} cores meanwhile: trust ratios more than times",
-            warning=True,
-        )
-    if len(context.trained_on) > 1:
-        yield Footnote(topic="machines", text=f"quality comes from machines {wording.listed(context.trained_on)}")
-    if context.frontier_shares:
-        yield Footnote(
-            topic="frontier",
-            text=f"share of {DRAWS} bootstrap draws over seeds, test examples and rounds in which no other is at "
-            "once as good and as fast; ● where none is by the values shown",
-            column="frontier",
-        )
-    if context.at_equal_time:
-        yield Footnote(
-            topic="at equal time",
-            text=f"best validation {context.metric.title} against {REFERENCE}'s after the time that {REFERENCE} "
-            "trained; the faster are not trained on and the slower stop mid-schedule, so both are understated; the "
-            "rest is at equal steps",
-            column="equal_time",
-        )
-    if context.at_equal_state:
-        yield Footnote(
-            topic="at equal state",
-            text="matched: at most as many bytes of decode state per sequence; held against the best other "
-            "variant within them, whose luck in being chosen counts against the variant; at equal steps",
-            column="equal_state",
-        )
-    yield from _null_control(context)
-    if any(t.outcome != "ok" for t in context.timings.values()):
-        yield Footnote(
-            topic="failures",
-            text=f"out of memory, timeout and incorrect count as {CAP:.0f} × {REFERENCE}, the cap of all costs",
-        )
+    load = max(context.table.values("foreign_load", [run.at for run in context.runs]), default=0.0)
+    if load > 0.1:
+        text = f"other processes used up to {load:.1f} cores during the timing: trust ratios more than times"
+        yield Footnote(topic="speed", text=text, warning=True)
+    trained_on = sorted({run.machine for run in context.runs if run.lane == "train"})
+    if len(trained_on) > 1:
+        yield Footnote(topic="machines", text=f"quality was measured on machines {listed(trained_on)}")
+    yield _null_control(context)
+    if any(cost.outcome != "ok" for cost in context.timings.values()):
+        yield Footnote(topic="failures", text=f"out of memory, timeout and incorrect {FAILURES}")
 
 
-def _null_control(context: BoardContext) -> Iterator[Footnote]:
+def _null_control(context: BoardContext) -> Footnote:
     nulls = controls(context.timings)
     if not nulls:
-        yield Footnote(
-            topic="null control", text="none was measured: the noise floor of these speeds is unknown", warning=True
-        )
-        return
-    widest = max(nulls, key=lambda n: abs(n.value) + n.half_width())
-    found = ratio(widest)
-    floor = math.expm1(context.floor)
-    # every timed variant is one more chance to find a difference where there is none
-    separates = [n for n in nulls if difference_is_proven(n, len(context.timings) + len(nulls))]
+        text = "not measured: the noise floor of these speeds is unknown"
+        return Footnote(topic="null control", text=text, warning=True)
+    found = ratio(max(nulls, key=lambda null: abs(null.value) + null.half_width()))
+    floor = 100 * math.expm1(floor_of(context.timings))
     text = (
-        f"{REFERENCE} timed under a second name came out at {found.value:.3f}× ({found.low:.3f}–{found.high:.3f}); "
-        f"≈ marks differences within this noise floor of {100 * floor:.1f} %"
+        f"{REFERENCE} timed under a second name came out at {found.value:.3f}× ({found.low:.3f}–{found.high:.3f}), so "
+        f"the noise floor is {floor:.1f} %; ≈ marks differences within it"
     )
+    # every timed variant is one more chance to find a difference where there is none
+    separates = any(difference_is_proven(null, len(context.timings) + len(nulls)) for null in nulls)
     if separates:
-        text += ". It separates from itself: no difference of that size can be trusted here"
-    yield Footnote(topic="null control", text=text, warning=bool(separates))
+        text += f". {REFERENCE} separates from itself: trust no difference of that size"
+    return Footnote(topic="null control", text=text, warning=separates)
 
 
-def _past(context: BoardContext) -> Iterator[Footnote]:
-    for reason, count in sorted(context.stale.items()):
-        yield Footnote(topic="not counted", text=f"{count} older Record{'s' if count > 1 else ''}: {reason}")
+def span_of(counts: Sequence[int]) -> str:
+    """
+    >>> span_of([3, 5, 9]), span_of([5]), span_of([])
+    ('3–9', '5', 'no')
+    """
+    return f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else "".join(map(str, counts)) or "no"
 
 
-def footnotes_of_trivial(
+def unit_of(rounds: Sequence[int]) -> str:
+    """What the intervals of times are over, for these numbers of rounds, ascending.
+
+    >>> unit_of([3, 5]), unit_of([20, 30]), unit_of([19, 30])
+    ('rounds', 'rounds in 10 batches', 'rounds, in 10 batches from 20 on')
+    """
+    if not rounds or rounds[-1] < 2 * BATCHES:
+        return "rounds"
+    return (
+        f"rounds in {BATCHES} batches"
+        if rounds[0] >= 2 * BATCHES
+        else f"rounds, in {BATCHES} batches from {2 * BATCHES} on"
+    )
+
+
+def version_footnotes(
+    table: ResultTable, runs: Iterable[ResultRow], boards: Iterable[tuple[str, str]]
+) -> Iterator[Footnote]:
+    """How many of `runs` come from another version than the present one; and what of these tasks and presets is left
+    out, by reason: `boards` names them."""
+    counts: Counter[str] = Counter()
+    present: dict[str, None] = {}
+    for run in runs:
+        objective = objective_of(run.setting)
+        versions = {"lane": LANE_VERSIONS[run.lane], "objective": OBJECTIVE_VERSIONS[objective]}
+        made_by = {name: int(number) for name, number in re.findall(r"(lane|objective)(\d+)", run.version)}
+        current = bool(made_by) and made_by.items() <= versions.items()
+        counts["" if current else run.version] += 1
+        if not current:
+            present |= {f"{run.lane} {versions['lane']}": None, f"{objective} {versions['objective']}": None}
+    total = counts.total()
+    for version, count in counts.items():
+        if version:
+            many = f"All {count:,} Records are" if count == total else f"{count:,} of {total:,} Records are"
+            before = ", made before versions were declared" if version == VERSION_ZERO else ""
+            named = version if version == VERSION_ZERO else f"version {version}"
+            text = (
+                f"{many} of {named}{before}; present versions: {', '.join(present)}. Run the same command again to "
+                "measure anew"
+            )
+            yield Footnote(topic="version", text=text)
+    asked = set(boards)
+    reasons: Counter[str] = Counter()
+    for (task, preset, reason), count in sorted(table.replaced.items()):
+        if (task, preset) in asked:
+            reasons[reason] += count
+    for reason, count in sorted(reasons.items()):
+        text = f"{count:,} older Record{'s' if count > 1 else ''}: {reason}"
+        yield Footnote(topic="version" if "another version" in reason else "not counted", text=text)
+
+
+def baseline_footnotes(
     levels: Iterable[tuple[ResultRow, Interval | None]], scores: Mapping[str, SeedScores], metric: Metric
-) -> tuple[Footnote, ...]:
-    """A warning where a variant that was trained is no better than the best predictor that was not."""
+) -> Iterator[Footnote]:
+    """A warning where a trained variant is no better than the best trivial predictor."""
     known = {run.variant: metric.sign * level.value for run, level in levels if level is not None}
     reached = {name: metric.sign * one.level().value for name, one in scores.items() if one.seeds}
-    if not known or not reached:
-        return ()
-    best = max(known, key=lambda name: known[name])
-    beaten = sorted(name for name, value in reached.items() if value <= known[best])
-    if not beaten:
-        return ()
-    who = (
-        "no variant is"
-        if len(beaten) == len(reached)
-        else f"{wording.listed(beaten)} {'are' if beaten[1:] else 'is'} not"
-    )
-    text = (
-        f"{who} better than {best}, by the values shown: gaps between such rows say little of what attention can learn"
-    )
-    return (Footnote(topic="baseline", text=text, warning=True, column=metric.name),)
+    best = max(known, key=lambda name: known[name], default="")
+    beaten = sorted(name for name, value in reached.items() if known and value <= known[best])
+    if beaten:
+        some = f"{listed(beaten)} {'are' if beaten[1:] else 'is'} not"
+        text = (
+            f"{'no variant is' if len(beaten) == len(reached) else some} better than {best}, by the values shown: "
+            "differences between such rows say little about attention"
+        )
+        yield Footnote(topic="baseline", text=text, warning=True, column=metric.name)

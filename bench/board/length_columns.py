@@ -1,155 +1,210 @@
-"""Work columns: what stands on a board of lengths beside the times: growth, memory, sparsity, distance to the limit."""
+"""Columns of a board over lengths: the one place to add, change or remove a displayed column."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from ..core.cell import REFERENCE
 from ..core.record import Outcome
-from ..score.cost import RelativeCost
+from ..score.cost import CAPPED, Mode, RelativeCost
 from ..score.key import BoardKey
-from ..stats import format as wording
+from ..score.quality import outcome_words
+from ..stats.format import duration, memory, percent
 from ..stats.intervals import Estimate
 from ..stats.scaling import exponent, log_cost
+from ..stats.scoring import CAP
 from ..store.table import ResultTable
-from .board import Column, TableCell
+from .board import TableCell
+from .cells import EMPTY, interval_cell, number_cell, ratio_cell, reference_cell
+from .columns import BoardColumn
+from .crossover import crossover, mean_of
 
 TILE = 64
-FITTED = "exponent of length, fitted over the upper half of the lengths, of"
 
-ByLength = Mapping[int, Mapping[str, RelativeCost]]
+MODES: Mapping[Mode, str] = {"step": "a training step", "forward": "a forward pass", "decode": "a decoding step"}
+
+CostsByLength = Mapping[int, Mapping[str, RelativeCost]]
 
 
-def work_columns(lengths: Sequence[int], longest: BoardKey | None) -> Iterator[Column]:
-    """In the order of `work_entries`; growth only over two lengths or more."""
-    grows = len(lengths) > 1
-    if grows:
-        yield Column(name="exponent", title="time ~ N^", better="lower", importance=3, description=f"{FITTED} time")
-    yield Column(
-        name="peak_ratio", title="memory", unit="× reference", better="lower", importance=4,
-        description="peak memory over the reference's, at the longest length that both were measured at",
-    )  # fmt: skip
-    if grows:
-        yield Column(
-            name="memory_exponent", title="memory ~ N^", better="lower", importance=6,
-            description=f"{FITTED} peak memory",
-        )  # fmt: skip
-        yield Column(
-            name="memory_crossover", title="saves memory", unit="tokens", better="lower", importance=6,
-            description="smallest length from which it takes less memory than the reference at every larger one",
-        )  # fmt: skip
-    yield Column(
-        name="density", title="density", unit="fraction", importance=4,
-        description="share of allowed weights that are not zero on these inputs, at its longest length",
-    )  # fmt: skip
-    yield Column(
-        name="block_sparsity", title=f"empty {TILE} × {TILE}", unit="fraction", importance=5,
-        description=f"share of {TILE} × {TILE} blocks without a positive weight on these inputs, at its longest length",
-    )  # fmt: skip
-    yield Column(
-        name="dividend", title="dividend", better="higher", importance=5,
-        description="speed-up over the reference × density, as declared or by blocks; 1: all it promises was saved",
-    )  # fmt: skip
-    yield Column(
-        name="peak_share", title="of peak", unit="× peak", better="higher", importance=5,
-        description="matrix products per second over the best measured here, at its longest length; ≤ where declared",
-    )  # fmt: skip
-    if longest is not None:
-        yield Column(
-            name="longest", title="longest", unit="tokens", better="higher", importance=2,
-            description="longest sequence that runs within the memory budget; + where time ended the search",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthRow:
+    """What the cells of one variant are made from: its costs and peak bytes by length, and the reference's peaks.
+
+    `complete`: whether it has a standing at every length.
+    """
+
+    table: ResultTable
+    name: str
+    costs: Mapping[int, RelativeCost]
+    peaks: Mapping[int, float]
+    reference_peaks: Mapping[int, float]
+    complete: bool
+
+    @classmethod
+    def of(cls, table: ResultTable, name: str, timings: CostsByLength, complete: bool) -> LengthRow:
+        costs, reference = (
+            {length: found[each] for length, found in timings.items() if each in found} for each in (name, REFERENCE)
+        )
+        return cls(
+            table=table, name=name, costs=costs, peaks=_peaks(table, costs), reference_peaks=_peaks(table, reference),
+            complete=complete,
         )  # fmt: skip
 
+    @property
+    def measured(self) -> dict[int, RelativeCost]:
+        """Its costs where it ran."""
+        return {length: cost for length, cost in self.costs.items() if cost.outcome == Outcome.OK and cost.seconds}
 
-def work_entries(
-    table: ResultTable, name: str, timings: ByLength, pays: str, longest: BoardKey | None
-) -> Iterator[TableCell]:
-    """`pays`: the memory crossover in words."""
-    grows = len(timings) > 1
-    mine = {length: found[name] for length, found in timings.items() if name in found}
-    measured = {length: t for length, t in mine.items() if t.outcome == Outcome.OK and t.seconds}
-    if grows:
-        yield _slope(exponent({length: log_cost(t.seconds) for length, t in measured.items()}))
-    peaks = peaks_of(table, name, timings)
-    theirs = peaks_of(table, REFERENCE, timings)
-    shared = [length for length in peaks if length in theirs]
-    if shared:
-        times = peaks[shared[-1]] / theirs[shared[-1]]
-        yield TableCell(text="reference" if name == REFERENCE else wording.memory(times), value=times)
-    else:
-        yield TableCell()
-    if grows:
-        yield _slope(exponent({length: Estimate(math.log(peak)) for length, peak in peaks.items()}))
-        yield TableCell(text="" if name == REFERENCE else pays)
-    row = measured[max(measured)].row if measured else None
-    zeros = None if row is None else table.number("sparsity", row)
-    yield TableCell() if zeros is None else TableCell(text=wording.percent(1 - zeros.value), value=1 - zeros.value)
-    empty = None if row is None else table.number("block_sparsity", row, block=TILE)
-    yield TableCell() if empty is None else TableCell(text=wording.percent(empty.value), value=empty.value)
-    yield _dividend(table, measured)
-    share = None if row is None else table.number("peak_share", row)
-    flops = None if row is None else table.number("flops", row)
-    # a kernel hides its products: what it declares is the most that it may have done
-    most = "≤ " if flops is not None and flops.where.get("how") == "declared" else ""
-    yield TableCell() if share is None else TableCell(text=most + wording.percent(share.value), value=share.value)
-    if longest is not None:
-        yield _longest(table, name, longest)
+    def number(self, name: str, **where: object) -> float | None:
+        """The measurement of that name at the longest length at which it ran."""
+        measured = self.measured
+        found = self.table.number(name, measured[max(measured)].row, **where) if measured else None
+        return None if found is None else found.value
 
 
-def peaks_of(table: ResultTable, name: str, timings: ByLength) -> dict[int, float]:
-    """Peak bytes by length, where they were measured."""
-    found = {}
-    for length, by_name in timings.items():
-        timing = by_name.get(name)
-        peak = table.number("peak_bytes", timing.row) if timing and timing.outcome == Outcome.OK else None
-        if peak is not None and peak.value > 0:
-            found[length] = peak.value
-    return found
+def length_columns(
+    lengths: list[int], mode: Mode, floor: float, max_length: BoardKey | None
+) -> tuple[BoardColumn[LengthRow], ...]:
+    """The columns in the order in which they are shown. `floor`: the noise floor of the times, as a log-ratio."""
+    several = len(lengths) > 1
+    fitted = "exponent of length, fitted over the upper half of the lengths, of"
+    return (
+        *(
+            BoardColumn(name=f"at_{length}", title=f"{length:,}", unit="× reference", better="lower", importance=1 + at,
+                        description=f"time of {MODES[mode]} at length {length:,} over {REFERENCE}'s",
+                        cell=partial(_time, length))
+            for at, length in enumerate(lengths)
+        ),
+        BoardColumn(name="mean", title="mean", unit="× reference", better="lower", importance=0, present=several,
+                    description="geometric mean of the ratios over all lengths", cell=_mean),
+        BoardColumn(name="crossover", title="crossover", unit="tokens", better="lower", present=several,
+                    description=f"smallest length from which it is faster than {REFERENCE} at every larger one",
+                    cell=partial(_crossover, floor),
+                    footnote=f"from there on, the interval at every length shows it faster than {REFERENCE}"),
+        BoardColumn(name="exponent", title="time ~ N^", better="lower", importance=3, present=several,
+                    description=f"{fitted} time",
+                    cell=lambda row: _exponent({n: log_cost(cost.seconds) for n, cost in row.measured.items()})),
+        BoardColumn(name="peak_ratio", title="memory", unit="× reference", better="lower", importance=4,
+                    description=f"peak memory over {REFERENCE}'s, at the longest length that both ran at",
+                    cell=_memory),
+        BoardColumn(name="memory_exponent", title="memory ~ N^", better="lower", importance=6, present=several,
+                    description=f"{fitted} peak memory",
+                    cell=lambda row: _exponent({n: Estimate(math.log(peak)) for n, peak in row.peaks.items()})),
+        BoardColumn(name="memory_crossover", title="memory crossover", unit="tokens", better="lower", importance=6,
+                    present=several, cell=_memory_crossover,
+                    description=f"smallest length from which it needs less memory than {REFERENCE} at all larger ones"),
+        BoardColumn(name="density", title="density", unit="fraction", importance=4,
+                    description="share of allowed weights that are not zero on these inputs, at its longest length",
+                    cell=lambda row: number_cell(_complement(row.number("sparsity")), percent)),
+        BoardColumn(name="block_sparsity", title=f"zero {TILE} × {TILE}", unit="fraction", importance=5,
+                    description=f"share of {TILE} × {TILE} blocks without a positive weight on these inputs, at its "
+                    "longest length",
+                    cell=lambda row: number_cell(row.number("block_sparsity", block=TILE), percent)),
+        BoardColumn(name="dividend", title="dividend", better="higher", importance=5, cell=_dividend,
+                    description="speed-up × density, as declared or by blocks, at its longest length; 1: the promised "
+                    "saving was realised in full"),
+        BoardColumn(name="peak_share", title="of peak", unit="× peak", better="higher", importance=5, cell=_peak_share,
+                    description="matrix products per second over the best measured here, at its longest length; ≤: "
+                    "products as declared"),
+        BoardColumn(name="longest", title="max length", unit="tokens", better="higher", importance=2,
+                    present=max_length is not None, cell=partial(_max_length, max_length),
+                    description="longest sequence that runs within the memory budget; +: the search ended before the "
+                    "memory did"),
+    )  # fmt: skip
 
 
-def memory_ratios(table: ResultTable, name: str, timings: ByLength) -> dict[int, Estimate | None]:
+def memory_ratios(row: LengthRow) -> dict[int, Estimate | None]:
     """Log-ratio of peak memory to the reference by length, exact; None where the variant failed."""
-    own, theirs = peaks_of(table, name, timings), peaks_of(table, REFERENCE, timings)
-    return {
-        length: Estimate(math.log(own[length] / theirs[length])) if length in own and length in theirs else None
-        for length in timings
-        if name in timings[length]
-    }
+    both = row.peaks.keys() & row.reference_peaks.keys()
+    return {n: Estimate(math.log(row.peaks[n] / row.reference_peaks[n])) if n in both else None for n in row.costs}
 
 
-def _dividend(table: ResultTable, measured: Mapping[int, RelativeCost]) -> TableCell:
-    """Speed-up × density at the longest length; for a map that makes its own zeros, density by blocks."""
-    if not measured:
-        return TableCell()
-    timing = measured[max(measured)]
-    declared = table.number("declared_density", timing.row)
-    empty = table.number("block_sparsity", timing.row, block=TILE)
-    if timing.cost is None or declared is None or timing.variant == REFERENCE:
-        return TableCell()
-    density = declared.value if declared.value < 1 or empty is None else 1 - empty.value
-    dividend = math.exp(-timing.cost.value) * density
-    return TableCell(text=f"{dividend:.2g}", value=dividend, note=f"density {density:.3g}")
+def _peaks(table: ResultTable, costs: Mapping[int, RelativeCost]) -> dict[int, float]:
+    found = {n: table.number("peak_bytes", cost.row) for n, cost in costs.items() if cost.outcome == Outcome.OK}
+    return {length: peak.value for length, peak in found.items() if peak is not None and peak.value > 0}
 
 
-def _slope(found: Estimate | None) -> TableCell:
+def _complement(share: float | None) -> float | None:
+    return None if share is None else 1 - share
+
+
+def _time(length: int, row: LengthRow) -> TableCell:
+    cost = row.costs.get(length)
+    if cost is None:
+        return EMPTY
+    if cost.outcome != Outcome.OK or cost.cost is None:
+        words = outcome_words(cost.outcome) if cost.outcome != Outcome.OK else "too few rounds"
+        return TableCell(text=words, value=CAP if cost.outcome in CAPPED else None, note=cost.reason)
+    if row.name == REFERENCE:
+        return TableCell(text=duration(cost.median), value=1.0)
+    return ratio_cell(cost.cost)
+
+
+def _mean(row: LengthRow) -> TableCell:
+    if row.name == REFERENCE:
+        return reference_cell(1.0)
+    standings = [cost.standing for cost in row.costs.values() if cost.standing]
+    return ratio_cell(mean_of(standings)) if row.complete else EMPTY
+
+
+def _crossover(floor: float, row: LengthRow) -> TableCell:
+    if row.name == REFERENCE:
+        return EMPTY
+    found = crossover({length: cost.cost for length, cost in row.costs.items()}, floor)
+    return TableCell(text=found.text, value=found.length)
+
+
+def _memory(row: LengthRow) -> TableCell:
+    shared = [length for length in row.peaks if length in row.reference_peaks]
+    if not shared:
+        return EMPTY
+    times = row.peaks[shared[-1]] / row.reference_peaks[shared[-1]]
+    return reference_cell(times) if row.name == REFERENCE else number_cell(times, memory)
+
+
+def _memory_crossover(row: LengthRow) -> TableCell:
+    return EMPTY if row.name == REFERENCE else TableCell(text=crossover(memory_ratios(row)).text)
+
+
+def _exponent(costs: Mapping[int, Estimate]) -> TableCell:
+    found = exponent(costs)
     if found is None:
-        return TableCell()
+        return EMPTY
     ends = found.interval()
     if not found.noise:
-        return TableCell(text=f"{ends.value:.2f}", value=ends.value)
-    return TableCell(text=f"{ends.value:.2f} ({ends.low:.2f} to {ends.high:.2f})", brief=f"{ends.value:.2f}",
-                 value=ends.value, low=ends.low, high=ends.high)  # fmt: skip
+        return number_cell(ends.value, "{:.2f}".format)
+    return interval_cell(ends, f"{ends.value:.2f} ({ends.low:.2f} to {ends.high:.2f})", f"{ends.value:.2f}")
 
 
-def _longest(table: ResultTable, name: str, board_key: BoardKey) -> TableCell:
-    cells = board_key.cells(table, "time")
-    rows: Sequence[int] = cells[cells["variant"] == name].index.tolist()
-    for row in reversed(rows):
-        found = table.number("longest_length", row)
-        if found is not None:
-            stopped = str(found.where.get("stopped", ""))
-            more = {"time": "+ (time)", "last": "+"}.get(stopped, "")
-            return TableCell(text=f"{found.value:,.0f}{more}", value=found.value, note=f"stopped by {stopped}")
-        return TableCell(text=str(cells.loc[row, "outcome"]).replace("_", " "), note=str(cells.loc[row, "reason"]))
-    return TableCell()
+def _dividend(row: LengthRow) -> TableCell:
+    """Speed-up × density at the longest length; for a map that makes its own zeros, density by blocks."""
+    measured = row.measured
+    cost = measured[max(measured)].cost if measured else None
+    declared, zero = row.number("declared_density"), row.number("block_sparsity", block=TILE)
+    if cost is None or declared is None or row.name == REFERENCE:
+        return EMPTY
+    density = declared if declared < 1 or zero is None else 1 - zero
+    return number_cell(math.exp(-cost.value) * density, "{:.2g}".format, note=f"density {density:.3g}")
+
+
+def _peak_share(row: LengthRow) -> TableCell:
+    measured = row.measured
+    flops = row.table.number("flops", measured[max(measured)].row) if measured else None
+    # a kernel hides its products: the number that it declares is the most that it may have done
+    most = "≤ " if flops is not None and flops.where.get("how") == "declared" else ""
+    return number_cell(row.number("peak_share"), lambda share: most + percent(share))
+
+
+def _max_length(board_key: BoardKey | None, row: LengthRow) -> TableCell:
+    runs = [run for run in board_key.runs(row.table, "time") if run.variant == row.name] if board_key else []
+    if not runs:
+        return EMPTY
+    found = row.table.number("longest_length", runs[-1].at)
+    if found is None:
+        return TableCell(text=outcome_words(runs[-1].outcome), note=runs[-1].reason)
+    stopped = str(found.where.get("stopped", ""))
+    more = {"time": "+ (time)", "last": "+"}.get(stopped, "")
+    return number_cell(found.value, lambda value: f"{value:,.0f}{more}", note=f"stopped by {stopped}")

@@ -1,4 +1,4 @@
-"""Published: numbers that papers printed, as boards of their own, shown beside ours and never ranked with them."""
+"""Published: numbers printed in papers, as boards of their own, shown beside ours and never ranked with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILED = "FAIL"
 FIVE = ("lra-listops", "lra-text", "lra-retrieval", "lra-image", "lra-pathfinder")
 SIX = (*FIVE, "lra-pathx")
 CHANCE = 50.0
-"""What a model that fails on Path-X counts as, where six tasks are averaged."""
+"""Accuracy that a model that fails on Path-X counts as, where six tasks are averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A paper that belongs here, and why none of its numbers does."""
+    """A paper on the same tasks none of whose numbers is shown, with the reason."""
 
     paper: str
     source: str
@@ -73,14 +73,14 @@ def published() -> tuple[tuple[Table, ...], tuple[Absent, ...]]:
             paper = tomllib.loads(path.read_text(encoding="utf-8"))
             tables += (_table(paper, table) for table in paper.get("tables", ()))
             if "absent" in paper:
-                absent.append(Absent(reason=paper["absent"], **_place(paper)))
+                absent.append(Absent(reason=paper["absent"], **_paper(paper)))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{path} does not read as published numbers ({error}); install attnbench again") from error
     return tuple(sorted(tables, key=lambda table: table.year)), tuple(absent)
 
 
 def average(table: Table, model: str, tasks: Sequence[str]) -> float | None:
-    """Mean of the model's accuracies on these tasks, a failed Path-X counting as chance; None where one is lacking.
+    """Mean of the model's accuracies on these tasks, a failed Path-X counting as chance; None where one is missing.
 
     >>> lra = next(table for table in published()[0] if table.paper == "Long Range Arena")
     >>> round(average(lra, "Transformer", FIVE), 2), round(average(lra, "Transformer", SIX), 2)
@@ -92,22 +92,22 @@ def average(table: Table, model: str, tasks: Sequence[str]) -> float | None:
     return sum(numbers) / len(tasks) if len(numbers) == len(tasks) else None
 
 
-def beside(boards: Sequence[Board], suite: str | None) -> list[Board]:
-    """Our boards, each with what papers report on its task after it; for a suite, with all tables of its papers.
+def with_published(boards: Sequence[Board], suite: str | None) -> list[Board]:
+    """Our boards, each followed by published numbers on its task; for a suite, by all tables of its papers.
 
-    Tasks of no suite have all tables of their papers at the end.
+    Tasks outside a suite have all tables of their papers at the end.
     """
     if suite is not None:
         return [*boards, *boards_for_suite(suite)]
-    pairs = [(board, board_beside(board, _task(board))) for board in boards]
+    pairs = [(board, published_board(board, _task(board))) for board in boards]
     shown = [each for pair in pairs for each in pair if each is not None]
     return [*shown, *boards_for_tasks([_task(board) for board in boards])]
 
 
-def exhibits_beside(exhibits: Sequence[Report]) -> list[Report]:
-    """Our exhibits, each with what papers report on its task after it, as `beside`."""
-    of = {id(report.board): report for report in exhibits}
-    boards = beside([report.board for report in exhibits], None)
+def reports_with_published(reports: Sequence[Report]) -> list[Report]:
+    """Our reports, each followed by published numbers on its task, as in `with_published`."""
+    of = {id(report.board): report for report in reports}
+    boards = with_published([report.board for report in reports], None)
     return [of.get(id(board)) or Report(name=board.name, board=board, commands={}, machines={}) for board in boards]
 
 
@@ -122,8 +122,8 @@ def boards_for_tasks(tasks: Sequence[str]) -> list[Board]:
     return _in_full(lambda paper: not names.isdisjoint(paper.tasks))
 
 
-def board_beside(board: Board, task: str) -> Board | None:
-    """What papers give for `task`, by our names, beside what our `board` measures of the same quantity.
+def published_board(board: Board, task: str) -> Board | None:
+    """Published numbers on `task`, by our names of variants, beside those of our `board` in the same metric.
 
     None where no paper has any. Nothing on it is ranked.
     """
@@ -152,15 +152,15 @@ def board_beside(board: Board, task: str) -> Board | None:
     notes = [
         Footnote(
             topic="ours",
-            text=f"{board.title}; other sizes, lengths, steps and data than the papers', so nothing here is ranked",
+            text=f"{board.title}; sizes, lengths, steps and data differ from the papers', so nothing here is ranked",
             warning=True,
         ),
         *(Footnote(topic=table.paper, text=_origin(table)) for table in tables),
     ]
     return Board(
         name=f"published/{board.name}",
-        title=f"{name}, published beside ours",
-        question=f"What have papers reported on {name}?",
+        title=f"{name}, published numbers beside ours",
+        question=f"Which numbers did papers report on {name}?",
         columns=(own, *columns),
         ranked=(),
         unranked=tuple(rows),
@@ -178,7 +178,7 @@ def _table(paper: dict[str, Any], table: dict[str, Any]) -> Table:
     if uneven or table["better"] not in ("higher", "lower"):
         raise ValueError(f"{paper['title']}, {table['title']}: expected {len(columns)} cells of {', '.join(uneven)}")
     return Table(
-        **_place(paper),
+        **_paper(paper),
         short=paper["short"],
         year=paper["year"],
         title=f"{paper['title']}, {table['title']}",
@@ -194,8 +194,8 @@ def _table(paper: dict[str, Any], table: dict[str, Any]) -> Table:
     )
 
 
-def _place(paper: dict[str, Any]) -> dict[str, Any]:
-    """Which paper it is, and where its numbers are shown; raises ValueError where that is nowhere."""
+def _paper(paper: dict[str, Any]) -> dict[str, Any]:
+    """The paper and the boards that its numbers are shown with; raises ValueError where there are none."""
     suite, tasks = paper.get("suite", ""), tuple(paper.get("tasks", ()))
     if not suite and not tasks:
         raise ValueError(f"{paper['title']}: expected a suite, or tasks")

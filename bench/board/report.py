@@ -1,4 +1,7 @@
-"""Exhibit: a Board with what its figures draw and the Records behind it; all that a page shows of one question."""
+"""Report: a Board, the data of its figures and the Records behind it: all that a page shows of one board.
+
+Each class of data is a row of a figure's table; `dashboards/figures.py` and `dashboards/simplex.py` draw them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Alpha:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurveSpot:
+class CurvePoint:
     """Mean over seeds at one training step, with the lowest and the highest seed, of `quantity`: quality or loss."""
 
     variant: str
@@ -68,7 +71,7 @@ class NullControl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LengthSpot:
+class LengthPoint:
     """Time and ratio of one variant at one length; `pays`: whether it beats the reference from here on."""
 
     variant: str
@@ -81,7 +84,7 @@ class LengthSpot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class AttentionMap:
     """Attention maps of one trained model on one example, queries down and keys across.
 
     `shades`: base64 of one byte a cell, by layer, head, query, key; 255 is that map's own maximum, which `tops` gives.
@@ -116,23 +119,86 @@ class RecordSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """`commands`: how to make each row. `machines`: in words, by id. `panels_left_out`: for want of room.
+    """`commands`: the command that measures each variant again. `machines`: in words, by id.
 
-    `quality`: what spots and curves are judged by, with its unit; `better`: which way that is good.
+    `quality`: the metric of the Pareto points and curves, with its unit; `better`: its good direction.
+    `maps_left_out`: how many attention maps the page has no room for.
     """
 
     name: str
     board: Board
     quality: str = "accuracy, %"
     better: Literal["higher", "lower"] = "higher"
-    spots: tuple[ParetoPoint, ...] = ()
+    pareto: tuple[ParetoPoint, ...] = ()
     heads: tuple[HeadValue, ...] = ()
     alphas: tuple[Alpha, ...] = ()
-    curves: tuple[CurveSpot, ...] = ()
+    curves: tuple[CurvePoint, ...] = ()
     nulls: tuple[NullControl, ...] = ()
-    lengths: tuple[LengthSpot, ...] = ()
-    panels: tuple[Panel, ...] = ()
-    panels_left_out: int = 0
-    sources: tuple[RecordSummary, ...] = ()
+    lengths: tuple[LengthPoint, ...] = ()
+    maps: tuple[AttentionMap, ...] = ()
+    maps_left_out: int = 0
+    records: tuple[RecordSummary, ...] = ()
     commands: Mapping[str, str]
     machines: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimplexPoint:
+    """Weights of three choices on the simplex: choice 1 is the left corner, 2 the right, 3 the top.
+
+    `total`: what the weights sum to; where it is not one they are drawn as shares of it. `start`: number of the scores.
+    """
+
+    variant: str
+    start: int
+    temperature: float
+    x: float
+    y: float
+    first: float
+    second: float
+    third: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoChoiceWeight:
+    """Weight of the first of two choices whose score is ahead by `lead`."""
+
+    variant: str
+    lead: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContourSegment:
+    """A segment of a contour line of Tsallis' entropy, on the simplex."""
+
+    alpha: float
+    level: float
+    x: float
+    y: float
+    x2: float
+    y2: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurfacePoint:
+    """A point of one line of the entropy surface, in projection: `line` numbers the lines, `at` their points."""
+
+    alpha: float
+    line: int
+    at: int
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimplexFigure:
+    """The data of `attnbench explain simplex`. `null_rows`: by variant, how many random scores got no weight at all."""
+
+    trajectories: tuple[SimplexPoint, ...]
+    random: tuple[SimplexPoint, ...]
+    choices: tuple[TwoChoiceWeight, ...]
+    contours: tuple[ContourSegment, ...]
+    surface: tuple[SurfacePoint, ...]
+    null_rows: dict[str, int]

@@ -1,4 +1,4 @@
-"""Panels: attention maps of trained models, small enough to stand in a page."""
+"""Attention maps of trained models, small enough for a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..store.rows import ResultRow
-from .report import Panel
+from .report import AttentionMap
 
 Maps = Callable[[str], npt.NDArray[Any] | None]
 """Reads an artifact: weights of (examples, layers, heads, rows, keys); None where it is not at hand."""
@@ -25,9 +25,9 @@ def sound(maps: npt.NDArray[Any]) -> bool:
     return bool(np.isfinite(maps).all() and (maps >= 0).all())
 
 
-def panels_of(runs: Iterable[ResultRow], read: Maps, room: int) -> tuple[tuple[Panel, ...], int]:
-    """One panel a variant, of its lowest seed and first example; and how many found no place in `room` characters."""
-    found: list[Panel] = []
+def attention_maps(runs: Iterable[ResultRow], read: Maps, room: int) -> tuple[tuple[AttentionMap, ...], int]:
+    """The maps of each variant, of its lowest seed and first example; and how many do not fit in `room` characters."""
+    found: list[AttentionMap] = []
     left_out = 0
     by_variant: dict[str, list[str]] = {}
     for run in sorted(runs, key=lambda run: (run.variant, run.seed)):
@@ -47,7 +47,7 @@ def panels_of(runs: Iterable[ResultRow], read: Maps, room: int) -> tuple[tuple[P
         text = base64.b64encode(shades.tobytes()).decode()
         room -= len(text)
         found.append(
-            Panel(
+            AttentionMap(
                 variant=variant, layers=layers, heads=heads, rows=height, keys=width,
                 tops=tuple(float(top) for top in tops.ravel()), shades=text,
             )

@@ -74,7 +74,7 @@ def read_store(store: Store) -> tuple[ResultTable, StoredPredictions]:
     from ..store.table import table_of
 
     table = table_of(store.records())
-    if table.cells.empty:
+    if not table.rows:
         raise StoreError(
             f"no Records in {store.root}{_elsewhere()}; make some with "
             "`attnbench run --variants rela,entmax15 --task lra-text`, or name a folder that has some with --results"

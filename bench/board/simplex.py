@@ -1,4 +1,4 @@
-"""Simplex: what maps from scores to weights do to two and three choices, computed.
+"""Simplex: the weights that maps from scores to weights give two and three choices, computed for figures.
 
 Each such map is the p on the simplex with the largest p·z + H(p), for an entropy H of its own (Blondel, Martins and
 Niculae 2020, Learning with Fenchel-Young losses; the sign is a plus). For the entmax family H is Tsallis', which at
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .triangle import Choice, Segment, Thread, Triangle, TrianglePoint
+from .report import ContourSegment, SimplexFigure, SimplexPoint, SurfacePoint, TwoChoiceWeight
 
 Floats = npt.NDArray[np.float64]
 Map = Callable[[Floats], Floats]
@@ -26,22 +26,22 @@ GRID = 60
 LEVELS = 8
 
 
-def triangle_of(maps: dict[str, Map], draws: int = 100) -> Triangle:
-    """What `maps` do to the scores above over all temperatures, to random ones, and to two choices."""
+def simplex_figure(maps: dict[str, Map], draws: int = 100) -> SimplexFigure:
+    """Weights that `maps` give the scores above at all temperatures, random scores, and two choices."""
     random_scores = np.random.default_rng(0).normal(size=(draws, 3))
-    random = {name: list(_dots(name, random_scores, [1.0] * draws, map)) for name, map in maps.items()}
+    random = {name: list(_points(name, random_scores, [1.0] * draws, map)) for name, map in maps.items()}
     trajectories = []
     for name, map in maps.items():
         for start, scores in enumerate(SCORES):
             rows = np.array(scores)[None] / np.array(TEMPERATURES)[:, None]
-            trajectories += _dots(name, rows, TEMPERATURES, map, start)
-    return Triangle(
+            trajectories += _points(name, rows, TEMPERATURES, map, start)
+    return SimplexFigure(
         trajectories=tuple(trajectories),
-        random=tuple(dot for dots in random.values() for dot in dots),
+        random=tuple(point for points in random.values() for point in points),
         choices=tuple(choice for name, map in maps.items() for choice in _choices(name, map)),
         contours=tuple(segment for alpha in ALPHAS for segment in contours(alpha)),
-        surface=tuple(thread for alpha in (1.0, 1.5, 2.0) for thread in surface(alpha)),
-        null_rows={name: draws - len(dots) for name, dots in random.items()},
+        surface=tuple(point for alpha in (1.0, 1.5, 2.0) for point in surface(alpha)),
+        null_rows={name: draws - len(points) for name, points in random.items()},
     )
 
 
@@ -65,7 +65,7 @@ def place(weights: Floats) -> tuple[Floats, Floats]:
     return weights[:, 1] + weights[:, 2] / 2, weights[:, 2] * math.sqrt(3) / 2
 
 
-def contours(alpha: float) -> Iterator[Segment]:
+def contours(alpha: float) -> Iterator[ContourSegment]:
     """Lines of equal entropy, found by marching over the small triangles of a grid."""
     corner, rows = _grid()
     values = entropy(corner, alpha)
@@ -82,11 +82,11 @@ def contours(alpha: float) -> Iterator[Segment]:
                     ends.append((x[one] + share * (x[other] - x[one]), y[one] + share * (y[other] - y[one])))
             if len(ends) == 2:
                 (x1, y1), (x2, y2) = ends
-                yield Segment(alpha=alpha, level=level, x=float(x1), y=float(y1), x2=float(x2), y2=float(y2))
+                yield ContourSegment(alpha=alpha, level=level, x=float(x1), y=float(y1), x2=float(x2), y2=float(y2))
 
 
-def surface(alpha: float, lines: int = 13, points: int = 40) -> Iterator[Thread]:
-    """The entropy over the triangle as a net of lines in three directions, seen from 30 degrees above."""
+def surface(alpha: float, lines: int = 13, points: int = 40) -> Iterator[SurfacePoint]:
+    """The entropy over the triangle as a net of lines in three directions, seen from 30 degrees above the plane."""
     number = 0
     for fixed in range(3):
         for value in np.linspace(0.0, 1.0, lines)[:-1]:
@@ -98,7 +98,7 @@ def surface(alpha: float, lines: int = 13, points: int = 40) -> Iterator[Thread]
             height = entropy(np.clip(weights, 0.0, 1.0), alpha)
             across, up = x + 0.35 * y, 0.5 * y * math.sin(math.pi / 6) + 0.7 * height
             for at in range(points):
-                yield Thread(alpha=alpha, line=number, at=at, x=float(across[at]), y=float(up[at]))
+                yield SurfacePoint(alpha=alpha, line=number, at=at, x=float(across[at]), y=float(up[at]))
             number += 1
 
 
@@ -119,14 +119,14 @@ def _grid() -> tuple[Floats, list[tuple[int, int, int]]]:
     return np.array(weights), cells
 
 
-def _dots(
+def _points(
     variant: str, scores: Floats, temperatures: Sequence[float], map: Map, start: int | None = None
-) -> list[TrianglePoint]:
+) -> list[SimplexPoint]:
     weights = map(scores)
     totals = weights.sum(-1)
     x, y = place(weights / np.where(totals > 0, totals, 1.0)[:, None])
     return [
-        TrianglePoint(
+        SimplexPoint(
             variant=variant, start=at if start is None else start, temperature=temperatures[at], x=float(x[at]),
             y=float(y[at]), first=float(weights[at, 0]), second=float(weights[at, 1]), third=float(weights[at, 2]),
             total=float(totals[at]),
@@ -136,8 +136,8 @@ def _dots(
     ]  # fmt: skip
 
 
-def _choices(variant: str, map: Map) -> Iterator[Choice]:
+def _choices(variant: str, map: Map) -> Iterator[TwoChoiceWeight]:
     leads = np.linspace(-3.0, 3.0, 121)
     weights = map(np.stack([leads, np.zeros_like(leads)], axis=1))
     for lead, row in zip(leads, weights, strict=True):
-        yield Choice(variant=variant, lead=float(lead), weight=float(row[0]))
+        yield TwoChoiceWeight(variant=variant, lead=float(lead), weight=float(row[0]))

@@ -1,63 +1,225 @@
-"""Columns: what the board of a task shows of every variant, in the order in which it is shown."""
+"""Columns of a task's board: the one place to add, change or remove a displayed column."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+import math
+from collections.abc import Callable
+from functools import partial
 
 from ..core.cell import REFERENCE
 from ..core.metrics import Metric
-from .board import Column
+from ..core.protocol import LEAST_SEEDS
+from ..core.record import Outcome
+from ..score.cost import CAPPED, floor_of
+from ..score.matched_budget import advantage_at_equal_state, advantage_at_equal_time
+from ..score.quality import outcome_words
+from ..stats.bootstrap import DRAWS
+from ..stats.format import count, duration, memory, percent, size
+from ..stats.scoring import CAP, verdict
+from ..store.table import ResultTable
+from .attention_tables import lowest_error
+from .board import TableCell
+from .cells import EMPTY, difference_cell, level_cell, mean_cell, number_cell, ratio_cell, reference_cell
+from .columns import BoardColumn
+from .task_context import BoardContext, VariantContext
+
+Cells = Callable[[VariantContext], TableCell]
 
 
-@lru_cache
-def columns(metric: Metric) -> tuple[Column, ...]:
-    """The columns of a board whose task is judged so."""
-    title, unit, better = metric.title, metric.display_unit, metric.better
-    of_difference = metric.of_difference
+def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ...]:
+    """The columns in the order in which they are shown; a cell is a function of the variant."""
+    table, metric = context.table, context.metric
+    title, better, of_difference = metric.title, metric.better, metric.of_difference
+    within = f"{metric.margin_words(context.margin)} {'above' if metric.sign < 0 else 'below'} {REFERENCE}"
+
+    def newest(name: str, words: Callable[[float], str] = count) -> Cells:
+        return lambda variant: number_cell(_last(table.values(name, variant.rows)), words)
+
+    def mean(name: str, words: Callable[[float], str] = percent, **where: object) -> Cells:
+        return lambda variant: mean_cell(_of_whole_model(table, variant, name, **where), words)
+
     return (
-        Column(name=metric.name, title=title, unit=unit, better=better, importance=0,
-               description=f"mean test {title} over seeds, with its 95 % interval"),
-        Column(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better, importance=1,
-               description="mean difference to the reference on the same seeds, with its 95 % interval"),
-        Column(name="verdict", title="verdict", importance=4,
-               description="what that interval proves, given the margin"),
-        Column(name="step_time", title="step time", unit="× reference", better="lower", importance=1,
-               description="time of one training step over the reference's in the same rounds"),
-        Column(name="memory", title="peak memory", unit="× reference", better="lower", importance=3,
-               description="peak memory of one training step over the reference's"),
-        Column(name="sparsity", title="zeros", unit="fraction", importance=2,
-               description="share of allowed attention weights that are exactly zero"),
-        Column(name="block_sparsity", title="zero blocks", unit="fraction", importance=5,
-               description="share of 64 × 64 blocks without any positive weight: only these can save time"),
-        Column(name="null_rate", title="null", unit="fraction", importance=6,
-               description="share of queries that attend to nothing"),
-        Column(name="perplexity", title="perplexity", better="lower", importance=3,
-               description="on the test text: 2 to the bits per word of the original text, whatever the tokens are"),
-        Column(name="diversity", title="head diversity", unit="nats", importance=7,
-               description="how far the heads of a layer look apart (generalised Jensen-Shannon); 0 is alike"),
-        Column(name="alignment", title="AER", unit="fraction", better="lower", importance=6,
-               description="lowest alignment error rate of any head of cross attention, normal or shifted"),
-        Column(name="frontier", title="on frontier", unit="fraction", better="higher", importance=5,
-               description="share of bootstrap draws in which no other is at once as good and as fast"),
-        Column(name="equal_time", title="at equal time", unit=of_difference, better=better, importance=8,
-               description=f"validation {title} against the reference's after the time that the reference trained"),
-        Column(name="state", title="decode state", unit="bytes", better="lower", importance=8,
-               description="bytes that decoding keeps per sequence, all layers, at the length of the task"),
-        Column(name="equal_state", title="at equal state", unit=of_difference, better=better, importance=9,
-               description=f"test {title} against the best other variant that decodes with no more bytes"),
-        Column(name="dividend", title="dividend", better="higher", importance=9,
-               description="speed-up × declared density; 1 where all of the promised saving was realised"),
-        Column(name="parameters", title="parameters", unit="count", better="lower", importance=7,
-               description="trainable parameters of the whole model"),
-        Column(name="examples_rate", title="examples/s", unit="1/second", better="higher", importance=10,
-               description="examples per second of training"),
-        Column(name="tokens_rate", title="tokens/s", unit="1/second", better="higher", importance=8,
-               description="real tokens per second of training, padding not counted"),
-        Column(name="padded_tokens_rate", title="with padding", unit="1/second", better="higher", importance=11,
-               description="tokens per second of training, padding counted"),
-        Column(name="decoded_rate", title="decoded/s", unit="1/second", better="higher", importance=8,
-               description="tokens that the search put out per second when the test set was translated, and the ratio"),
-        Column(name="seeds", title="seeds", unit="count", importance=3, description="seeds trained"),
-        Column(name="implementation", title="ran as", importance=7,
-               description="which code was timed, and which trained where that differs; shown where variants differ"),
+        BoardColumn(name=metric.name, title=title, unit=metric.display_unit, better=better, importance=0,
+                    description=f"mean test {title} over seeds, with its 95 % interval", cell=partial(_level, metric)),
+        BoardColumn(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better,
+                    description=f"mean difference from {REFERENCE} on the same seeds, with its 95 % interval",
+                    cell=partial(_gap, context)),
+        BoardColumn(name="verdict", title="verdict", importance=4, cell=partial(_verdict, context),
+                    description="conclusion from that interval, given the margin",
+                    footnote=f"from the 95 % interval of the difference, with a margin of {within}"),
+        BoardColumn(name="step_time", title="step time", unit="× reference", better="lower",
+                    description=f"time of one training step over {REFERENCE}'s in the same rounds",
+                    cell=partial(_step_time, floor_of(context.timings))),
+        BoardColumn(name="memory", title="peak memory", unit="× reference", better="lower", importance=3,
+                    description=f"peak memory of one training step over {REFERENCE}'s",
+                    cell=partial(_memory, table, context.newest_of_reference("peak_bytes"))),
+        BoardColumn(name="sparsity", title="zeros", unit="fraction", importance=2, cell=mean("sparsity"),
+                    description="share of allowed attention weights that are exactly zero"),
+        BoardColumn(name="block_sparsity", title="zero blocks", unit="fraction", importance=5,
+                    description="share of 64 × 64 blocks without a positive weight; only these can save time",
+                    cell=mean("block_sparsity", block=64)),
+        BoardColumn(name="null_rate", title="null", unit="fraction", importance=6, cell=mean("null_rate"),
+                    description="share of queries that attend to nothing"),
+        BoardColumn(name="perplexity", title="perplexity", better="lower", importance=3,
+                    description="on the test text, per word of the original text, whatever the tokens are",
+                    cell=lambda v: mean_cell(table.values("perplexity", v.rows, split="test"), "{:,.1f}".format)),
+        BoardColumn(name="diversity", title="head diversity", unit="nats", importance=7,
+                    description="generalised Jensen-Shannon divergence between the heads of a layer; 0: all alike",
+                    cell=mean("head_diversity", "{:.3f}".format)),
+        BoardColumn(name="alignment", title="AER", unit="fraction", better="lower", importance=6,
+                    description="lowest alignment error rate of any head of cross attention, normal or shifted",
+                    cell=lambda v: number_cell(lowest_error(table, v.rows), "{:.3f}".format)),
+        BoardColumn(name="frontier", title="on frontier", unit="fraction", better="higher", importance=5,
+                    description="share of bootstrap draws in which no other variant is both as good and as fast",
+                    cell=lambda v: number_cell(context.frontier_shares.get(v.name), percent,
+                                               "●" if v.name in context.frontier else ""),
+                    footnote=f"share of {DRAWS} bootstrap draws (over seeds, test examples and rounds) in which no "
+                    "other variant is both as good and as fast; ●: on the Pareto frontier by the values shown"),
+        BoardColumn(name="equal_time", title="at equal time", unit=of_difference, better=better, importance=8,
+                    description=f"validation {title} against {REFERENCE}'s within {REFERENCE}'s training time",
+                    cell=partial(_equal_time, context),
+                    footnote=f"best validation {title} against {REFERENCE}'s, both within {REFERENCE}'s training time. "
+                    "A lower bound: faster variants are not trained longer, and slower ones stop mid-schedule. All "
+                    "other columns compare equal steps"),
+        BoardColumn(name="state", title="decode state", unit="bytes", better="lower", importance=8,
+                    description="bytes that decoding keeps per sequence, over all layers, at the length of the task",
+                    cell=lambda v: number_cell(context.state_bytes.get(v.name), size)),
+        BoardColumn(name="equal_state", title="at equal state", unit=of_difference, better=better, importance=9,
+                    description=f"test {title} against the best other variant with no larger decode state",
+                    cell=partial(_equal_state, context),
+                    footnote="against the best other variant with at most as many bytes of decode state per sequence, "
+                    "at equal steps; that variant is chosen by the scores compared, which counts against this one"),
+        BoardColumn(name="dividend", title="dividend", better="higher", importance=9, cell=partial(_dividend, table),
+                    description="speed-up × declared density; 1: the promised saving was realised in full"),
+        BoardColumn(name="parameters", title="parameters", unit="count", better="lower", importance=7,
+                    description="trainable parameters of the whole model",
+                    cell=partial(_parameters, table, context.newest_of_reference("parameters")),
+                    footnote=f"†: over 10 % more parameters than {REFERENCE}, so not a model of the same size",
+                    mark="†"),
+        BoardColumn(name="examples_rate", title="examples/s", unit="1/second", better="higher", importance=10,
+                    description="training examples per second", cell=newest("examples_per_second")),
+        BoardColumn(name="tokens_rate", title="tokens/s", unit="1/second", better="higher", importance=8,
+                    description="training tokens per second, without padding", cell=newest("tokens_per_second")),
+        BoardColumn(name="padded_tokens_rate", title="padded tokens/s", unit="1/second", better="higher", importance=11,
+                    description="training tokens per second, with padding", cell=newest("padded_tokens_per_second")),
+        BoardColumn(name="decoded_rate", title="decoded tokens/s", unit="1/second", better="higher", importance=8,
+                    description=f"tokens per second put out by beam search on the test set, and over {REFERENCE}'s",
+                    cell=partial(_decoded, context), warning=True,
+                    footnote="each test set was translated once, without interleaved rounds: the load of the moment "
+                    "counts, and on a GPU so does the compiling of kernels for each new length"),
+        BoardColumn(name="seeds", title="seeds", unit="count", importance=3, description="seeds trained",
+                    cell=lambda v: number_cell(len(v.scores.seeds), str) if v.scores else EMPTY),
+        BoardColumn(name="implementation", title="implementation", importance=7,
+                    description="code that was timed, and code that trained where that differs",
+                    present=len(set(context.implementations.values())) > 1,
+                    cell=lambda v: TableCell(text=context.implementations.get(v.name, ""))),
     )  # fmt: skip
+
+
+def _level(metric: Metric, variant: VariantContext) -> TableCell:
+    if not variant.scores or not variant.scores.seeds:
+        return EMPTY
+    few = "" if len(variant.scores.seeds) >= LEAST_SEEDS else "few seeds"
+    return level_cell(metric, variant.scores.level(), note=few)
+
+
+def _shared_seeds(context: BoardContext, variant: VariantContext) -> int:
+    reference = context.scores.get(REFERENCE)
+    return len({*reference.seeds} & {*variant.scores.seeds}) if reference and variant.scores else 0
+
+
+def _gap(context: BoardContext, variant: VariantContext) -> TableCell:
+    shared, metric = _shared_seeds(context, variant), context.metric
+    if variant.name == REFERENCE and shared:
+        return reference_cell(0.0)
+    if not variant.scores or not shared:
+        return EMPTY
+    gap = variant.scores.advantage_over(context.scores[REFERENCE]).interval()
+    if shared >= LEAST_SEEDS:
+        return difference_cell(metric, gap)
+    return TableCell(text=metric.signed(gap.value), value=metric.difference(gap).value)
+
+
+def _verdict(context: BoardContext, variant: VariantContext) -> TableCell:
+    if not variant.scores or variant.name == REFERENCE or _shared_seeds(context, variant) < LEAST_SEEDS:
+        return EMPTY
+    margin = context.metric.margin_words(context.margin)
+    gap = variant.scores.advantage_over(context.scores[REFERENCE]).interval()
+    found = verdict(gap, context.margin / context.metric.points)
+    return TableCell(text={"within margin": f"within {margin}", "worse": f"worse by > {margin}"}.get(found, found))
+
+
+def _step_time(floor: float, variant: VariantContext) -> TableCell:
+    cost = variant.cost
+    if cost is None:
+        return EMPTY
+    if cost.outcome in CAPPED:
+        failed = outcome_words(cost.outcome)
+        return TableCell(text=f"{failed} (counts as {CAP:.0f}×)", brief=failed, value=CAP, note=cost.reason)
+    if cost.cost is None:
+        words = outcome_words(cost.outcome) if cost.outcome != Outcome.OK else "too few rounds"
+        return TableCell(text=words, note=cost.reason)
+    if variant.name == REFERENCE:
+        return TableCell(text=f"{duration(cost.median)} a step", value=1.0)
+    return ratio_cell(cost.cost, "≈" if abs(cost.cost.value) <= floor else "")
+
+
+def _memory(table: ResultTable, of_reference: float | None, variant: VariantContext) -> TableCell:
+    own = _last(table.values("peak_bytes", variant.rows))
+    if own is None or not of_reference:
+        return EMPTY
+    if variant.name == REFERENCE:
+        return TableCell(text=size(own), value=1.0)
+    return number_cell(own / of_reference, memory)
+
+
+def _of_whole_model(table: ResultTable, variant: VariantContext, name: str, **where: object) -> list[float]:
+    """The finite values of the whole model, one a Record: one kind of attention by itself may be the reference's."""
+    found: list[float] = []
+    for at in variant.rows:
+        measured = [m for m in table.measurements(at).get(name, ()) if "attention" not in m.where]
+        found += [m.value for m in measured if where.items() <= m.where.items() and math.isfinite(m.value)][:1]
+    return found
+
+
+def _equal_time(context: BoardContext, variant: VariantContext) -> TableCell:
+    own, reference = variant.scores, context.scores.get(REFERENCE)
+    if not own or not reference or not variant.cost or own.missing_reason or variant.name == REFERENCE:
+        return EMPTY
+    gap = advantage_at_equal_time(own, reference, variant.cost, context.curves)
+    return difference_cell(context.metric, gap.interval()) if gap else EMPTY
+
+
+def _equal_state(context: BoardContext, variant: VariantContext) -> TableCell:
+    rival = advantage_at_equal_state(variant.name, context.scores, context.state_bytes)
+    return difference_cell(context.metric, rival.advantage.interval(), f" vs {rival.name}") if rival else EMPTY
+
+
+def _dividend(table: ResultTable, variant: VariantContext) -> TableCell:
+    density = _last(table.values("declared_density", variant.rows))
+    if density is None or density >= 1 or variant.cost is None or variant.cost.cost is None:
+        return EMPTY
+    found = variant.cost.cost.interval()
+    value, low, high = (density * math.exp(-end) for end in (found.value, found.high, found.low))
+    return TableCell(text=f"{value:.2f}", value=value, low=low, high=high)
+
+
+def _parameters(table: ResultTable, of_reference: float | None, variant: VariantContext) -> TableCell:
+    found = _last(table.values("parameters", variant.rows))
+    heavy = found is not None and of_reference and found > 1.1 * of_reference
+    return number_cell(found, count, "†" if heavy else "")
+
+
+def _decoded(context: BoardContext, variant: VariantContext) -> TableCell:
+    reference = context.scores.get(REFERENCE)
+    of_reference = reference.rows if reference and variant.name != REFERENCE else ()
+    own, theirs = (context.table.values("decode_tokens_per_second", rows) for rows in (variant.rows, of_reference))
+    if not own:
+        return EMPTY
+    rate = sum(own) / len(own)
+    times = f" ({rate / (sum(theirs) / len(theirs)):.2f}×)" if theirs else ""
+    return TableCell(text=count(rate) + times, value=rate)
+
+
+def _last(values: list[float]) -> float | None:
+    return values[-1] if values else None

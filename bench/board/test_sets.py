@@ -1,10 +1,11 @@
-"""Test sets: what each set of sentences that translations are judged on says of every variant, as a small board."""
+"""Test sets: the scores on each set of sentences that translations are judged on, as a small board."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,27 +13,28 @@ import numpy.typing as npt
 from ..core.cell import REFERENCE
 from ..core.interval import Interval
 from ..core.metrics import Metric
-from ..core.record import Outcome
 from ..score.key import BoardKey
 from ..score.quality import SeedScores
-from ..stats import format as wording
 from ..stats.bootstrap import DRAWS, Statistics, corpus_score, resampled_scores, sound_statistics
-from ..stats.intervals import LEVEL, Estimate
-from ..store.rows import ResultRow, newest
+from ..stats.format import listed
+from ..stats.intervals import Estimate
+from ..store.rows import ResultRow
 from ..store.table import ResultTable
-from .board import Board, Column, Footnote, Row, TableCell
+from .board import Board, Footnote, Row, TableCell
+from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell
+from .columns import BoardColumn, cells_of, plain_columns
+from .footnotes import PERCENT
+from .task_context import finished_runs
 
 SetStatistics = Callable[[str], Mapping[str, Statistics]]
 """Reads an artifact of predictions: the statistics of each sentence, by test set; empty where they are not at hand."""
 
-_SPOKEN = {"copy": "copying", "untrained": "an untrained model"}
-
-PERCENT = f"{LEVEL:.0%}".replace("%", " %")
+_BASELINES = {"copy": "copying", "untrained": "an untrained model"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnSet:
-    """What is known of one variant or baseline on one test set. `lengths`: words of each reference, by sentence."""
+class SetScores:
+    """Scores of one variant or baseline on one test set. `lengths`: words of each reference, by sentence."""
 
     trials: SeedScores
     chrf: tuple[float, ...]
@@ -40,57 +42,49 @@ class OnSet:
     is_baseline: bool = False
 
 
-def boards_of_sets(board_key: BoardKey, metric: Metric, by_set: Mapping[str, Mapping[str, OnSet]]) -> list[Board]:
+def set_boards(board_key: BoardKey, metric: Metric, by_set: Mapping[str, Mapping[str, SetScores]]) -> list[Board]:
     """One small board for each set, the ranked one first."""
     return [_board(board_key, name, rows, metric) for name, rows in by_set.items()]
 
 
-def judged_by_set(
+def scores_by_set(
     table: ResultTable, board_key: BoardKey, metric: Metric, read: SetStatistics
-) -> dict[str, dict[str, OnSet]]:
+) -> dict[str, dict[str, SetScores]]:
     """By set, the ranked one first, and by name, variants before baselines; empty where Records name no sets."""
     if metric.is_share:
         return {}
-    runs = [run for run in newest(board_key.runs(table, "train"), "key") if run.outcome == Outcome.OK]
-    fixed = [run for run in newest(board_key.runs(table, "baseline"), "variant") if run.outcome == Outcome.OK]
-    grouped: dict[str, list[ResultRow]] = {}
-    for run in [*sorted(runs, key=_by_name), *sorted(fixed, key=_by_name)]:
-        grouped.setdefault(run.variant, []).append(run)
+    grouped = finished_runs(table, board_key)
     names = dict.fromkeys(name for own in grouped.values() for run in own for name in _sets(table, run, metric))
-    found: dict[str, dict[str, OnSet]] = {name: {} for name in names}
+    found: dict[str, dict[str, SetScores]] = {name: {} for name in names}
     for variant, own in grouped.items():
         kept = {run.at: read(run.artifacts["predictions"]) for run in own if "predictions" in run.artifacts}
         for name, place in found.items():
             on_set = [run for run in own if name in _sets(table, run, metric)]
             if on_set:
-                place[variant] = _on_set(table, name, on_set, metric, kept)
+                place[variant] = _scores(table, name, on_set, metric, kept)
     return found
 
 
-def _by_name(run: ResultRow) -> tuple[str, int]:
-    return run.variant, run.seed
-
-
 def _sets(table: ResultTable, run: ResultRow, metric: Metric) -> list[str]:
-    measured = table.numbers.of(run.at).get(metric.name, ())
+    measured = table.measurements(run.at).get(metric.name, ())
     tested = [m for m in measured if m.where.get("split") == "test" and math.isfinite(m.value)]
     return [str(m.where["set"]) for m in tested if "set" in m.where]
 
 
-def _on_set(
+def _scores(
     table: ResultTable,
     name: str,
     runs: list[ResultRow],
     metric: Metric,
     kept: Mapping[int, Mapping[str, Statistics]],
-) -> OnSet:
+) -> SetScores:
     places = [run.at for run in runs]
     scores = table.values(metric.name, places, split="test", set=name)
     statistics = [kept.get(at, {}).get(name) for at in places]
     sound = [
         each
         for each, score in zip(statistics, scores, strict=True)
-        # what does not bear out its Record's score is not its own
+        # statistics that do not give the score of the Record belong to something else
         if each is not None
         and sound_statistics(metric.name, each)
         and abs(corpus_score(metric.name, each) - score) <= 1e-6 * max(1.0, score)
@@ -104,7 +98,7 @@ def _on_set(
         examples=len(sound[0]) if whole else 0,
         draws=np.stack([resampled_scores(metric.name, each) for each in sound], axis=1) if whole else None,
     )
-    return OnSet(
+    return SetScores(
         trials=trials,
         chrf=tuple(table.values("chrf", places, split="test", set=name)),
         lengths=sound[0][:, 1] if whole else None,
@@ -112,7 +106,7 @@ def _on_set(
     )
 
 
-def advantage(own: OnSet, other: OnSet) -> Estimate | None:
+def advantage(own: SetScores, other: SetScores) -> Estimate | None:
     """How much better `own` is than `other`, by the same sentences in every draw, and by seeds where both have several.
 
     A baseline is one and the same for all seeds. None where sentences cannot be paired, or no seed is shared.
@@ -125,96 +119,98 @@ def advantage(own: OnSet, other: OnSet) -> Estimate | None:
         theirs = replace(theirs, seeds=seeds, scores=theirs.scores * count, draws=theirs.draws.repeat(count, axis=1))
     if not set(own.trials.seeds) & set(theirs.seeds):
         return None
-    return own.trials.gap(theirs)
+    return own.trials.advantage_over(theirs)
 
 
-def in_words(gaps: Mapping[str, Interval]) -> str:
-    """What intervals of the advantage over each of these say.
+def verdict_sentence(gaps: Mapping[str, Interval]) -> str:
+    """The conclusions from the intervals of the advantage over each of these.
 
     >>> gaps = {"copy": Interval(2, 1, 3), "untrained": Interval(4, 3, 5), "softmax": Interval(0, -1, 1)}
-    >>> in_words(gaps)
+    >>> verdict_sentence(gaps)
     'better than copying and an untrained model; undecided against softmax'
     """
     said: dict[str, list[str]] = {"better than": [], "worse than": [], "undecided against": []}
     for name, gap in gaps.items():
         how = "better than" if gap.low > 0 else "worse than" if gap.high < 0 else "undecided against"
-        said[how].append(_SPOKEN.get(name, name))
-    return "; ".join(f"{how} {wording.listed(names)}" for how, names in said.items() if names)
+        said[how].append(_BASELINES.get(name, name))
+    return "; ".join(f"{how} {listed(names)}" for how, names in said.items() if names)
 
 
-def _board(board_key: BoardKey, name: str, rows: Mapping[str, OnSet], metric: Metric) -> Board:
-    against = [each for each in rows if rows[each].is_baseline]
-    if REFERENCE in rows:
-        against.append(REFERENCE)
-    columns = (
-        Column(name=metric.name, title=metric.title, unit=metric.display_unit, better=metric.better, importance=0,
-               description=f"{metric.title} on this set alone, with its {PERCENT} interval"),
-        Column(name="chrf", title="chrF", unit="chrF", better="higher", importance=3, description="chrF on this set"),
+class SetRow(NamedTuple):
+    """What the cells of one row are made from; `gaps`: its advantage over each of the others that it is compared to."""
+
+    name: str
+    own: SetScores
+    gaps: Mapping[str, Interval]
+
+
+def _board(board_key: BoardKey, name: str, scores: Mapping[str, SetScores], metric: Metric) -> Board:
+    against = [each for each in scores if scores[each].is_baseline] + [REFERENCE] * (REFERENCE in scores)
+
+    def versus(other: str) -> Callable[[SetRow], TableCell]:
+        def cell(row: SetRow) -> TableCell:
+            if other in row.gaps:
+                return difference_cell(metric, row.gaps[other])
+            return reference_cell(0.0) if other == row.name == REFERENCE else EMPTY
+
+        return cell
+
+    columns: list[BoardColumn[SetRow]] = [
+        BoardColumn(name=metric.name, title=metric.title, unit=metric.display_unit, better=metric.better, importance=0,
+                    description=f"{metric.title} on this set alone, with its {PERCENT} interval",
+                    cell=lambda row: level_cell(metric, row.own.trials.level())),
+        BoardColumn(name="chrf", title="chrF", unit="chrF", better="higher", importance=3,
+                    description="chrF on this set alone",
+                    cell=lambda row: number_cell(_mean(row.own.chrf), "{:.2f}".format)),
         *(
-            Column(name=f"vs_{other}", title=f"vs {'copying' if other == 'copy' else other}", importance=1,
-                   unit=metric.of_difference, better=metric.better,
-                   description=f"difference on the same sentences, with the {PERCENT} interval of a paired bootstrap")
+            BoardColumn(name=f"vs_{other}", title=f"vs {'copying' if other == 'copy' else other}",
+                        unit=metric.of_difference, better=metric.better, cell=versus(other),
+                        description=f"difference on the same sentences, with its {PERCENT} paired bootstrap interval")
             for other in against
         ),
-        Column(name="in_words", title="in words", importance=4, description="what these intervals say"),
-    )  # fmt: skip
-    count = max((each.trials.examples for each in rows.values()), default=0)
+        BoardColumn(name="verdict", title="verdict", importance=4, description="conclusion from these intervals",
+                    cell=lambda row: TableCell(text=verdict_sentence(row.gaps))),
+    ]  # fmt: skip
+    rows: dict[bool, list[Row]] = {False: [], True: []}
+    for each, own in scores.items():
+        found = {other: advantage(own, scores[other]) for other in against if other != each and not own.is_baseline}
+        gaps = {other: gap.interval() for other, gap in found.items() if gap is not None}
+        rows[own.is_baseline].append(Row(name=each, entries=cells_of(columns, SetRow(each, own, gaps))))
+    count = max((each.trials.examples for each in scores.values()), default=0)
     return Board(
         name=f"{board_key.name}/{name}",
         title=f"{name}{f', {count:,} sentences' if count else ''}",
         question="",
-        columns=columns,
+        columns=plain_columns(columns),
         ranked=(),
-        unranked=tuple(_row(each, rows, against) for each in rows if not rows[each].is_baseline),
-        baselines=tuple(_row(each, rows, against) for each in rows if rows[each].is_baseline),
+        unranked=tuple(rows[False]),
+        baselines=tuple(rows[True]),
     )
 
 
-def _row(name: str, rows: Mapping[str, OnSet], against: list[str]) -> Row:
-    own = rows[name]
-    level, metric = own.trials.level(), own.trials.metric
-    entries = [TableCell(text=metric.level(level), value=level.value, low=level.low, high=level.high)]
-    mean = sum(own.chrf) / len(own.chrf) if own.chrf else None
-    entries.append(TableCell() if mean is None else TableCell(text=f"{mean:.2f}", value=mean))
-    found: dict[str, Interval] = {}
-    for other in against:
-        gap = None if other == name or own.is_baseline else advantage(own, rows[other])
-        if gap is None:
-            entries.append(TableCell(text="reference", value=0.0) if other == name == REFERENCE else TableCell())
-            continue
-        ends = found[other] = gap.interval()
-        shown = metric.difference(ends)
-        entries.append(
-            TableCell(text=metric.gap(ends), brief=metric.gap_in_brief(ends), value=shown.value, low=shown.low,
-                  high=shown.high)
-        )  # fmt: skip
-    entries.append(TableCell(text=in_words(found)))
-    return Row(name=name, entries=tuple(entries))
+def _mean(values: tuple[float, ...]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
-def footnotes_of_sets(by_set: Mapping[str, Mapping[str, OnSet]]) -> Iterator[Footnote]:
-    """What a reader of these boards must know."""
+def set_footnotes(by_set: Mapping[str, Mapping[str, SetScores]]) -> Iterator[Footnote]:
+    """How the intervals of `set_boards` were made."""
     every = [each for rows in by_set.values() for each in rows.values()]
-    trained = [each for each in every if not each.is_baseline]
-    if not trained:
+    seeds = sorted({seed for each in every if not each.is_baseline for seed in each.trials.seeds})
+    if not seeds:
         return
     if any(each.lengths is None for each in every):
-        text = "no statistics of sentences are at hand for every row: those without have no interval"
+        text = "rows without an interval have no statistics of sentences"
         yield Footnote(topic="test sets", text=text, warning=True)
-    seeds = sorted({seed for each in trained for seed in each.trials.seeds})
     over = (
         f"over sentences, for the one training of seed {seeds[0]}: another training may differ by more"
         if len(seeds) == 1
-        else "over sentences and over seeds (Student's t), their squares added"
+        else "over sentences and seeds (Student's t), errors added in quadrature"
     )
     yield Footnote(
         topic="test sets",
         text=f"brackets: {PERCENT} intervals of the difference {over}; {DRAWS} bootstrap draws, the same sentences for "
-        "both (Koehn 2004); each comparison by itself, not corrected for their number",
+        "both (Koehn 2004); not corrected for the number of comparisons",
     )
     if any("untrained" in rows for rows in by_set.values()):
-        yield Footnote(
-            topic="untrained",
-            text=f"{REFERENCE} with the parameters that its training of seed 0 begins with, translating with the same "
-            "search",
-        )
+        text = f"{REFERENCE} before its training of seed 0, translating with the same search"
+        yield Footnote(topic="untrained", text=text)

@@ -38,8 +38,7 @@ def leaderboard(
 
 def show(boards: list[Board], format: Format = Format.RICH, out: Path | None = None) -> None:
     """The boards in that format, to the terminal or a file."""
-    from ...dashboards import csv_json as tables
-    from ...dashboards import markdown, terminal
+    from ...dashboards import csv_json, latex, markdown, terminal
 
     if out is not None and out.is_dir():
         for board in boards:
@@ -53,9 +52,9 @@ def show(boards: list[Board], format: Format = Format.RICH, out: Path | None = N
     render = {
         Format.RICH: terminal.render,
         Format.MARKDOWN: markdown.render,
-        Format.CSV: tables.to_csv,
-        Format.JSON: tables.to_json,
-        Format.LATEX: tables.to_latex,
+        Format.CSV: csv_json.to_csv,
+        Format.JSON: csv_json.to_json,
+        Format.LATEX: latex.to_latex,
     }[format]
     emit(render(boards), out)
 

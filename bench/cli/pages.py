@@ -79,11 +79,11 @@ def explain(
     needs_extra()
     from ...dashboards import html
     from ...dashboards import simplex as ternary
-    from ..board.simplex import triangle_of
+    from ..board.simplex import simplex_figure
     from ..core.spec import parse_selection
 
-    triangle = triangle_of({str(spec): _map(spec) for spec in parse_selection(variants)})
-    nulls = [f"{name} gives no weight at all to {n} of them" for name, n in triangle.null_rows.items() if n]
+    figure = simplex_figure({str(spec): _map(spec) for spec in parse_selection(variants)})
+    nulls = [f"{name} gives no weight at all to {n} of them" for name, n in figure.null_rows.items() if n]
     paragraphs = [
         "Each corner is one of three choices and each point three weights; the middle is a third each.",
         "A map of the entmax family gives the weights p that make p·z + H(p) largest for scores z: the scores pull "
@@ -92,7 +92,7 @@ def explain(
         "Weights that do not sum to one are drawn as shares of their sum."
         + (f" Of the random scores, {'; '.join(nulls)}." if nulls else ""),
     ]
-    charts = ternary.charts(triangle)
+    charts = ternary.charts(figure)
     emit(html.render_figures("From scores to weights", paragraphs, charts), out / "simplex.html")
     typer.echo(str(out / "simplex.html"))
     if figures is not None:

@@ -17,21 +17,21 @@
     return element;
   }
 
-  // rows stand in the page as lists, since hundreds of questions would name every field again
-  function records([fields, rows]) {
+  // the page holds rows as lists, since hundreds of boards would repeat the name of every field
+  function unpackedRows([fields, rows]) {
     return rows.map((row) => Object.fromEntries(fields.map((field, at) => [field, row[at]])));
   }
 
   function unpacked(block) {
     const found = JSON.parse(block.textContent);
     fill(found.board);
-    found.sources = records(found.sources);
+    found.records = unpackedRows(found.records);
     return found;
   }
 
   function fill(board) {
     board.columns = shared.columns[board.columns];
-    for (const row of [...board.ranked, ...board.unranked, ...board.baselines]) {
+    for (const row of board.rows) {
       row.entries = Object.fromEntries(board.columns.map(({ name }) => {
         const [text, value, note] = row.entries[name] || ["", null, ""];
         return [name, { text, value, note }];
@@ -40,7 +40,7 @@
     board.parts.forEach(fill);
   }
 
-  function exhibit() {
+  function report() {
     if (!parsed.has(state.q)) parsed.set(state.q, unpacked(blocks[state.q]));
     return parsed.get(state.q);
   }
@@ -64,9 +64,8 @@
   }
 
   function ordered(board) {
-    const rows = ["ranked", "unranked", "baselines"].flatMap((kind) => board[kind].map((row) => ({ ...row, kind })));
     const wanted = state.show.toLowerCase();
-    const kept = rows.filter((row) => row.name.toLowerCase().includes(wanted));
+    const kept = board.rows.filter((row) => row.name.toLowerCase().includes(wanted));
     if (!state.sort) return kept;
     const sign = state.dir === "desc" ? -1 : 1;
     const value = (row) => (state.sort === "variant" ? row.name : row.entries[state.sort]?.value ?? null);
@@ -77,13 +76,24 @@
     });
   }
 
-  function heading(label, name, description, better) {
+  function filledColumns(board) {
+    return board.columns.filter((c) => board.rows.some((row) => row.entries[c.name].text));
+  }
+
+  function description(column) {
+    return `${column.description} (${column.unit || "text"})`;
+  }
+
+  function shown(entry) {
+    return entry.text + (entry.note.length === 1 ? " " + entry.note : "");
+  }
+
+  function heading(label, name, title, better) {
     const cell = make("th", null, { scope: "col" });
-    const arrow = { higher: " ↑", lower: " ↓" }[better] || "";
-    const button = make("button", label + arrow, { type: "button", title: description });
+    const button = make("button", label, { type: "button", title });
     if (state.sort === name) cell.setAttribute("aria-sort", state.dir === "desc" ? "descending" : "ascending");
     button.addEventListener("click", () => {
-      // first the good end, then the other, then the standing again
+      // the good end first, then the other end, then the order of ranks again
       const first = better === "higher" ? "desc" : "asc";
       if (state.sort !== name) [state.sort, state.dir] = [name, first];
       else if (state.dir === first) state.dir = first === "asc" ? "desc" : "asc";
@@ -97,24 +107,23 @@
   }
 
   function drawTable() {
-    const { board } = exhibit();
-    const all = [...board.ranked, ...board.unranked, ...board.baselines];
-    const columns = board.columns.filter((c) => all.some((row) => row.entries[c.name].text));
+    const { board } = report();
+    const columns = filledColumns(board);
     const table = $("table");
     const head = make("tr");
-    head.append(heading("rank", "", "standing, ties in alphabetical order", ""));
+    head.append(heading("rank", "", "95 % rank interval; ties in alphabetical order", ""));
     head.append(heading("variant", "variant", "name with parameters", ""));
-    for (const c of columns) head.append(heading(c.title, c.name, `${c.description} (${c.unit || "text"})`, c.better));
+    for (const c of columns) head.append(heading(c.heading, c.name, description(c), c.better));
     head.firstChild.firstChild.disabled = false;
     const body = make("tbody");
     const rows = ordered(board);
     let before = null;
     for (const row of rows) {
       const group = `${row.kind}/${row.group}`;
-      const line = make("tr", null, { className: row.kind.replace(/s$/, "") });
+      const line = make("tr", null, { className: row.kind });
       if (!state.sort && before !== null && before !== group) line.classList.add("cut");
       before = group;
-      line.append(make("td", row.place || (row.kind === "baselines" ? "·" : "–")));
+      line.append(make("td", row.place || (row.kind === "baseline" ? "·" : "–")));
       const open = state.row === row.name;
       const button = make("button", row.name, { type: "button", "aria-expanded": String(open) });
       button.addEventListener("click", () => {
@@ -128,7 +137,7 @@
       line.append(name);
       for (const c of columns) {
         const entry = row.entries[c.name];
-        const cell = make("td", entry.text + (entry.note.length === 1 ? " " + entry.note : ""));
+        const cell = make("td", shown(entry));
         if (entry.note.length > 1) cell.title = entry.note;
         line.append(cell);
       }
@@ -138,30 +147,24 @@
     const top = make("thead");
     top.append(head);
     table.replaceChildren(top, body);
-    $("count").textContent = `${rows.length} of ${all.length} variants`;
+    $("count").textContent = `${rows.length} of ${board.rows.length} variants and baselines`;
   }
 
-  // rows stand in their own order: a part is small enough to be read whole
+  // a part is small and is not sorted
   function drawParts() {
     const wanted = state.show.toLowerCase();
-    $("parts").replaceChildren(...exhibit().board.parts.flatMap((part, at) => {
-      const all = [...part.ranked, ...part.unranked, ...part.baselines];
-      const columns = part.columns.filter((c) => all.some((row) => row.entries[c.name].text));
+    $("parts").replaceChildren(...report().board.parts.flatMap((part, at) => {
+      const columns = filledColumns(part);
       const head = make("tr");
       head.append(make("th", "", { scope: "col" }), make("th", "variant", { scope: "col" }));
-      for (const c of columns) {
-        const arrow = { higher: " ↑", lower: " ↓" }[c.better] || "";
-        head.append(make("th", c.title + arrow, { scope: "col", title: `${c.description} (${c.unit || "text"})` }));
-      }
+      for (const c of columns) head.append(make("th", c.heading, { scope: "col", title: description(c) }));
       const body = make("tbody");
-      for (const kind of ["ranked", "unranked", "baselines"]) {
-        for (const row of part[kind]) {
-          if (!row.name.toLowerCase().includes(wanted)) continue;
-          const line = make("tr", null, { className: kind === "baselines" ? "baseline" : "" });
-          line.append(make("td", kind === "baselines" ? "·" : ""), make("td", row.name));
-          for (const c of columns) line.append(make("td", row.entries[c.name].text));
-          body.append(line);
-        }
+      for (const row of part.rows) {
+        if (!row.name.toLowerCase().includes(wanted)) continue;
+        const line = make("tr", null, { className: row.kind });
+        line.append(make("td", row.kind === "baseline" ? "·" : ""), make("td", row.name));
+        for (const c of columns) line.append(make("td", shown(row.entries[c.name])));
+        body.append(line);
       }
       const top = make("thead");
       top.append(head);
@@ -176,13 +179,13 @@
   }
 
   function detail(row, width) {
-    const { sources, commands, machines } = exhibit();
+    const { records, commands, machines } = report();
     const line = make("tr", null, { className: "detail" });
     const cell = make("td", null, { colSpan: width });
     const inner = make("div", null, { className: "inner" });
     if (row.reason) inner.append(make("p", "Unranked: " + row.reason, { className: "long" }));
-    if (commands[row.name]) inner.append(make("div", "To measure it again:"), make("pre", commands[row.name]));
-    const own = sources.filter((source) => source.variant === row.name);
+    if (commands[row.name]) inner.append(make("div", "Command that measures it again:"), make("pre", commands[row.name]));
+    const own = records.filter((record) => record.variant === row.name);
     inner.append(make("div", `${own.length} Records:`));
     const list = make("ul");
     for (const s of own.slice(0, 200)) {
@@ -194,7 +197,7 @@
       if (s.reason) item.append(make("div", s.reason, { className: "long" }));
       list.append(item);
     }
-    if (own.length > 200) list.append(make("li", `and ${own.length - 200} more`));
+    if (own.length > 200) list.append(make("li", `and ${own.length - 200} more Records`));
     inner.append(list);
     for (const name of new Set(own.map((s) => s.machine))) {
       inner.append(make("div", `Machine ${name}: ${machines[name] || "unknown"}`));
@@ -217,15 +220,15 @@
     return copy;
   }
 
-  function drawMap(panel, shades, layer, head) {
-    const at = layer * panel.heads + head;
-    const size = panel.rows * panel.keys;
-    const canvas = make("canvas", null, { width: panel.keys, height: panel.rows });
-    const words = `layer ${layer}, head ${head}: up to ${panel.tops[at].toPrecision(3)}`;
+  function drawMap(maps, shades, layer, head) {
+    const at = layer * maps.heads + head;
+    const size = maps.rows * maps.keys;
+    const canvas = make("canvas", null, { width: maps.keys, height: maps.rows });
+    const words = `layer ${layer}, head ${head}: maximum ${maps.tops[at].toPrecision(3)}`;
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${panel.variant}, ${words}`);
+    canvas.setAttribute("aria-label", `${maps.variant}, ${words}`);
     const brush = canvas.getContext("2d");
-    const image = brush.createImageData(panel.keys, panel.rows);
+    const image = brush.createImageData(maps.keys, maps.rows);
     const ink = dark() ? [122, 183, 255] : [7, 87, 168];
     for (let i = 0; i < size; i++) image.data.set([...ink, shades.charCodeAt(at * size + i)], 4 * i);
     brush.putImageData(image, 0, 0);
@@ -235,26 +238,26 @@
   }
 
   function drawMaps() {
-    const { panels, panelsLeftOut } = exhibit();
-    $("maps").hidden = !panels.length && !panelsLeftOut;
-    $("maps-words").textContent = "Queries down, keys across; each map is scaled by its own maximum, printed below it. "
-      + "One example and one seed a variant; long sequences are averaged over squares."
-      + (panelsLeftOut ? ` ${panelsLeftOut} variants are left out to keep the page small.` : "");
+    const { maps, mapsLeftOut } = report();
+    $("maps").hidden = !maps.length && !mapsLeftOut;
+    $("maps-words").textContent = "Rows are queries, columns are keys. Each map is scaled by its own maximum, printed below "
+      + "it. One example and one seed for each variant; long sequences are averaged over squares."
+      + (mapsLeftOut ? ` ${mapsLeftOut} variants are left out to keep the page small.` : "");
     for (const [id, name] of [["layer", "layers"], ["head", "heads"]]) {
-      const count = Math.max(0, ...panels.map((panel) => panel[name]));
+      const count = Math.max(0, ...maps.map((each) => each[name]));
       const chosen = $(id).value;
       const choices = ["all", ...Array(count).keys()].map((value) => make("option", String(value)));
       $(id).replaceChildren(...choices);
       $(id).value = choices.some((choice) => choice.value === chosen) ? chosen : "all";
     }
-    $("panels").replaceChildren(...panels.map((panel) => {
-      const shades = atob(panel.shades);
+    $("attention-maps").replaceChildren(...maps.map((maps) => {
+      const shades = atob(maps.shades);
       const place = make("div");
-      place.append(make("p", panel.variant));
-      for (let layer = 0; layer < panel.layers; layer++) {
-        for (let head = 0; head < panel.heads; head++) {
+      place.append(make("p", maps.variant));
+      for (let layer = 0; layer < maps.layers; layer++) {
+        for (let head = 0; head < maps.heads; head++) {
           const shown = (id, at) => $(id).value === "all" || Number($(id).value) === at;
-          if (shown("layer", layer) && shown("head", head)) place.append(drawMap(panel, shades, layer, head));
+          if (shown("layer", layer) && shown("head", head)) place.append(drawMap(maps, shades, layer, head));
         }
       }
       return place;
@@ -274,10 +277,10 @@
     const narrow = place.clientWidth < 560;
     if (narrow) config.legend = { ...words, orient: "bottom", columns: 2 };
     const room = Math.max(180, place.clientWidth - (narrow ? 110 : 150));
-    const { figures, data } = exhibit();
+    const { figures, data } = report();
     const drawn = figures.map(([name, chart, sets]) => {
       const spec = fitted(shared.charts[chart], room);
-      const own = Object.fromEntries(sets.map((set) => [set, records(data[set])]));
+      const own = Object.fromEntries(sets.map((set) => [set, unpackedRows(data[set])]));
       spec.datasets = { ...spec.datasets, ...own };
       const figure = make("figure", null, { id: "figure-" + name, "aria-label": name.replaceAll("-", " ") });
       const mount = make("div");
@@ -298,8 +301,8 @@
       $("question").textContent = "No Records yet.";
       return;
     }
-    const { board } = exhibit();
-    $("exhibit").value = String(state.q);
+    const { board } = report();
+    $("report").value = String(state.q);
     $("filter").value = state.show;
     $("title").textContent = board.title;
     $("question").textContent = board.question;
@@ -314,8 +317,8 @@
     requestAnimationFrame(() => setTimeout(drawFigures, 0));
   }
 
-  $("exhibit").append(...blocks.map((block, at) => make("option", block.dataset.name, { value: String(at) })));
-  $("exhibit").addEventListener("change", (event) => {
+  $("report").append(...blocks.map((block, at) => make("option", block.dataset.name, { value: String(at) })));
+  $("report").addEventListener("change", (event) => {
     Object.assign(state, { q: Number(event.target.value), sort: "", dir: "", row: "" });
     drawAll();
     writeAddress();

@@ -63,7 +63,7 @@ def part() -> Board:
     columns = (
         Column(name="bleu", title="BLEU", unit="BLEU", better="higher", importance=0),
         Column(name="vs_copy", title="vs copying", unit="BLEU", better="higher", importance=1),
-        Column(name="in_words", title="in words", importance=4),
+        Column(name="verdict", title="verdict", importance=4),
     )
     ahead = TableCell(text="+3.10 (+2.80 to +3.40)", brief="+3.10 ± 0.30", value=3.1, low=2.8, high=3.4)
     words = "better than copying and an untrained model; undecided against softmax"

@@ -11,11 +11,11 @@ import pytest
 from attnbench.bench.board.board import Board
 from attnbench.bench.board.report import (
     Alpha,
-    CurveSpot,
+    AttentionMap,
+    CurvePoint,
     HeadValue,
-    LengthSpot,
+    LengthPoint,
     NullControl,
-    Panel,
     ParetoPoint,
     RecordSummary,
     Report,
@@ -51,7 +51,7 @@ def report(board: Board, part: Board) -> Report:
         for name in ("sparsity", "attention_distance") for at in range(2) for head in range(2)
     )  # fmt: skip
     curves = tuple(
-        CurveSpot(variant="softmax", quantity=name, step=s, value=50.0 + s, low=49.0 + s, high=51.0 + s)
+        CurvePoint(variant="softmax", quantity=name, step=s, value=50.0 + s, low=49.0 + s, high=51.0 + s)
         for name in ("quality", "loss") for s in range(4)
     )  # fmt: skip
     source = RecordSummary(
@@ -60,9 +60,9 @@ def report(board: Board, part: Board) -> Report:
         digest="a-b-c", numbers=("accuracy test 0.5",),
     )  # fmt: skip
     return Report(
-        name=f"lra-text/quick/{HOSTILE}", board=replace(board, parts=(part,)), spots=spots, heads=heads,
+        name=f"lra-text/quick/{HOSTILE}", board=replace(board, parts=(part,)), pareto=spots, heads=heads,
         curves=curves, alphas=(Alpha(variant="entmax", layer="0", head=0, seed=0, value=1.4),),
-        nulls=(NullControl(block="block 1", ratio=1.001, low=0.99, high=1.012),), sources=(source,),
+        nulls=(NullControl(block="block 1", ratio=1.001, low=0.99, high=1.012),), records=(source,),
         commands={HOSTILE: f"attnbench run --variants '{HOSTILE}'"}, machines={"box-1": "Abacus 9"},
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ def report(board: Board, part: Board) -> Report:
 @pytest.fixture(scope="module")
 def lengths(board: Board) -> Report:
     spots = tuple(
-        LengthSpot(variant=v, length=n, seconds=n / 1e4, ratio=r, low=0.9 * r, high=1.1 * r, pays=r < 1)
+        LengthPoint(variant=v, length=n, seconds=n / 1e4, ratio=r, low=0.9 * r, high=1.1 * r, pays=r < 1)
         for v, n, r in (("linear", 256, 2.0), ("linear", 512, 0.5), ("softmax", 256, 1.0), ("softmax", 512, 1.0))
     )
     return Report(name="sweep", board=board, lengths=spots, commands={}, machines={})
@@ -157,7 +157,7 @@ def test_data_cannot_end_its_block(report: Report) -> None:
     text = html.render([report])
     block = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
     assert block
-    names, (source,) = json.loads(block[1])["sources"]
+    names, (source,) = json.loads(block[1])["records"]
     assert source[names.index("reason")] == "</script><script>alert(2)//"
     assert "<script>alert" not in text
 
@@ -196,7 +196,7 @@ def test_sorting_goes_good_end_first_then_the_other_then_back(page: object) -> N
 
 def test_filter_and_link(page: object, file: Path) -> None:
     page.fill("#filter", "max")
-    assert names(page) == ["entmax15", "softmax"] and page.inner_text("#count") == "2 of 5 variants"
+    assert names(page) == ["entmax15", "softmax"] and page.inner_text("#count") == "2 of 5 variants and baselines"
     page.locator("th button", has_text="variant").click()
     page.get_by_role("button", name="softmax", exact=True).click()
     link = "#" + page.url.partition("#")[2]
@@ -211,13 +211,13 @@ def test_parts_stand_below_the_table_and_are_filtered_with_it(page: object) -> N
     assert rows.count() == 2 and "undecided against softmax" in rows.first.inner_text()
     page.fill("#filter", "copy")
     assert page.locator("#parts tbody tr").all_inner_texts() == ["·\tcopy\t2.00\t\t"]
-    page.select_option("#exhibit", label="sweep")
+    page.select_option("#report", label="sweep")
     page.wait_for_selector("#figure-lengths[data-ready]")
     assert page.locator("#parts h3").count() == 0
 
 
 def test_choosing_a_question_changes_board_figures_and_address(page: object, file: Path) -> None:
-    page.select_option("#exhibit", label="sweep")
+    page.select_option("#report", label="sweep")
     page.wait_for_selector("#figure-lengths[data-ready]")
     assert "q=sweep" in page.url and page.locator("figure").count() == 1
     open_at(page, file, "#q=sweep")
@@ -289,18 +289,20 @@ def test_a_page_of_figures_alone_draws_them_all(browser: object, lengths: Report
 
 
 def test_maps_are_chosen_by_layer_and_head(browser: object, report: Report, tmp_path: Path) -> None:
-    panel = Panel(variant=HOSTILE, layers=2, heads=2, rows=1, keys=1, tops=(0.5, 0.25, 1.0, 0.0), shades="/////w==")
+    shown_maps = AttentionMap(
+        variant=HOSTILE, layers=2, heads=2, rows=1, keys=1, tops=(0.5, 0.25, 1.0, 0.0), shades="/////w=="
+    )
     path = tmp_path / "maps.html"
-    path.write_text(html.render([replace(report, panels=(panel,), panels_left_out=3)]), encoding="utf-8")
+    path.write_text(html.render([replace(report, maps=(shown_maps,), maps_left_out=3)]), encoding="utf-8")
     opened = browser.new_page(viewport={"width": 390, "height": 844})
     troubles = watch(opened)
     open_at(opened, path)
-    assert opened.locator("#panels canvas").count() == 4 and opened.inner_text("#panels p") == HOSTILE
+    assert opened.locator("#attention-maps canvas").count() == 4 and opened.inner_text("#attention-maps p") == HOSTILE
     assert "3 variants are left out" in opened.inner_text("#maps-words")
     opened.select_option("#layer", "1")
     opened.select_option("#head", "0")
-    assert opened.locator("#panels small").all_inner_texts() == ["layer 1, head 0: up to 1.00"]
-    pixel = "[...document.querySelector('#panels canvas').getContext('2d').getImageData(0, 0, 1, 1).data]"
+    assert opened.locator("#attention-maps small").all_inner_texts() == ["layer 1, head 0: maximum 1.00"]
+    pixel = "[...document.querySelector('#attention-maps canvas').getContext('2d').getImageData(0, 0, 1, 1).data]"
     assert opened.evaluate(pixel) == [7, 87, 168, 255]
     opened.click("#theme")
     assert opened.evaluate(pixel) == [122, 183, 255, 255]
@@ -309,13 +311,15 @@ def test_maps_are_chosen_by_layer_and_head(browser: object, report: Report, tmp_
 
 
 def test_maps_are_chosen_by_keyboard(browser: object, report: Report, tmp_path: Path) -> None:
-    panel = Panel(variant="rela", layers=2, heads=2, rows=1, keys=1, tops=(0.5, 0.25, 1.0, 0.0), shades="/////w==")
+    shown_maps = AttentionMap(
+        variant="rela", layers=2, heads=2, rows=1, keys=1, tops=(0.5, 0.25, 1.0, 0.0), shades="/////w=="
+    )
     path = tmp_path / "maps.html"
-    path.write_text(html.render([replace(report, panels=(panel,))]), encoding="utf-8")
+    path.write_text(html.render([replace(report, maps=(shown_maps,))]), encoding="utf-8")
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
     troubles = watch(opened)
     open_at(opened, path)
-    shown = opened.locator("#panels small")
+    shown = opened.locator("#attention-maps small")
     for chosen, press, words in (
         ("layer", "ArrowDown", ["layer 0, head 0", "layer 0, head 1"]),
         ("head", "End", ["layer 0, head 1"]),

@@ -12,8 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from attnbench.bench.board.board import Board, Footnote
-from attnbench.dashboards import csv_json as tables
-from attnbench.dashboards import escape, markdown, terminal
+from attnbench.dashboards import csv_json, escape, latex, markdown, terminal
 from attnbench.dashboards.escape import visible
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -22,9 +21,9 @@ RENDERERS = {
     "board-80.txt": lambda board: terminal.render([board], 80),
     "board-200.txt": lambda board: terminal.render([board], 200),
     "board.md": lambda board: markdown.render([board]),
-    "board.csv": lambda board: tables.to_csv([board]),
-    "board.json": lambda board: tables.to_json([board]),
-    "board.tex": lambda board: tables.to_latex([board]),
+    "board.csv": lambda board: csv_json.to_csv([board]),
+    "board.json": lambda board: csv_json.to_json([board]),
+    "board.tex": lambda board: latex.to_latex([board]),
 }
 
 
@@ -49,13 +48,13 @@ def test_no_line_is_wider_than_the_terminal(width: int, board: Board) -> None:
 def test_a_narrow_terminal_keeps_quality_and_cost_and_says_what_it_left_out(board: Board) -> None:
     narrow = terminal.render([board], 80)
     assert "+8.0 ± 1.1" in narrow and "3.10× slower" in narrow and "2.98" not in narrow
-    assert "left out: " in narrow and "parameters" in narrow.partition("left out: ")[2]
+    assert "not shown: " in narrow and "parameters" in narrow.partition("not shown: ")[2]
     wide = terminal.render([board], 200)
-    assert "(2.98–3.22)" in wide and "120k †" in wide and "left out" not in wide
+    assert "(2.98–3.22)" in wide and "120k †" in wide and "not shown" not in wide
 
 
 def test_columns_without_entries_are_not_shown(board: Board) -> None:
-    assert "never filled" not in terminal.render([board], 200) + markdown.render([board]) + tables.to_latex([board])
+    assert "never filled" not in terminal.render([board], 200) + markdown.render([board]) + latex.to_latex([board])
 
 
 @pytest.mark.parametrize("name", ["board-80.txt", "board.md", "board.csv", "board.tex"])
@@ -76,11 +75,11 @@ def test_markdown_lets_no_markup_of_a_record_through(board: Board) -> None:
 
 def test_long_reasons_are_cut_for_people_and_whole_for_machines(board: Board) -> None:
     assert "more characters)" in terminal.render([board], 80) and len(terminal.render([board], 80)) < 4000
-    assert len(json.loads(tables.to_json([board]))["boards"][0]["unranked"][0]["reason"]) > 10_000
+    assert len(json.loads(csv_json.to_json([board]))["boards"][0]["unranked"][0]["reason"]) > 10_000
 
 
 def test_csv_reads_back_as_numbers(board: Board) -> None:
-    rows = list(csv.DictReader(io.StringIO(tables.to_csv([board]))))
+    rows = list(csv.DictReader(io.StringIO(csv_json.to_csv([board]))))
     assert [row["group"] for row in rows] == ["ranked"] * 3 + ["unranked", "baseline"]
     assert (float(rows[0]["gap"]), float(rows[0]["gap_low"]), rows[1]["rank_first"], rows[1]["rank_last"]) == (
         8.0,
@@ -93,12 +92,12 @@ def test_csv_reads_back_as_numbers(board: Board) -> None:
 
 def test_csv_of_boards_with_other_columns_shares_one_header(board: Board) -> None:
     other = replace(board, columns=(replace(board.columns[0], name="loss"), *board.columns[1:]))
-    rows = list(csv.DictReader(io.StringIO(tables.to_csv([board, other]))))
+    rows = list(csv.DictReader(io.StringIO(csv_json.to_csv([board, other]))))
     assert len(rows) == 10 and rows[0]["loss"] == "" and rows[5]["accuracy"] == "" and rows[5]["loss"] == "70.0"
 
 
 def test_json_keys_entries_by_column(board: Board) -> None:
-    first = json.loads(tables.to_json([board]))["boards"][0]["ranked"][0]
+    first = json.loads(csv_json.to_json([board]))["boards"][0]["ranked"][0]
     assert (first["entries"]["step_time"]["value"], first["first"], first["records"]) == (3.1, 1, ["k1", "k2"])
 
 
@@ -124,7 +123,7 @@ def test_parts_stand_below_their_board_without_places(board: Board, part: Board)
     shown = markdown.render([whole])
     below = shown.partition("### pictures &lt;b&gt;")[2]
     assert shown.index("majority") < shown.index("### pictures") < shown.index("surrogate")
-    assert "| variant | BLEU ↑ | vs copying ↑ | in words |" in below and "rank" not in below
+    assert "| variant | BLEU ↑ | vs copying ↑ | verdict |" in below and "rank" not in below
     assert "+3.10 (+2.80 to +3.40)" in below and "undecided against softmax" in below
     wide, narrow = (terminal.render([whole], width) for width in (200, 60))
     assert "pictures <b>" in wide and "+3.10 (+2.80 to +3.40)" in wide
@@ -135,11 +134,11 @@ def test_parts_stand_below_their_board_without_places(board: Board, part: Board)
 
 def test_machines_and_papers_get_the_parts_too(board: Board, part: Board) -> None:
     whole = replace(board, parts=(part,))
-    rows = list(csv.DictReader(io.StringIO(tables.to_csv([whole]))))
+    rows = list(csv.DictReader(io.StringIO(csv_json.to_csv([whole]))))
     assert [(row["board"], row["group"], row["bleu"], row["vs_copy_low"]) for row in rows[5:]] == [
         ("lra-text, preset quick: pictures <b>", "unranked", "5.1", "2.8"),
         ("lra-text, preset quick: pictures <b>", "baseline", "2.0", ""),
     ]
-    (kept,) = json.loads(tables.to_json([whole]))["boards"][0]["parts"]
+    (kept,) = json.loads(csv_json.to_json([whole]))["boards"][0]["parts"]
     assert kept["unranked"][0]["entries"]["vs_copy"]["value"] == 3.1
-    assert tables.to_latex([whole]).count(r"\begin{table}") == 2
+    assert latex.to_latex([whole]).count(r"\begin{table}") == 2

@@ -58,7 +58,7 @@ def texts(part: Board) -> list[list[str]]:
 
 
 def test_kinds_of_attention_stand_in_a_table_of_their_own(world) -> None:
-    part = next(part for part in board(world).parts if part.title == "What attention does, by kind")
+    part = next(part for part in board(world).parts if part.title == "Attention statistics by kind")
     assert [c.title for c in part.columns] == [
         "attention", "zeros", "zero 16 × 16", "null", "entropy", "head diversity",
     ]  # fmt: skip

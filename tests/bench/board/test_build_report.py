@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attnbench.bench.board.build_report import exhibit_of_sweep, exhibit_of_task
+from attnbench.bench.board.build_report import report_for_sweep, report_for_task
 from attnbench.bench.board.length_board import sweeps
 from attnbench.bench.board.report import Report
 from attnbench.bench.cli.pages import dashboard
@@ -42,11 +42,11 @@ def world(bench) -> object:
 
 def report(b: object) -> Report:
     table = table_of(b.records)
-    return exhibit_of_task(table, board_keys(table)[0], b.predictions, lambda name: None)
+    return report_for_task(table, board_keys(table)[0], b.predictions, lambda name: None)
 
 
 def test_spots_are_the_ranked_with_their_intervals(world) -> None:
-    spots = {spot.variant: spot for spot in report(world).spots}
+    spots = {spot.variant: spot for spot in report(world).pareto}
     assert spots["entmax[alpha=learned]"].cost == pytest.approx(2.0) and spots["softmax"].cost_low == 1.0
     assert spots["entmax[alpha=learned]"].quality == pytest.approx(70) and all(s.on_frontier for s in spots.values())
 
@@ -79,7 +79,7 @@ def test_curves_band_from_the_lowest_seed_to_the_highest(bench) -> None:
         files[f"{at}.json"] = [p | {"validation_accuracy": p["validation_accuracy"] + 0.01 * at} for p in CURVE]
     files["2.json"] = None
     table = table_of(b.records)
-    found = exhibit_of_task(table, board_keys(table)[0], b.predictions, files.get).curves
+    found = report_for_task(table, board_keys(table)[0], b.predictions, files.get).curves
     # the third curve is not at hand: mean of 50 and 51
     quality = [c for c in found if c.quantity == "quality"]
     assert [(c.step, round(c.value, 6), c.low, c.high) for c in quality] == [
@@ -93,8 +93,8 @@ def test_every_row_says_how_to_measure_it_again(world) -> None:
     assert found.commands["entmax[alpha=learned]"] == (
         "attnbench run --variants 'entmax[alpha=learned]' --task lra-text --preset quick --seeds 3"
     )
-    assert len([s for s in found.sources if s.variant == "softmax"]) == 4
-    assert "accuracy test 0.6" in found.sources[-1].numbers
+    assert len([s for s in found.records if s.variant == "softmax"]) == 4
+    assert "accuracy test 0.6" in found.records[-1].numbers
 
 
 def test_numbers_of_a_translation_model_say_what_tells_them_apart(bench) -> None:
@@ -117,7 +117,7 @@ def test_numbers_of_a_translation_model_say_what_tells_them_apart(bench) -> None
         *(Measurement.of(name, 0.25) for name in attention), *errors,
         Measurement.of("block_sparsity", 0.125, block=16),
     ])  # fmt: skip
-    (source,) = report(b).sources
+    (source,) = report(b).records
     assert source.numbers == (
         "bleu test news 2.2", "bleu test pictures 25.6", "chrf test news 2.2", "chrf test pictures 25.6",
         "alignment_error_rate best head 0.1", "alignment_error_rate averaged weights 0.2",
@@ -136,7 +136,7 @@ def test_lengths_that_pay_are_marked(bench) -> None:
         b.time("linear", [factor * t for t in TIMES], TIMES, setting={"length": length})
     table = table_of(b.records)
     (sweep,) = sweeps(table, board_keys(table))
-    spots = [(s.length, s.pays) for s in exhibit_of_sweep(table, sweep).lengths if s.variant == "linear"]
+    spots = [(s.length, s.pays) for s in report_for_sweep(table, sweep).lengths if s.variant == "linear"]
     assert spots == [(256, False), (1024, True)]
 
 

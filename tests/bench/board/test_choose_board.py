@@ -63,7 +63,7 @@ def test_everyone_else_has_a_reason(world) -> None:
 
 def test_what_is_not_proven_is_not_chosen(world) -> None:
     reasons = {r.name: r.reason for r in board(world, margin=0.25).unranked}
-    assert reasons["linear"] == "not shown to be within 0.25 points of softmax on lra-text: more seeds could tell"
+    assert reasons["linear"] == "not shown to be within 0.25 points of softmax on lra-text: more seeds could show it"
 
 
 def test_without_a_limit_memory_is_no_reason(world) -> None:
@@ -110,4 +110,4 @@ def test_the_memory_of_decoding_is_the_state_of_a_sequence(bench) -> None:
     assert {r.name: r.reason for r in found.unranked} == {
         "softmax": "needs 4 KiB", "unknown": "its decode state was not measured",
     }  # fmt: skip
-    assert any(f.text == "the decode state of one sequence is held against 2 KiB" for f in found.footnotes)
+    assert any(f.text == "limit of 2 KiB on the decode state of one sequence" for f in found.footnotes)

@@ -96,9 +96,9 @@ def test_a_board_says_when_its_own_null_control_separates(bench) -> None:
 
 def test_a_canary_that_moved_inside_a_block_or_between_blocks_is_told(bench) -> None:
     inside = board(bench, **{"256": {"canary_seconds": (1.0, {"drift": 0.3})}})
-    assert "+30 %" in inside["canary", True] and "256" in inside["canary", True]
+    assert "+30 %" in inside["machine speed", True] and "256" in inside["machine speed", True]
     between = board(bench, **{"256": {"canary_seconds": (1.0, {})}, "512": {"canary_seconds": (2.0, {})}})
-    assert "67 % at 256, 133 % at 512" in between["canary", True]
+    assert "67 % at 256, 133 % at 512" in between["machine speed", True]
 
 
 def test_launching_that_takes_as_long_as_the_work_is_told(bench) -> None:

@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from attnbench.bench.board import length_board as lengthboard
-from attnbench.bench.board.length_board import board_for_lengths, crossover, modes_of, sweeps
+from attnbench.bench.board import crossover as crossover_module
+from attnbench.bench.board.crossover import crossover
+from attnbench.bench.board.length_board import board_for_lengths, modes_of, sweeps
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.stats.intervals import Estimate, NoiseSource
@@ -49,7 +50,7 @@ def row(found: object, name: str) -> dict[str, object]:
 
 
 def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(lengthboard).failed == 0
+    assert doctest.testmod(crossover_module).failed == 0
 
 
 def test_the_mean_is_geometric(bench) -> None:
@@ -64,7 +65,7 @@ def test_lengths_of_one_sweep_meet_and_others_do_not(bench) -> None:
     b.task = "other[length=256]"
     b.time("softmax", TIMES, TIMES, setting={"length": 256})
     table = table_of(b.records)
-    assert [(s.name, list(s.questions)) for s in sweeps(table, board_keys(table))] == [
+    assert [(s.name, list(s.board_keys)) for s in sweeps(table, board_keys(table))] == [
         ("sweep[input=iid], preset quick", [256, 1024])
     ]
 

@@ -11,7 +11,9 @@ from attnbench.tasks.problems.translation import TRANSLATION_PRESETS, Translatio
 
 SAID = {
     Recipe: ("2 layers, width 64, 2 heads", "learned positions, mean pooling", "length 512, batch 32, 200 steps"),
-    LanguageRecipe: ("2 causal layers, width 128", "output tied", "context 128, judged in windows 64 apart, batch 8"),
+    LanguageRecipe: (
+        "2 causal layers, width 128", "output tied", "context 128, evaluated in windows 64 apart, batch 8",
+    ),
     TranslationRecipe: (
         "2 + 2 layers, pre-norm, width 128", "sinusoidal positions, one vocabulary of at most 6,000",
         "at most 192 tokens a sentence, batches of at most 2,048 a side, 2,500 steps", "beam 4, length penalty 0.6",
@@ -44,4 +46,4 @@ def test_a_record_from_before_a_field_was_there_reads_as_before() -> None:
 def test_what_was_not_recorded_is_not_made_up() -> None:
     setting = asdict(LanguageRecipe())
     del setting["width"]
-    assert setting_words(setting) == ["no full setting was recorded"]
+    assert setting_words(setting) == ["the full preset was not recorded"]

@@ -11,18 +11,17 @@ from attnbench.bench.board.published import (
     SIX,
     Table,
     average,
-    beside,
-    board_beside,
     boards_for_suite,
     boards_for_tasks,
-    exhibits_beside,
     published,
+    published_board,
+    reports_with_published,
+    with_published,
 )
 from attnbench.bench.board.report import Report
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.registry import TASKS, VARIANTS
-from attnbench.dashboards import csv_json as tables
-from attnbench.dashboards import markdown, terminal
+from attnbench.dashboards import csv_json, latex, markdown, terminal
 
 ACCURACIES = [table for table in published()[0] if table.quantity == "accuracy"]
 
@@ -97,7 +96,7 @@ def ours(task: str, quantity: str = "accuracy", unit: str = "%") -> Board:
 
 
 def test_published_numbers_stand_beside_ours_and_are_never_ranked() -> None:
-    board, other = beside([ours("lra-text[length=1000]")], None)
+    board, other = with_published([ours("lra-text[length=1000]")], None)
     assert board == ours("lra-text[length=1000]"), "our board is as it was"
     assert not other.ranked and all(row.first is None for row in other.unranked)
     rows = {row.name: row.entries for row in other.unranked}
@@ -112,7 +111,7 @@ def test_published_numbers_stand_beside_ours_and_are_never_ranked() -> None:
 
 def test_bleu_stands_beside_ours_and_what_else_the_paper_measured_comes_after() -> None:
     mine = ours("wmt16-ro-en[pairs=200k]", "bleu", "BLEU")
-    board, other, *rest = beside([mine], None)
+    board, other, *rest = with_published([mine], None)
     assert board is mine and not any(each.ranked for each in (other, *rest))
     assert [(column.title, column.unit, column.better) for column in other.columns] == [
         ("ours", "BLEU", "higher"), ("ReLA", "BLEU", "higher"),
@@ -133,7 +132,7 @@ def test_bleu_stands_beside_ours_and_what_else_the_paper_measured_comes_after() 
 
 
 def test_where_a_paper_gives_no_bleu_its_other_tables_are_shown_all_the_same() -> None:
-    shown = beside([ours("wmt14-en-de", "bleu", "BLEU")], None)
+    shown = with_published([ours("wmt14-en-de", "bleu", "BLEU")], None)
     assert [board.name for board in shown[1:]] == [board.name for board in boards_for_tasks(["wmt14-en-de"])]
     assert len(shown) == 7 and any("were found in no file" in note.text for note in shown[1].footnotes)
 
@@ -147,20 +146,20 @@ def test_where_a_paper_gives_no_bleu_its_other_tables_are_shown_all_the_same() -
 )  # fmt: skip
 def test_perplexities_are_shown_in_full_and_never_beside_our_bits(task: str, model: str, text: str) -> None:
     mine = ours(task, "bits_per_character", "bits")
-    assert board_beside(mine, task) is None
-    shown = beside([mine], None)[1]
+    assert published_board(mine, task) is None
+    shown = with_published([mine], None)[1]
     assert shown.question == "Perplexity, as printed; never ranked with ours"
     assert {row.name: row.entries[0].text for row in shown.unranked}[model] == text
 
 
 def test_tables_of_several_boards_are_shown_once() -> None:
-    shown = beside([ours("wmt16-ro-en", "bleu", "BLEU"), ours("wmt14-en-fr", "bleu", "BLEU")], None)
+    shown = with_published([ours("wmt16-ro-en", "bleu", "BLEU"), ours("wmt14-en-fr", "bleu", "BLEU")], None)
     names = [board.name for board in shown]
     assert len(names) == len(set(names)) == 2 + 2 + 6
 
 
 def test_a_task_that_no_paper_reports_gets_no_second_board() -> None:
-    assert board_beside(ours("sweep"), "sweep") is None and len(beside([ours("sweep")], None)) == 1
+    assert published_board(ours("sweep"), "sweep") is None and len(with_published([ours("sweep")], None)) == 1
 
 
 def test_a_suite_gets_every_table_in_full() -> None:
@@ -175,11 +174,11 @@ def test_a_suite_gets_every_table_in_full() -> None:
 
 
 def test_every_dashboard_of_text_shows_them() -> None:
-    boards = beside([ours("lra-text")], None)
+    boards = with_published([ours("lra-text")], None)
     assert "65.02" in terminal.render(boards, 160)
     assert "65.02" in markdown.render(boards)
-    assert "64.27" in tables.to_latex(boards) and "64.27" in tables.to_csv(boards)
-    [_, shown] = json.loads(tables.to_json(boards))["boards"]
+    assert "64.27" in latex.to_latex(boards) and "64.27" in csv_json.to_csv(boards)
+    [_, shown] = json.loads(csv_json.to_json(boards))["boards"]
     assert shown["ranked"] == [] and {row["name"] for row in shown["unranked"]} >= {"softmax", "skyformer"}
 
 
@@ -191,7 +190,7 @@ def test_the_option_is_on_the_command() -> None:
 
 def test_on_a_page_they_follow_our_exhibit() -> None:
     mine = Report(name="lra-text/quick", board=ours("lra-text"), commands={"softmax": "run"}, machines={})
-    first, second = exhibits_beside([mine])
-    assert len(exhibits_beside([replace(mine, board=ours("wmt18-en-fi", "bleu", "BLEU"))])) == 8
-    assert first is mine and second.board == board_beside(ours("lra-text"), "lra-text")
-    assert not second.sources and not second.spots, "no Record of ours and no figure stands behind them"
+    first, second = reports_with_published([mine])
+    assert len(reports_with_published([replace(mine, board=ours("wmt18-en-fi", "bleu", "BLEU"))])) == 8
+    assert first is mine and second.board == published_board(ours("lra-text"), "lra-text")
+    assert not second.records and not second.pareto, "no Record of ours and no figure stands behind them"

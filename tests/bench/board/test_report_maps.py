@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from attnbench.bench.board.report_maps import panels_of
+from attnbench.bench.board.report_maps import attention_maps
 from attnbench.bench.store.artifacts import StoredMaps, StoredPredictions
 from attnbench.bench.store.store import Store
 
@@ -22,14 +22,14 @@ def runs(**maps: str) -> list[SimpleNamespace]:
 
 
 def test_each_map_is_scaled_by_its_own_maximum() -> None:
-    (panel,), left_out = panels_of(runs(rela="a", none=""), {"a": MAPS}.get, room=1000)
+    (panel,), left_out = attention_maps(runs(rela="a", none=""), {"a": MAPS}.get, room=1000)
     assert left_out == 0 and panel.tops == (0.5, 1.0, 0.0, 0.125)
     assert list(base64.b64decode(panel.shades)) == [255, 128, 0, 255, 0, 0, 255, 0]
     assert (panel.variant, panel.layers, panel.heads, panel.rows, panel.keys) == ("rela", 2, 2, 1, 2)
 
 
 def test_what_finds_no_room_is_counted() -> None:
-    panels, left_out = panels_of(runs(one="a", two="a", three="a"), {"a": MAPS}.get, room=25)
+    panels, left_out = attention_maps(runs(one="a", two="a", three="a"), {"a": MAPS}.get, room=25)
     assert [panel.variant for panel in panels] == ["one", "three"] and left_out == 1
 
 
@@ -45,7 +45,7 @@ def test_what_finds_no_room_is_counted() -> None:
     ],
 )
 def test_what_is_no_stack_of_weights_is_absent(maps: np.ndarray) -> None:
-    assert panels_of(runs(rela="a"), {"a": maps}.get, room=1000) == ((), 0)
+    assert attention_maps(runs(rela="a"), {"a": maps}.get, room=1000) == ((), 0)
 
 
 def test_hostile_files_are_absent(tmp_path: Path) -> None:

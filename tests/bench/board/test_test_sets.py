@@ -134,7 +134,7 @@ def test_every_set_has_its_table_the_ranked_one_first_with_baselines_below(bench
         ["entmax15", "rela", "softmax", "copy", "untrained"]
     ] * 2
     assert [c.title for c in parts[0].columns] == [
-        "BLEU", "chrF", "vs copying", "vs untrained", "vs softmax", "in words",
+        "BLEU", "chrF", "vs copying", "vs untrained", "vs softmax", "verdict",
     ]  # fmt: skip
     assert entry(parts[0], "softmax", "vs_softmax").text == "reference"
     assert entry(parts[0], "softmax", "verdict").text == "better than copying and an untrained model"
@@ -153,7 +153,7 @@ def test_several_seeds_add_their_noise_to_that_of_sentences(bench) -> None:
     drawn = news["rela"].trials.draws.mean(axis=1) - news["copy"].trials.draws[:, 0]
     assert of_sentences.error == pytest.approx(drawn.std(ddof=1))
     notes = [f.text for f in Translated(bench, seeds=3).board().footnotes if f.topic == "test sets"]
-    assert "over sentences and over seeds (Student's t)" in notes[0]
+    assert "over sentences and seeds (Student's t)" in notes[0]
 
 
 def test_one_seed_says_that_another_training_may_differ(bench) -> None:

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from attnbench.bench.board import simplex as module
-from attnbench.bench.board.simplex import contours, entropy, place, surface, triangle_of
+from attnbench.bench.board.simplex import contours, entropy, place, surface, simplex_figure
 from attnbench.bench.cli.pages import explain
 from attnbench.bench.core.errors import SelectionError
 
@@ -66,7 +66,7 @@ def test_corners_and_middle_are_where_they_should_be() -> None:
 
 
 def test_rows_without_weight_are_counted_and_not_drawn() -> None:
-    found = triangle_of({"softmax": softmax, "relu": relu}, draws=50)
+    found = simplex_figure({"softmax": softmax, "relu": relu}, draws=50)
     expected = int((np.random.default_rng(0).normal(size=(50, 3)) <= 0).all(1).sum())
     assert expected > 0 and found.null_rows == {"softmax": 0, "relu": expected}
     assert sum(d.variant == "relu" for d in found.random) == 50 - expected
@@ -76,12 +76,12 @@ def test_rows_without_weight_are_counted_and_not_drawn() -> None:
 
 
 def test_trajectories_run_from_the_middle_to_the_winner() -> None:
-    dots = [d for d in triangle_of({"softmax": softmax}).trajectories if d.start == 0]
+    dots = [d for d in simplex_figure({"softmax": softmax}).trajectories if d.start == 0]
     assert (dots[0].first, dots[-1].first) == (pytest.approx(1 / 3, abs=0.02), pytest.approx(1.0, abs=1e-6))
 
 
 def test_two_choices_are_fair_without_a_lead() -> None:
-    middle = next(c for c in triangle_of({"softmax": softmax}).choices if abs(c.lead) < 1e-9)
+    middle = next(c for c in simplex_figure({"softmax": softmax}).choices if abs(c.lead) < 1e-9)
     assert middle.weight == pytest.approx(0.5)
 
 

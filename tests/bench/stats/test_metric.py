@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attnbench.bench.board.board import Board, TableCell
-from attnbench.bench.board.build_report import exhibit_of_task
+from attnbench.bench.board.build_report import report_for_task
 from attnbench.bench.board.choose_board import Requirements, board_for_choice
 from attnbench.bench.board.compare import compare
 from attnbench.bench.board.suite_board import board_for_suite
@@ -112,7 +112,7 @@ def test_without_statistics_the_interval_is_over_seeds_and_says_so(bench) -> Non
     gap = entry(found, "rela", "gap")
     assert gap.value == pytest.approx(0.3) and gap.high - gap.low == pytest.approx(0, abs=1e-9)
     (note,) = [f for f in found.footnotes if f.topic == "BLEU"]
-    assert note.warning and "not over test examples, of which no statistics are at hand" in note.text
+    assert note.warning and "not over test examples, of which no statistics are available" in note.text
 
 
 def test_statistics_that_do_not_bear_out_the_score_are_not_its_own(bench) -> None:
@@ -144,9 +144,9 @@ def test_the_frontier_knows_which_way_is_good(modelled) -> None:
     board_key = board_keys(table)[0]
     trials, timings = scores_by_variant(table, board_key, modelled.predictions), costs_by_variant(table, board_key)
     assert frontier_shares(trials, timings) == {"softmax": 0.0, "local": 1.0, "linear": 1.0, "rela": 0.0}
-    found = exhibit_of_task(table, board_key, modelled.predictions, lambda name: None)
+    found = report_for_task(table, board_key, modelled.predictions, lambda name: None)
     assert found.quality == "bits/character, bits" and found.better == "lower"
-    assert {s.variant for s in found.spots if s.on_frontier} == {"local", "linear"}
+    assert {s.variant for s in found.pareto if s.on_frontier} == {"local", "linear"}
     chosen = board_for_choice(table, [board_key], Requirements(length=512), modelled.predictions)
     assert [row.name for row in chosen.ranked] == ["local", "softmax", "rela"]
     assert "at most 0.02 bits worse than softmax" in chosen.question
@@ -156,8 +156,9 @@ def test_the_frontier_knows_which_way_is_good(modelled) -> None:
 def test_sentences_speak_of_the_quantity(modelled) -> None:
     table = table_of(modelled.records)
     found = compare(table, board_keys(table)[0], "local", "softmax", modelled.predictions)
-    assert "bits, where lower is better (" in found.sentences[0]
-    assert found.sentences[0].endswith("paired by example): local is better than softmax.")
+    assert "bits, lower is better (" in found.sentences[0]
+    assert found.sentences[0].startswith("local is better than softmax: −")
+    assert found.sentences[0].endswith("paired by example).")
     assert found.points is not None and found.points.value < 0
 
 
@@ -168,7 +169,7 @@ def test_curves_of_the_quantity_are_drawn_and_matched_by_time(modelled) -> None:
     for name, factor in (("softmax", 1.0), ("local", 2.0)):
         modelled.time(name, [factor * t for t in TIMES], TIMES)
     table = table_of(modelled.records)
-    found = exhibit_of_task(table, board_keys(table)[0], modelled.predictions, lambda name: curve)
+    found = report_for_task(table, board_keys(table)[0], modelled.predictions, lambda name: curve)
     assert [(c.step, round(c.value, 9)) for c in found.curves if (c.variant, c.quantity) == ("local", "quality")] == [
         (10, 1.9), (20, 1.8),
     ]  # fmt: skip

@@ -1,0 +1,56 @@
+"""Cells: the forms in which boards show a number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from ..core.interval import Interval
+from ..core.metrics import Metric
+from ..stats.format import point, speed
+from ..stats.intervals import Estimate
+from ..stats.scoring import ratio
+from .board import TableCell
+
+EMPTY = TableCell()
+
+
+def number_cell(value: float | None, words: Callable[[float], str], note: str = "") -> TableCell:
+    """A number in the form that `words` gives it; empty for None."""
+    return EMPTY if value is None else TableCell(text=words(value), value=value, note=note)
+
+
+def mean_cell(values: Sequence[float], words: Callable[[float], str]) -> TableCell:
+    """The mean over seeds, from the lowest to the highest; empty for none."""
+    if not values:
+        return EMPTY
+    mean = math.fsum(values) / len(values)
+    return TableCell(text=words(mean), value=mean, low=min(values), high=max(values))
+
+
+def interval_cell(found: Interval, text: str, brief: str = "", note: str = "") -> TableCell:
+    """A value with its interval."""
+    return TableCell(text=text, brief=brief, value=found.value, low=found.low, high=found.high, note=note)
+
+
+def level_cell(metric: Metric, level: Interval, brief: str = "", note: str = "") -> TableCell:
+    """The level of a metric, in its points."""
+    shown = Interval(*(metric.points * end for end in (level.value, level.low, level.high)))
+    return interval_cell(shown, metric.level(level), brief, note)
+
+
+def difference_cell(metric: Metric, advantage: Interval, suffix: str = "") -> TableCell:
+    """A difference in a metric, in its points and with the sign of the metric itself."""
+    brief = metric.gap_in_brief(advantage) + suffix
+    return interval_cell(metric.difference(advantage), metric.gap(advantage) + suffix, brief)
+
+
+def ratio_cell(cost: Estimate, note: str = "") -> TableCell:
+    """A ratio of times, from its logarithm, as faster or slower than the reference."""
+    found = ratio(cost)
+    return interval_cell(found, speed(found), speed(point(found.value)), note)
+
+
+def reference_cell(value: float) -> TableCell:
+    """The cell of the reference in a column of comparisons with it."""
+    return TableCell(text="reference", value=value)
