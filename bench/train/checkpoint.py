@@ -47,7 +47,7 @@ def read_checkpoint(
     path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: torch.device
 ) -> Training:
     """The state at the last checkpoint; model, optimiser and random generators are set back to it."""
-    from .state import CurvePoint, Training
+    from .state import ValidationPoint, Training
 
     # weights only: a pickle that may build any object runs code of whoever wrote the file
     content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
@@ -58,7 +58,7 @@ def read_checkpoint(
     if content["cuda_random"] and device.type == "cuda":
         torch.cuda.set_rng_state_all([state.cpu() for state in content["cuda_random"]])
     values = content["training"]
-    return Training(**values | {"curve": [CurvePoint(**point) for point in values["curve"]]})
+    return Training(**values | {"curve": [ValidationPoint(**point) for point in values["curve"]]})
 
 
 def read_parameters(path: Path, device: torch.device) -> dict[str, torch.Tensor]:

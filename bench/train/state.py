@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
+class ValidationPoint:
     """One validation. `train_loss`: mean since the last point; `validation`: in the unit of the objective's metric."""
 
     step: int
@@ -43,4 +43,4 @@ class Training:
     best: tuple[float, float] = (-math.inf, -math.inf)
     best_state: dict[str, Tensor] = field(default_factory=dict)
     last_states: list[dict[str, Tensor]] = field(default_factory=list)
-    curve: list[CurvePoint] = field(default_factory=list)
+    curve: list[ValidationPoint] = field(default_factory=list)

@@ -16,7 +16,7 @@ from ..models.blocks import Model
 from .checkpoint import read_checkpoint, write_checkpoint
 from .device import autocast
 from .objectives.objective import Objective
-from .state import CurvePoint, Training
+from .state import ValidationPoint, Training
 
 CHECKPOINT_SECONDS = 30.0
 
@@ -112,7 +112,7 @@ class Trainer:
         # part of `train_seconds`.
         found = self.objective.evaluate(self.model, self.dataset.validation, self.device, self.heartbeat)
         state.curve.append(
-            CurvePoint(
+            ValidationPoint(
                 step=state.step,
                 train_loss=float(self.loss_total) / max(state.loss_steps, 1),
                 validation_loss=found.loss,
