@@ -57,8 +57,8 @@ class RelativeCost:
     def median(self) -> float:
         return statistics.median(self.seconds)
 
-    def gap(self, other: RelativeCost) -> Estimate:
-        """How far this is ahead of `other` (lower log cost), by rounds where they shared them.
+    def advantage_over(self, other: RelativeCost) -> Estimate:
+        """How much lower the logarithm of this cost is than that of `other`, by rounds where they shared them.
 
         Raises ValueError where either has no standing.
         """

@@ -1,4 +1,4 @@
-"""Matched: quality after equal training time, and at equal decode state; the plain board compares equal steps."""
+"""Matched budgets: quality after equal training time, and at equal decode state. Other columns compare equal steps."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ Curves = Callable[[str], Curve | None]
 """Reads an artifact: the curve of that name; None where it is not at hand."""
 
 
-def gap_at_equal_time(own: SeedScores, reference: SeedScores, timing: RelativeCost, read: Curves) -> Estimate | None:
+def advantage_at_equal_time(
+    own: SeedScores, reference: SeedScores, timing: RelativeCost, read: Curves
+) -> Estimate | None:
     """How much better the best validation score is than the reference's after the time that the reference trained.
 
-    None where a curve is not at hand or does not hold the yardstick of the test.
+    None where a curve is not at hand or does not hold the metric of the test.
 
     The time of a step is the reference's times the measured ratio. A faster variant is not trained on for the time that
     it has left, and a slower one is judged in the middle of its schedule: both understate it. Validation splits are
@@ -47,27 +49,29 @@ class Rival:
     """The best other variant that decodes with no more bytes, and how much better one is."""
 
     name: str
-    gap: Estimate
+    advantage: Estimate
 
 
-def gap_at_equal_state(name: str, trials: Mapping[str, SeedScores], state_bytes: Mapping[str, float]) -> Rival | None:
+def advantage_at_equal_state(
+    name: str, scores: Mapping[str, SeedScores], state_bytes: Mapping[str, float]
+) -> Rival | None:
     """How much better it is than the best rival whose decode state is no larger; None where there is no such rival.
 
     The rival is chosen by the scores that it is then judged by, so that its luck counts against the variant. Only
-    trials that suffice for a rank are compared.
+    scores that suffice for a rank are compared.
     """
-    if name not in state_bytes or name not in trials or trials[name].missing_reason:
+    if name not in state_bytes or name not in scores or scores[name].missing_reason:
         return None
     rivals = [
         other
-        for other, own in trials.items()
+        for other, own in scores.items()
         if other != name and not own.missing_reason and other in state_bytes and state_bytes[other] <= state_bytes[name]
     ]
     if not rivals:
         return None
     # of equals, the first by name
-    best = max(sorted(rivals), key=lambda other: trials[other].metric.sign * trials[other].mean)
-    return Rival(best, trials[name].gap(trials[best]))
+    best = max(sorted(rivals), key=lambda other: scores[other].metric.sign * scores[other].mean)
+    return Rival(best, scores[name].advantage_over(scores[best]))
 
 
 def best_within(curve: Curve, steps: float, metric: Metric = ACCURACY) -> float | None:

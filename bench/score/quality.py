@@ -1,10 +1,11 @@
-"""Trials: what the seeds of one variant gave on one task, lined up with the reference's."""
+"""Quality: test scores of a variant by seed, lined up with those of the reference."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..stats.bootstrap import corpus_score, resampled_scores, resampled_shares, sound_statistics
 from ..stats.intervals import Estimate
-from ..stats.scoring import Correct, Draws, accuracy, corpus_gap, corpus_level, quality_gap
+from ..stats.scoring import Correct, Draws, Shares, accuracy, accuracy_difference, corpus_difference, corpus_level
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from .key import BoardKey
@@ -27,7 +28,7 @@ Predictions = Callable[[str], npt.NDArray[Any] | None]
 `bench.aggregate` names them; None where it is not at hand."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SeedScores:
     """Test scores by seed, in the unit of the yardstick's quantity.
 
@@ -62,37 +63,42 @@ class SeedScores:
             return accuracy(self.scores, self.examples, self.correct)
         return corpus_level(self.scores, self.draws)
 
-    def gap(self, other: SeedScores) -> Estimate:
-        """How much better these are than `other`, whichever way the quantity points, by the seeds that both have.
+    @cached_property
+    def right_by_example(self) -> Shares | None:
+        """(examples,): the share of seeds that were right; None where that is not kept."""
+        return None if self.correct is None else np.mean(np.stack(self.correct), axis=0)
+
+    def on_seeds(self, seeds: tuple[int, ...]) -> SeedScores:
+        """The part of these that is of `seeds`, in their order."""
+        if seeds == self.seeds:
+            return self
+        at = [self.seeds.index(seed) for seed in seeds]
+        return replace(
+            self,
+            seeds=seeds,
+            scores=tuple(self.scores[i] for i in at),
+            correct=None if self.correct is None else tuple(self.correct[i] for i in at),
+            draws=None if self.draws is None else self.draws[:, at],
+            curves=tuple(self.curves[i] for i in at) if self.curves else (),
+        )
+
+    def advantage_over(self, other: SeedScores) -> Estimate:
+        """How much better these are than `other`, whichever way the metric points, by the seeds that both have.
 
         Raises ValueError where they have none.
         """
-        both = sorted(set(self.seeds) & set(other.seeds))
+        both = tuple(sorted(set(self.seeds) & set(other.seeds)))
         if not both:
             raise ValueError(f"{self.variant} and {other.variant} have no seed in common")
-        at = [[t.seeds.index(seed) for seed in both] for t in (self, other)]
-        ours, theirs = ([t.scores[i] for i in places] for t, places in zip((self, other), at, strict=True))
-        if self.metric.is_share:
-            ours_right, theirs_right = (
-                [t.correct[i] for i in places] if t.correct else None
-                for t, places in zip((self, other), at, strict=True)
-            )
-            paired = ours_right and theirs_right and ours_right[0].shape == theirs_right[0].shape
-            return quality_gap(
-                ours,
-                theirs,
-                min(self.examples, other.examples),
-                ours_right if paired else None,
-                theirs_right if paired else None,
-            )
-        drawn = self.draws is not None and other.draws is not None and self.examples == other.examples
-        our_draws, their_draws = (
-            t.draws[:, places] if drawn and t.draws is not None else None
-            for t, places in zip((self, other), at, strict=True)
-        )
+        ours, theirs = self.on_seeds(both), other.on_seeds(both)
         if self.metric.sign < 0:
-            return corpus_gap(theirs, ours, their_draws, our_draws)
-        return corpus_gap(ours, theirs, our_draws, their_draws)
+            ours, theirs = theirs, ours
+        same_examples = self.examples == other.examples
+        if self.metric.is_share:
+            right = [scores.right_by_example if same_examples else None for scores in (ours, theirs)]
+            return accuracy_difference(ours.scores, theirs.scores, min(self.examples, other.examples), *right)
+        draws = [scores.draws if same_examples else None for scores in (ours, theirs)]
+        return corpus_difference(ours.scores, theirs.scores, *draws)
 
     def resampled(self) -> Draws | None:
         """Scores in every draw of examples, (draws, seeds), whichever the yardstick; None where these are not kept."""

@@ -1,4 +1,4 @@
-"""Ranks: which variants are told apart, as intervals of places with tie groups."""
+"""Ranking: intervals of ranks that the data leave open, with tie groups."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from .intervals import LEVEL, Estimate
 
-Gap = Callable[[str, str], Estimate]
-"""How far the first is ahead of the second; positive where the first is better."""
+Advantage = Callable[[str, str], Estimate]
+"""How much better the first is than the second; negative where it is worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class Standing:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
-def standings(names: Sequence[str], gap: Gap, floor: float = 0.0) -> list[Standing]:
+def standings(names: Sequence[str], advantage: Advantage, floor: float = 0.0) -> list[Standing]:
     """Rank intervals: one place below all that are proven better, and above all that are proven worse.
 
-    Proven: the gap's p-value, times the number of pairs, is under 5 %, and the gap exceeds `floor`; or it follows from
-    two that are (A before B before C). Every pair is judged by itself: Holm's step-down would let one pair's verdict
-    hang on the others', and then a variant that gets worse can win a place. The order is by interval, and inside a
-    tie alphabetical.
+    Proven: the p-value of the advantage, times the number of pairs, is under 5 %, and the advantage exceeds `floor`; or
+    it follows from two that are (A before B before C). Every pair is judged by itself: Holm's step-down would let one
+    pair's verdict hang on the others', and then a variant that gets worse can win a place. The order is by interval,
+    and inside a tie alphabetical.
 
     >>> points = {"a": 1.0, "b": 5.0, "c": 1.2}
     >>> exact = lambda x, y: Estimate(points[x] - points[y])
@@ -40,7 +40,7 @@ def standings(names: Sequence[str], gap: Gap, floor: float = 0.0) -> list[Standi
     better: dict[str, set[str]] = {name: set() for name in names}
     for at, one in enumerate(names):
         for other in names[at + 1 :]:
-            difference = gap(one, other)
+            difference = advantage(one, other)
             if abs(difference.value) > floor and difference_is_proven(difference, pairs):
                 winner, loser = (one, other) if difference.value > 0 else (other, one)
                 better[loser].add(winner)
@@ -56,8 +56,8 @@ def difference_is_proven(difference: Estimate, pairs: int = 1) -> bool:
     """Whether zero is out of the question, as one of that many pairs.
 
     >>> from attnbench.bench.stats.intervals import NoiseSource
-    >>> gap = Estimate(2.2, (NoiseSource(1.0),))
-    >>> difference_is_proven(gap), difference_is_proven(gap, pairs=3)
+    >>> difference = Estimate(2.2, (NoiseSource(1.0),))
+    >>> difference_is_proven(difference), difference_is_proven(difference, pairs=3)
     (True, False)
     """
     return difference.half_width(1 - (1 - LEVEL) / pairs) < abs(difference.value)

@@ -1,4 +1,4 @@
-"""Score: the rules that turn samples into figures that may be compared. Pure functions of numbers.
+"""Scoring: the rules that turn samples into figures that may be compared. Pure functions of numbers.
 
 Cost is a ratio to the reference in the same rounds; quality is points against the reference on the same seeds and
 examples; neither is ever multiplied into the other.
@@ -21,6 +21,7 @@ CAP = 64.0
 BATCHES = 10
 
 Correct = npt.NDArray[np.uint8]
+Shares = npt.NDArray[np.float64]
 Draws = npt.NDArray[np.float64]
 Verdict = Literal["better", "within margin", "worse", "undecided"]
 
@@ -102,32 +103,29 @@ def accuracy(shares: Sequence[float], examples: int, correct: Sequence[Correct] 
     return Interval(mean, max(low, 0.0), min(high, 1.0))
 
 
-def quality_gap(
+def accuracy_difference(
     ours: Sequence[float],
     theirs: Sequence[float],
     examples: int,
-    our_correct: Sequence[Correct] | None = None,
-    their_correct: Sequence[Correct] | None = None,
+    our_right: Shares | None = None,
+    their_right: Shares | None = None,
 ) -> Estimate:
     """Mean difference of two variants' accuracies on the same seeds, with the noise of seeds (t) and of test examples.
 
-    With predictions the examples are paired: each example's difference, averaged over seeds, is one draw. Without them
-    the two are taken to err independently, which is wider. No two are closer than one example can tell. One seed has no
-    noise of seeds: the caller must say so.
+    `our_right`, `their_right`: (examples,), the share of seeds that were right, by example. With both the examples are
+    paired: the difference at each is one draw. Without them the two are taken to err independently, which is wider. No
+    two are closer than one example can tell. One seed has no noise of seeds: the caller must say so.
 
-    >>> gap = quality_gap([0.62, 0.60, 0.64], [0.60, 0.59, 0.61], 1000)
-    >>> round(gap.value, 3), [n.freedom for n in gap.noise]
+    >>> difference = accuracy_difference([0.62, 0.60, 0.64], [0.60, 0.59, 0.61], 1000)
+    >>> round(difference.value, 3), [n.freedom for n in difference.noise]
     (0.02, [2, None])
     """
-    differences = [float(one) - float(other) for one, other in zip(ours, theirs, strict=True)]
-    if our_correct is not None and their_correct is not None:
-        pairs = np.stack(our_correct).astype(np.float64) - np.stack(their_correct)
-        test = float(pairs.mean(axis=0).std(ddof=1)) / math.sqrt(pairs.shape[1])
+    if our_right is not None and their_right is not None:
+        test = float((our_right - their_right).std(ddof=1)) / math.sqrt(len(our_right))
     else:
         p, q = (math.fsum(shares) / len(shares) for shares in (ours, theirs))
         test = math.sqrt((p * (1 - p) + q * (1 - q)) / examples)
-    seeds = mean_estimate(differences).noise if len(differences) > 1 else ()
-    return Estimate(math.fsum(differences) / len(differences), (*seeds, NoiseSource(max(test, 1 / examples))))
+    return _mean_difference(ours, theirs, (NoiseSource(max(test, 1 / examples)),))
 
 
 def corpus_level(scores: Sequence[float], draws: Draws | None = None) -> Interval:
@@ -141,11 +139,10 @@ def corpus_level(scores: Sequence[float], draws: Draws | None = None) -> Interva
     >>> round(alone.high - 21, 3), round(both.high - 21, 3)  # 4.303 / √3; with 1.96 × √2 in squares
     (2.484, 3.722)
     """
-    seeds = mean_estimate(scores).noise if len(scores) > 1 else ()
-    return Estimate(math.fsum(scores) / len(scores), (*seeds, *_noise_of(draws))).interval()
+    return Estimate(math.fsum(scores) / len(scores), (*_noise_of_seeds(scores), *_noise_of(draws))).interval()
 
 
-def corpus_gap(
+def corpus_difference(
     ours: Sequence[float], theirs: Sequence[float], our_draws: Draws | None = None, their_draws: Draws | None = None
 ) -> Estimate:
     """Mean difference of two variants' scores on the same seeds, with the noise of seeds (t) and of test examples.
@@ -154,30 +151,37 @@ def corpus_gap(
     difference over draws is its error (Koehn 2004 resamples translations so).
 
     >>> ours, theirs = np.array([[30.0], [34.0]]), np.array([[29.0], [32.0]])  # ahead by 1 and by 2
-    >>> corpus_gap([32.0], [30.5], ours, theirs).noise == (NoiseSource(math.sqrt(0.5)),)
+    >>> corpus_difference([32.0], [30.5], ours, theirs).noise == (NoiseSource(math.sqrt(0.5)),)
     True
     """
-    differences = [float(one) - float(other) for one, other in zip(ours, theirs, strict=True)]
-    seeds = mean_estimate(differences).noise if len(differences) > 1 else ()
     draws = our_draws - their_draws if our_draws is not None and their_draws is not None else None
-    return Estimate(math.fsum(differences) / len(differences), (*seeds, *_noise_of(draws)))
+    return _mean_difference(ours, theirs, _noise_of(draws))
+
+
+def _mean_difference(ours: Sequence[float], theirs: Sequence[float], of_test: tuple[NoiseSource, ...]) -> Estimate:
+    differences = [float(one) - float(other) for one, other in zip(ours, theirs, strict=True)]
+    return Estimate(math.fsum(differences) / len(differences), (*_noise_of_seeds(differences), *of_test))
+
+
+def _noise_of_seeds(values: Sequence[float]) -> tuple[NoiseSource, ...]:
+    return mean_estimate(values).noise if len(values) > 1 else ()
 
 
 def _noise_of(draws: Draws | None) -> tuple[NoiseSource, ...]:
     return () if draws is None else (NoiseSource(float(draws.mean(axis=1).std(ddof=1))),)
 
 
-def verdict(gap: Interval, margin: float) -> Verdict:
-    """What a difference to the reference proves, higher being better; `margin` in the same unit.
+def verdict(difference: Interval, margin: float) -> Verdict:
+    """The judgement that a difference to the reference proves, higher being better; `margin` in the same unit.
 
     >>> verdict(Interval(-0.2, -0.8, 0.4), margin=1.0), verdict(Interval(-0.2, -2.0, 1.6), margin=1.0)
     ('within margin', 'undecided')
     """
-    if gap.low > 0:
+    if difference.low > 0:
         return "better"
-    if gap.low > -margin:
+    if difference.low > -margin:
         return "within margin"
-    return "worse" if gap.high < -margin else "undecided"
+    return "worse" if difference.high < -margin else "undecided"
 
 
 def noise_floor(controls: Sequence[Estimate]) -> float:

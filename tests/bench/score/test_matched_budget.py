@@ -7,7 +7,7 @@ import pytest
 
 from attnbench.bench.score import matched_budget as matched
 from attnbench.bench.score.cost import RelativeCost
-from attnbench.bench.score.matched_budget import gap_at_equal_state, gap_at_equal_time
+from attnbench.bench.score.matched_budget import advantage_at_equal_state, advantage_at_equal_time
 from attnbench.bench.score.quality import SeedScores
 from attnbench.bench.stats.intervals import Estimate
 
@@ -36,28 +36,30 @@ def test_examples_in_the_docstrings_hold() -> None:
 
 
 def test_as_fast_means_equal_steps() -> None:
-    found = gap_at_equal_time(scores("own"), scores("ref"), timing(1.0), CURVES.get)
+    found = advantage_at_equal_time(scores("own"), scores("ref"), timing(1.0), CURVES.get)
     assert found is not None and found.value == pytest.approx(0.05)
 
 
 def test_twice_as_slow_gets_half_the_steps() -> None:
     # by seed: 0.5 + (1.5 + s/10) × 50/1000, less 0.5 + (1 + s/10) × 100/1000
-    found = gap_at_equal_time(scores("own"), scores("ref"), timing(2.0), CURVES.get)
+    found = advantage_at_equal_time(scores("own"), scores("ref"), timing(2.0), CURVES.get)
     expected = [(1.5 + s / 10) * 0.05 - (1 + s / 10) * 0.1 for s in range(3)]
     assert found is not None and found.value == pytest.approx(sum(expected) / 3)
     assert found.interval().high - found.value == pytest.approx(4.3027 * 0.005 / 3**0.5, rel=1e-3)
 
 
 def test_twice_as_fast_is_not_trained_on() -> None:
-    found = gap_at_equal_time(scores("own"), scores("ref"), timing(0.5), CURVES.get)
+    found = advantage_at_equal_time(scores("own"), scores("ref"), timing(0.5), CURVES.get)
     assert found is not None and found.value == pytest.approx(0.05)
 
 
 def test_what_is_not_known_is_not_told() -> None:
-    assert gap_at_equal_time(scores("own"), scores("ref"), timing(1.0), lambda name: None) is None
-    assert gap_at_equal_time(scores("own", 2), scores("ref"), timing(1.0), CURVES.get) is None
-    assert gap_at_equal_time(scores("own"), scores("ref"), RelativeCost(variant="own", row=0), CURVES.get) is None
-    far_too_slow = gap_at_equal_time(scores("own"), scores("ref"), timing(60.0), {**CURVES, "own0": curve(1)[1:]}.get)
+    assert advantage_at_equal_time(scores("own"), scores("ref"), timing(1.0), lambda name: None) is None
+    assert advantage_at_equal_time(scores("own", 2), scores("ref"), timing(1.0), CURVES.get) is None
+    assert advantage_at_equal_time(scores("own"), scores("ref"), RelativeCost(variant="own", row=0), CURVES.get) is None
+    far_too_slow = advantage_at_equal_time(
+        scores("own"), scores("ref"), timing(60.0), {**CURVES, "own0": curve(1)[1:]}.get
+    )
     assert far_too_slow is None
 
 
@@ -79,16 +81,16 @@ SCORED = {
     ("name", "rival", "points"), [("large", "small", 11.0), ("middle", "small", -2.0), ("twin", "small", -10.0)]
 )
 def test_the_rival_is_the_most_accurate_with_no_more_state(name: str, rival: str, points: float) -> None:
-    found = gap_at_equal_state(name, SCORED, STATE | {"failed": 1.0})
-    assert found is not None and found.name == rival and 100 * found.gap.value == pytest.approx(points)
+    found = advantage_at_equal_state(name, SCORED, STATE | {"failed": 1.0})
+    assert found is not None and found.name == rival and 100 * found.advantage.value == pytest.approx(points)
 
 
 def test_the_same_state_counts_as_no_more() -> None:
-    found = gap_at_equal_state("twin", {n: SCORED[n] for n in ("twin", "middle", "large")}, STATE)
+    found = advantage_at_equal_state("twin", {n: SCORED[n] for n in ("twin", "middle", "large")}, STATE)
     assert found is not None and found.name == "middle"
 
 
 def test_the_smallest_state_and_what_was_not_measured_have_no_rival() -> None:
-    assert gap_at_equal_state("small", SCORED, STATE) is None
-    assert gap_at_equal_state("failed", SCORED, STATE | {"failed": 99.0}) is None
-    assert gap_at_equal_state("large", SCORED, {n: s for n, s in STATE.items() if n != "large"}) is None
+    assert advantage_at_equal_state("small", SCORED, STATE) is None
+    assert advantage_at_equal_state("failed", SCORED, STATE | {"failed": 99.0}) is None
+    assert advantage_at_equal_state("large", SCORED, {n: s for n, s in STATE.items() if n != "large"}) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attnbench.bench.stats.intervals import Estimate, NoiseSource
 from attnbench.bench.stats.ranking import Standing, standings
-from attnbench.bench.stats.scoring import capped, geometric_mean, log_ratio, quality_gap, ratio
+from attnbench.bench.stats.scoring import accuracy_difference, capped, geometric_mean, log_ratio, ratio
 
 SECONDS = st.floats(1e-6, 1e3)
 QUIET = settings(deadline=None, max_examples=60, derandomize=True)
@@ -107,7 +107,7 @@ def test_a_worse_seed_never_raises_a_score(shares: list[float], by: float, at: i
     reference = [0.5] * len(shares)
     worse = list(shares)
     worse[at % len(worse)] -= by
-    assert quality_gap(worse, reference, 500).value <= quality_gap(shares, reference, 500).value
+    assert accuracy_difference(worse, reference, 500).value <= accuracy_difference(shares, reference, 500).value
 
 
 @QUIET
@@ -200,7 +200,9 @@ def test_equal_variants_are_rarely_told_apart(of_seeds: float) -> None:
         shares = {name: [float(c.mean()) for c in draws] for name, draws in correct.items()}
 
         def gap(one: str, other: str, shares: dict = shares, correct: dict = correct) -> Estimate:
-            return quality_gap(shares[one], shares[other], 300, correct[one], correct[other])
+            return accuracy_difference(
+                shares[one], shares[other], 300, np.mean(correct[one], axis=0), np.mean(correct[other], axis=0)
+            )
 
         wrong += any(s.first > 1 or s.last < 6 for s in standings(list(correct), gap))
     assert wrong / 200 <= 0.05
@@ -217,6 +219,6 @@ def test_a_real_difference_is_found() -> None:
             for better in (0.0, 0.15)
         ]
         shares = [[float(c.mean()) for c in draws] for draws in correct]
-        gap = quality_gap(shares[1], shares[0], 2000, correct[1], correct[0])
+        gap = accuracy_difference(shares[1], shares[0], 2000, np.mean(correct[1], axis=0), np.mean(correct[0], axis=0))
         found += standings(["a", "b"], lambda one, other, gap=gap: Estimate(-gap.value, gap.noise))[0].last == 1
     assert found >= 70

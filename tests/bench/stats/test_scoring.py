@@ -16,11 +16,11 @@ from attnbench.bench.stats.intervals import Estimate, NoiseSource, quantile
 from attnbench.bench.stats.ranking import standings
 from attnbench.bench.stats.scoring import (
     accuracy,
+    accuracy_difference,
     capped,
     geometric_mean,
     log_ratio,
     noise_floor,
-    quality_gap,
     ratio,
     verdict,
 )
@@ -109,11 +109,11 @@ def test_seeds_that_err_on_other_examples_share_out_the_noise_of_the_test_set() 
 
 
 def test_gap_pairs_examples_where_predictions_are_kept() -> None:
-    ours = np.array([1, 1, 1, 0, 1, 0, 1, 1, 0, 1] * 100, dtype=np.uint8)
+    ours = np.array([1, 1, 1, 0, 1, 0, 1, 1, 0, 1] * 100, dtype=np.float64)
     theirs = ours.copy()
     theirs[:20] = 0
-    paired = quality_gap([float(ours.mean())] * 3, [float(theirs.mean())] * 3, 1000, [ours] * 3, [theirs] * 3)
-    apart = quality_gap([float(ours.mean())] * 3, [float(theirs.mean())] * 3, 1000)
+    paired = accuracy_difference([float(ours.mean())] * 3, [float(theirs.mean())] * 3, 1000, ours, theirs)
+    apart = accuracy_difference([float(ours.mean())] * 3, [float(theirs.mean())] * 3, 1000)
     # 14 of 1,000 differ: standard error √(0.014 × 0.986 / 1000), against √(2 × 0.7 × 0.3 / 1000) apart
     assert paired.value == apart.value == pytest.approx(0.014)
     assert paired.half_width() == pytest.approx(1.96 * (0.014 * 0.986 / 1000) ** 0.5, rel=1e-3)
@@ -121,10 +121,8 @@ def test_gap_pairs_examples_where_predictions_are_kept() -> None:
 
 
 def test_gap_of_identical_predictions_is_not_certain() -> None:
-    same = np.ones(100, dtype=np.uint8)
-    assert quality_gap([1.0] * 3, [1.0] * 3, 100, [same] * 3, [same] * 3).half_width() == pytest.approx(
-        0.0196, abs=1e-4
-    )
+    same = np.ones(100)
+    assert accuracy_difference([1.0] * 3, [1.0] * 3, 100, same, same).half_width() == pytest.approx(0.0196, abs=1e-4)
 
 
 def test_intervals_of_gaps_cover_what_they_promise() -> None:
@@ -139,7 +137,9 @@ def test_intervals_of_gaps_cover_what_they_promise() -> None:
             draws.append(
                 [(level + rng.normal(0, 0.1) + rng.normal(0, 0.7, 400) > 0).astype(np.uint8) for _ in range(3)]
             )
-        gap = quality_gap(*([float(c.mean()) for c in d] for d in draws), 400, *draws).interval()
+        gap = accuracy_difference(
+            *([float(c.mean()) for c in d] for d in draws), 400, *(np.mean(d, axis=0) for d in draws)
+        ).interval()
         held += gap.low <= TRUE_GAP <= gap.high
     assert held / 1000 >= 0.95
 

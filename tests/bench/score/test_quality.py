@@ -1,0 +1,105 @@
+"""The advantage of one variant over another is the mean difference on common seeds, with the noise of its sources."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from attnbench.bench.core.metrics import METRICS
+from attnbench.bench.score.quality import SeedScores
+
+NAMES = ("linear", "rela", "softmax", "twin")
+
+
+def scores(seeds: int, kept: bool, examples: int = 200) -> dict[str, SeedScores]:
+    rng = np.random.default_rng(seeds)
+    found = {}
+    for name in NAMES:
+        right = tuple((rng.random(examples) < 0.6).astype(np.uint8) for _ in range(seeds))
+        found[name] = SeedScores(
+            variant=name, seeds=tuple(range(seeds)), scores=tuple(float(r.mean()) for r in right), examples=examples,
+            correct=right if kept else None,
+        )  # fmt: skip
+    # one that is right where another is, at every seed
+    found["twin"] = replace(found["softmax"], variant="twin")
+    return found
+
+
+def assert_pairs(found: dict[str, SeedScores], paired: bool) -> None:
+    """The advantage of every pair against the formulas, seed by seed and example by example."""
+    for one, other in permutations(NAMES, 2):
+        ours, theirs = found[one], found[other]
+        seeds = sorted(set(ours.seeds) & set(theirs.seeds))
+        places = [(ours.seeds.index(seed), theirs.seeds.index(seed)) for seed in seeds]
+        differences = np.array([ours.scores[i] - theirs.scores[j] for i, j in places])
+        if paired and ours.correct is not None and theirs.correct is not None:
+            by_seed = [ours.correct[i].astype(float) - theirs.correct[j] for i, j in places]
+            test = np.mean(by_seed, axis=0).std(ddof=1) / math.sqrt(200)
+        else:
+            p, q = (np.mean([t.scores[at[k]] for at in places]) for k, t in enumerate((ours, theirs)))
+            test = math.sqrt((p * (1 - p) + q * (1 - q)) / 200)
+        advantage = ours.advantage_over(theirs)
+        assert advantage.value == pytest.approx(differences.mean(), abs=1e-14)
+        of_seeds = [(differences.std(ddof=1) / math.sqrt(len(seeds)), len(seeds) - 1)] if len(seeds) > 1 else []
+        expected = [*of_seeds, (max(test, 1 / 200), None)]
+        assert [n.freedom for n in advantage.noise] == [freedom for _, freedom in expected]
+        errors = [error for error, _ in expected]
+        assert [n.error for n in advantage.noise] == pytest.approx(errors, rel=1e-9, abs=1e-14)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["paired by example", "independent"])
+@pytest.mark.parametrize("seeds", [1, 3, 5])
+def test_the_advantage_is_the_mean_difference_with_both_noises(seeds: int, kept: bool) -> None:
+    assert_pairs(scores(seeds, kept), paired=kept)
+
+
+def test_twins_are_no_closer_than_one_example_can_tell() -> None:
+    found = scores(3, kept=True)
+    advantage = found["softmax"].advantage_over(found["twin"])
+    assert advantage.value == 0 and advantage.noise[-1].error == 1 / 200
+
+
+def test_only_common_seeds_and_examples_kept_by_both_are_paired() -> None:
+    found = scores(3, kept=True)
+    fewer = replace(found["rela"], seeds=(0, 2), scores=found["rela"].scores[:2], correct=found["rela"].correct[:2])
+    assert_pairs(found | {"rela": fewer}, paired=True)
+    assert_pairs(found | {"rela": replace(found["rela"], correct=None)}, paired=True)
+
+
+def test_other_examples_are_not_paired_and_the_smaller_test_set_bounds_the_noise() -> None:
+    found, others = scores(3, kept=True), scores(3, kept=True, examples=50)
+    alone = {name: replace(t, correct=None) for name, t in found.items()}
+    few = replace(others["rela"], correct=None)
+    assert found["softmax"].advantage_over(others["rela"]) == alone["softmax"].advantage_over(few)
+    p, q = found["softmax"].mean, few.mean
+    error = math.sqrt((p * (1 - p) + q * (1 - q)) / 50)
+    assert alone["softmax"].advantage_over(few).noise[-1].error == pytest.approx(error)
+
+
+@pytest.mark.parametrize("metric", ["bleu", "bits_per_character"])
+def test_draws_are_paired_where_both_are_of_the_same_examples(metric: str) -> None:
+    rng = np.random.default_rng(5)
+    sign = METRICS[metric].sign
+    ours, theirs = (
+        SeedScores(variant=name, metric=METRICS[metric], seeds=(0, 1, 2), scores=tuple(rng.random(3)), examples=40,
+                   draws=rng.random((400, 3)))
+        for name in ("ours", "theirs")
+    )  # fmt: skip
+    advantage = ours.advantage_over(theirs)
+    assert advantage.value == pytest.approx(sign * (ours.mean - theirs.mean))
+    error = (ours.draws.mean(axis=1) - theirs.draws.mean(axis=1)).std(ddof=1)
+    assert [n.freedom for n in advantage.noise] == [2, None] and advantage.noise[1].error == pytest.approx(error)
+    assert [n.freedom for n in ours.advantage_over(replace(theirs, examples=41)).noise] == [2]
+    assert [n.freedom for n in ours.advantage_over(replace(theirs, draws=None)).noise] == [2]
+    back = theirs.advantage_over(ours)
+    assert back.value == pytest.approx(-advantage.value) and back.noise == pytest.approx(advantage.noise)
+
+
+def test_no_common_seed_has_no_advantage() -> None:
+    found = scores(3, kept=True)
+    with pytest.raises(ValueError, match="rela and softmax have no seed in common"):
+        replace(found["rela"], seeds=(7, 8, 9)).advantage_over(found["softmax"])
