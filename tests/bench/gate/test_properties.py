@@ -60,7 +60,9 @@ def test_half_precision_is_gated_in_its_own_tolerance(name: str, dtype: str) -> 
     assert quick_gate(name, replace(SHAPE, causal=True, dtype=dtype)) is None
 
 
-@pytest.mark.parametrize("name", ["softmax", "entmax", "topk", "rela", "routing"])
+@pytest.mark.parametrize(
+    "name", ["softmax", "topk", "rela", *(pytest.param(name, marks=pytest.mark.slow) for name in ("entmax", "routing"))]
+)
 def test_no_seed_of_ten_raises_a_false_alarm(name: str) -> None:
     shape = replace(SHAPE, max_length=64, causal=True)
     assert [quick_gate(name, shape, seed) for seed in range(10)] == [None] * 10
