@@ -175,31 +175,29 @@ def unit_of(rounds: Sequence[int]) -> str:
 
 
 def version_footnotes(
-    table: ResultTable, runs: Iterable[ResultRow], boards: Iterable[tuple[str, str]]
+    table: ResultTable, runs: Sequence[ResultRow], boards: Iterable[tuple[str, str]]
 ) -> Iterator[Footnote]:
-    """How many of `runs` come from another version than the present one; and what of these tasks and presets is left
-    out, by reason: `boards` names them."""
-    counts: Counter[str] = Counter()
-    present: dict[str, None] = {}
+    """How many of `runs` come from another version than the present one.
+
+    Then how many Records do not count, by reason; `boards`: their tasks and presets.
+    """
+    older: Counter[str] = Counter()
+    present: dict[str, int | None] = {}
     for run in runs:
         objective = objective_of(run.setting)
-        versions = {"lane": LANE_VERSIONS[run.lane], "objective": OBJECTIVE_VERSIONS[objective]}
+        now = {"lane": LANE_VERSIONS[run.lane], "objective": OBJECTIVE_VERSIONS.get(objective)}
         made_by = {name: int(number) for name, number in re.findall(r"(lane|objective)(\d+)", run.version)}
-        current = bool(made_by) and made_by.items() <= versions.items()
-        counts["" if current else run.version] += 1
-        if not current:
-            present |= {f"{run.lane} {versions['lane']}": None, f"{objective} {versions['objective']}": None}
-    total = counts.total()
-    for version, count in counts.items():
-        if version:
-            many = f"All {count:,} Records are" if count == total else f"{count:,} of {total:,} Records are"
-            before = ", made before versions were declared" if version == VERSION_ZERO else ""
-            named = version if version == VERSION_ZERO else f"version {version}"
-            text = (
-                f"{many} of {named}{before}; present versions: {', '.join(present)}. Run the same command again to "
-                "measure anew"
-            )
-            yield Footnote(topic="version", text=text)
+        if not made_by or not made_by.items() <= now.items():
+            older[run.version] += 1
+            present |= {run.lane: now["lane"], objective or run.lane: now["objective"] or now["lane"]}
+    for version, count in older.items():
+        many = f"All {count:,} Records are" if count == len(runs) else f"{count:,} of {len(runs):,} Records are"
+        named = f"{version}, made before versions were declared" if version == VERSION_ZERO else f"version {version}"
+        numbers = set(present.values())
+        named_present = ", ".join(f"{name} {number}" for name, number in sorted(present.items()))
+        now_is = f"version is {numbers.pop()}" if len(numbers) == 1 else f"versions are {named_present}"
+        text = f"{many} of {named}; the present {now_is}. Run the same command again to measure anew"
+        yield Footnote(topic="version", text=text)
     asked = set(boards)
     reasons: Counter[str] = Counter()
     for (task, preset, reason), count in sorted(table.replaced.items()):

@@ -39,8 +39,9 @@ _OPTIONAL = {
 
 
 def objective_of(setting: Mapping[str, Any]) -> str:
-    """The objective that a preset is for, told by a field that only its recipe has: a stride, a beam."""
-    return "language_modeling" if "stride" in setting else "translation" if "beam" in setting else "classification"
+    """The objective that a preset is for, told by a field that only its recipe has; empty for what is only timed."""
+    fields = {"stride": "language_modeling", "beam": "translation", "pooling": "classification"}
+    return next((objective for name, objective in fields.items() if name in setting), "")
 
 
 def setting_words(setting: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,9 @@ import pytest
 
 from attnbench.bench.board.board import Board, Row, TableCell
 from attnbench.bench.board.task_board import board_for_task
+from attnbench.bench.core.protocol import LANE_VERSIONS
 from attnbench.bench.core.record import Measurement, Outcome
+from attnbench.bench.core.spec import Spec
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
 
@@ -318,3 +320,29 @@ def test_who_is_no_better_than_the_best_trivial_predictor_is_named(bench, share:
         b.add(b.cell(name, lane="baseline"), [measured])
     found = notes(board(b), "baseline")
     assert found.startswith(expected) and bool(found) == bool(expected)
+
+
+def test_records_of_another_version_are_counted(bench) -> None:
+    b = three(bench)
+    old = notes(board(b), "version")
+    assert old == (
+        "All 9 Records are of version 0, made before versions were declared; the present version is 1. Run the same "
+        "command again to measure anew"
+    )
+    b.train("topk", [0.6] * 3, digest="lane1.objective1.task1-d1-v1", cell={"preset": Spec.parse("base")})
+    assert notes(board(b, 0), "version") == ""
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, digest="lane1.objective1.task1-d1-v1")
+    assert notes(board(b, 1), "version").startswith("9 of 10 Records are of version 0")
+
+
+def test_versions_of_the_future_are_named_and_replaced_records_counted(bench, monkeypatch) -> None:
+    b = bench()
+    b.train("softmax", [0.6] * 4)
+    b.train("softmax", [0.6] * 3, digest="lane1.objective1.task1-d1-v1")
+    replaced = "1 older Record: made by another version of the lane, the objective or the task"
+    assert notes(board(b), "version") == replaced
+    monkeypatch.setitem(LANE_VERSIONS, "train", 2)
+    assert notes(board(b), "version") == (
+        "All 3 Records are of version lane1.objective1.task1; the present versions are classification 1, train 2. "
+        f"Run the same command again to measure anew {replaced}"
+    )

@@ -192,7 +192,7 @@ def test_a_task_without_named_sets_has_no_such_tables(bench) -> None:
 
 
 def test_statistics_are_read_by_set_and_what_is_no_such_file_is_absent(tmp_path) -> None:
-    store = Store(tmp_path, notice=lambda text: None)
+    store = Store(tmp_path, on_warning=lambda text: None)
     rows, numbers = np.arange(40.0).reshape(4, 10), np.array([1, 0, 1, 0], dtype=np.uint8)
 
     def kept(**arrays: np.ndarray) -> dict[str, np.ndarray]:

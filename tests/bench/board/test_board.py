@@ -1,0 +1,82 @@
+"""A Board as a DataFrame, and columns that are one entry of a list."""
+
+import doctest
+import math
+
+import pandas as pd
+import pytest
+
+from attnbench.bench.board import footnotes as module
+from attnbench.bench.board.board import Board, Row, TableCell
+from attnbench.bench.board.cells import EMPTY
+from attnbench.bench.board.columns import BoardColumn, cells_of, column_footnotes, plain_columns
+
+SMALL = TableCell(text="small", value=1.0)
+COLUMNS = (
+    BoardColumn(name="score", title="accuracy", unit="%", better="higher",
+                cell=lambda row: TableCell(text=f"{row:.1f}", value=row, low=row - 1, high=row + 1) if row else EMPTY),
+    BoardColumn(name="size", title="size", footnote="sizes are rounded", mark="†", warning=True,
+                cell=lambda row: TableCell(text="big", value=row, note="†") if row > 60 else SMALL),
+    BoardColumn(name="verdict", title="verdict", cell=lambda row: TableCell(text="better" if row > 60 else "")),
+    BoardColumn(name="empty", title="empty", footnote="never shown", cell=lambda row: EMPTY),
+)  # fmt: skip
+
+
+def board() -> Board:
+    def row(name: str, value: float, **changes: object) -> Row:
+        return Row(name=name, entries=cells_of(COLUMNS, value), **changes)
+
+    return Board(
+        name="b", title="b", question="", columns=plain_columns(COLUMNS),
+        ranked=(row("rela", 70.0, first=1, last=1, group=1), row("softmax", 60.0, first=2, last=3, group=2)),
+        unranked=(row("topk", 0.0, reason="crashed at seed 0"),), baselines=(row("majority", 50.0),),
+    )  # fmt: skip
+
+
+def test_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+def test_a_data_frame_has_one_row_per_variant_with_values_and_intervals() -> None:
+    frame = board().to_pandas()
+    assert list(frame.columns) == [
+        "variant", "kind", "rank", "rank_first", "rank_last", "reason", "score", "score_low", "score_high", "size",
+        "verdict", "empty",
+    ]  # fmt: skip
+    assert frame["variant"].tolist() == ["rela", "softmax", "topk", "majority"]
+    assert frame["kind"].tolist() == ["ranked", "ranked", "unranked", "baseline"]
+    assert frame["rank"].tolist() == ["1", "2–3", "", ""] and frame["reason"].tolist()[2] == "crashed at seed 0"
+    assert frame["rank_last"].tolist()[:2] == [1, 3] and frame["rank_last"].isna().tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert frame["score"].dtype == frame["score_low"].dtype == "float64"
+    assert frame.loc[0, ["score", "score_low", "score_high"]].tolist() == [70.0, 69.0, 71.0]
+    assert math.isnan(frame.loc[2, "score"]) and frame["empty"].isna().all()
+    assert frame["verdict"].tolist() == ["better", "", "", ""]
+
+
+def test_a_data_frame_of_texts_has_them_as_shown() -> None:
+    frame = board().to_pandas(text=True)
+    assert "score_low" not in frame.columns and frame["score"].tolist() == ["70.0", "60.0", "", "50.0"]
+    assert frame["size"].tolist() == ["big †", "small", "small", "small"]
+
+
+def test_a_board_without_rows_is_an_empty_data_frame() -> None:
+    frame = Board(name="b", title="b", question="", columns=plain_columns(COLUMNS), ranked=()).to_pandas()
+    assert isinstance(frame, pd.DataFrame) and len(frame) == 0 and "score" in frame.columns
+
+
+def test_a_footnote_is_shown_with_the_cells_that_need_it() -> None:
+    rows = [row for _, row in board().rows]
+    (note,) = column_footnotes(COLUMNS, rows)
+    assert (note.topic, note.text, note.warning, note.column) == ("size", "sizes are rounded", True, "size")
+    assert list(column_footnotes(COLUMNS, rows[1:])) == [] == list(column_footnotes(COLUMNS, []))
+
+
+@pytest.mark.parametrize(("brief", "shown"), [(False, "1.00× faster ≈"), (True, "1× ≈")])
+def test_a_cell_is_shown_with_its_mark(brief: bool, shown: str) -> None:
+    assert TableCell(text="1.00× faster", brief="1×", note="≈").shown(brief) == shown
+    assert TableCell(text="crashed", note="out of disk").shown(brief) == "crashed"
