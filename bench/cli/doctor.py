@@ -168,9 +168,7 @@ def _results(folder: Path) -> list[DoctorCheck]:
     if records:
         other = Counter(record.version for record in records if not _is_current(record))
         counts = ", ".join(f"{count:,} of {version}" for version, count in sorted(other.items()))
-        state = f"{len(records):,}; {other.total():,} of another version than this one" + (
-            f": {counts}" if other else ""
-        )
+        state = f"{len(records):,}; {other.total():,} of another version" + (f": {counts}" if other else "")
         remedy = "a board ranks the newest complete version; `attnbench run` measures again" if other else ""
         found.append(DoctorCheck(subject="Records", state=state, remedy=remedy))
     if problems:

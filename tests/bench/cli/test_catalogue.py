@@ -39,10 +39,3 @@ def test_a_task_that_refuses_a_preset_is_shown_with_the_others() -> None:
     shown = json.loads(run("show", "lra-pathx", "--json"))
     presets = {name.removeprefix("preset ") for name in shown if name.startswith("preset ")}
     assert presets == {"smoke", "pt-2x64", "lra-paper"}
-
-
-def test_doctor_looks_at_a_results_folder_that_is_not_there_yet(tmp_path):
-    found = CliRunner().invoke(app, ["doctor", "--results", str(tmp_path / "none" / "yet")], env={"COLUMNS": "200"})
-    assert found.exit_code == 0, found.output
-    assert "writable" in found.output and "GiB free" in found.output
-    assert not (tmp_path / "none").exists()

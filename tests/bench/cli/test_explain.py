@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from attnbench.bench.board import simplex as module
-from attnbench.bench.board.simplex import contours, entropy, place, surface, simplex_figure
+from attnbench.bench.board.simplex import contours, entropy, place, simplex_figure, surface
 from attnbench.bench.cli.pages import explain
 from attnbench.bench.core.errors import SelectionError
 

@@ -141,7 +141,7 @@ def test_an_existing_folder_takes_one_file_a_board(results: Path, tmp_path: Path
     assert file.read_text(encoding="utf-8").startswith("## lra-text, preset quick")
 
 
-COMMITTED = Path(__file__).parents[2] / "results"
+COMMITTED = Path(__file__).parents[3] / "results"
 
 
 @pytest.mark.parametrize(("form", "suffix"), [("markdown", "md"), ("json", "json")])

@@ -1,0 +1,50 @@
+"""`attnbench doctor`: the state of the results folder, with remedies."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from attnbench.bench.cli.app import app
+from attnbench.bench.plan.fingerprint import versions_of
+from attnbench.bench.store.store import Store
+
+
+def doctor(results: Path) -> dict[str, dict[str, str]]:
+    """The lines of the report by subject."""
+    found = CliRunner().invoke(app, ["doctor", "--results", str(results), "--json"])
+    assert found.exit_code == 0, found.output
+    return {line["subject"]: line for line in json.loads(found.output)}
+
+
+def test_doctor_looks_at_a_results_folder_that_is_not_there_yet(tmp_path):
+    found = CliRunner().invoke(app, ["doctor", "--results", str(tmp_path / "none" / "yet")], env={"COLUMNS": "200"})
+    assert found.exit_code == 0, found.output
+    assert "writable" in found.output and "GiB free" in found.output
+    assert not (tmp_path / "none").exists()
+
+
+def test_doctor_counts_the_records_of_other_versions(bench, tmp_path):
+    b = bench()
+    b.train("softmax", [0.5, 0.5])
+    b.train("rela", [0.5], digest=f"{versions_of(b.cell('rela'))}-0123456789-abcdef0123")
+    gone = bench(task="a-task-of-nobody")
+    gone.train("softmax", [0.5])
+    store = Store(tmp_path)
+    for record in (*b.records, *gone.records):
+        store.append(record)
+    line = doctor(tmp_path)["Records"]
+    assert line["state"] == "4; 3 of another version: 3 of version 0"
+    assert "attnbench run" in line["remedy"]
+    assert "lines" not in doctor(tmp_path)
+
+
+def test_doctor_says_nothing_of_versions_where_all_are_current(bench, tmp_path):
+    b = bench()
+    b.train("rela", [0.5], digest=f"{versions_of(b.cell('rela'))}-0123456789-abcdef0123")
+    Store(tmp_path).append(b.records[0])
+    assert doctor(tmp_path)["Records"] == {"subject": "Records", "state": "1; 0 of another version", "remedy": ""}
+    (file,) = (tmp_path / "records").glob("*.jsonl")
+    with file.open("a") as lines:
+        lines.write("no JSON\n")
+    assert doctor(tmp_path)["lines"]["state"] == "1 cannot be read"
