@@ -47,7 +47,7 @@ def read_checkpoint(
     path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: torch.device
 ) -> Training:
     """The state at the last checkpoint; model, optimiser and random generators are set back to it."""
-    from .state import ValidationPoint, Training
+    from .state import Training, ValidationPoint
 
     # weights only: a pickle that may build any object runs code of whoever wrote the file
     content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)

@@ -16,7 +16,7 @@ from ..models.blocks import Model
 from .checkpoint import read_checkpoint, write_checkpoint
 from .device import autocast
 from .objectives.objective import Objective
-from .state import ValidationPoint, Training
+from .state import Training, ValidationPoint
 
 CHECKPOINT_SECONDS = 30.0
 

@@ -7,8 +7,6 @@ et al. 2019); distance is Long Range Arena's required attention span (Tay et al.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,27 +20,26 @@ BLOCKS = (16, 64, 128)
 CHUNK = 128
 
 
-@dataclass(slots=True)
 class AttentionSums:
     """Sums over the rows of one layer, by head: (heads,) float64 each."""
 
-    heads: int
-    rows: Tensor = field(init=False)
-    null: Tensor = field(init=False)
-    entries: Tensor = field(init=False)
-    zeros: Tensor = field(init=False)
-    entropy: Tensor = field(init=False)
-    entropy_rows: Tensor = field(init=False)
-    distance: Tensor = field(init=False)
-    distance_rows: Tensor = field(init=False)
-    tiles: dict[int, Tensor] = field(init=False)
-    empty_tiles: dict[int, Tensor] = field(init=False)
+    def __init__(self, heads: int):
+        # float64: a count of entries passes 2^24, where float32 stops counting, within a few long sequences
+        counts = torch.zeros(4, heads, dtype=torch.float64)
+        self.rows, self.null, self.entries, self.zeros = counts
+        self.entropy, self.entropy_rows, self.distance, self.distance_rows = torch.zeros_like(counts)
+        self.tiles, self.empty_tiles = (
+            {block: torch.zeros(heads, dtype=torch.float64) for block in BLOCKS} for _ in range(2)
+        )
 
-    def __post_init__(self) -> None:
-        for name in ("rows", "null", "entries", "zeros", "entropy", "entropy_rows", "distance", "distance_rows"):
-            setattr(self, name, torch.zeros(self.heads, dtype=torch.float64))
-        self.tiles = {block: torch.zeros(self.heads, dtype=torch.float64) for block in BLOCKS}
-        self.empty_tiles = {block: torch.zeros(self.heads, dtype=torch.float64) for block in BLOCKS}
+    def quotients(self) -> Iterator[tuple[str, Tensor, Tensor, dict[str, int]]]:
+        """Name of each statistic, its numerator and denominator, and its `where`."""
+        yield "sparsity", self.zeros, self.entries, {}
+        yield "null_rate", self.null, self.rows, {}
+        yield "entropy", self.entropy, self.entropy_rows, {}
+        yield "attention_distance", self.distance, self.distance_rows, {}
+        for block in BLOCKS:
+            yield "block_sparsity", self.empty_tiles[block], self.tiles[block], {"block": block}
 
 
 def measure_attention(model: Model, batches: Iterable[Batch]) -> list[Measurement]:
@@ -128,33 +125,17 @@ def _tiles(entries: Tensor, block: int) -> Tensor:
 
 
 def measurements_of(sums: dict[int, AttentionSums]) -> Iterator[Measurement]:
-    if not sums:
-        return
-    # Layers differ in how many rows count, not in their weight in the mean.
+    """Each statistic: the mean over layers and heads, then that of each head. sums: by layer."""
     layers = sorted(sums)
-    for name, top, bottom, where in _quotients():
-        numerators = torch.stack([top(sums[layer]) for layer in layers])
-        denominators = torch.stack([bottom(sums[layer]) for layer in layers])
+    for each in zip(*(sums[layer].quotients() for layer in layers), strict=True):
+        name, _, _, where = each[0]
+        numerators, denominators = (torch.stack([quotient[part] for quotient in each]) for part in (1, 2))
         if float(denominators.sum()) == 0:
             continue
-        # the mean over layers and heads, each an average over its own rows
+        # the mean over layers and heads, each an average over its own rows: how many rows count differs between them
         cells = numerators / denominators.clamp(min=1)
         yield Measurement.of(name, float(cells[denominators > 0].mean()), **where)
         for at, layer in enumerate(layers):
             for head in range(cells.shape[1]):
                 if denominators[at, head] > 0:
                     yield Measurement.of(name, float(cells[at, head]), **where, layer=layer, head=head)
-
-
-def _quotients() -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
-    yield "sparsity", lambda t: t.zeros, lambda t: t.entries, {}
-    yield "null_rate", lambda t: t.null, lambda t: t.rows, {}
-    yield "entropy", lambda t: t.entropy, lambda t: t.entropy_rows, {}
-    yield "attention_distance", lambda t: t.distance, lambda t: t.distance_rows, {}
-    for block in BLOCKS:
-        yield (
-            "block_sparsity",
-            lambda t, block=block: t.empty_tiles[block],
-            lambda t, block=block: t.tiles[block],
-            {"block": block},
-        )

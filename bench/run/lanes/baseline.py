@@ -1,4 +1,4 @@
-"""The baseline lane: a trivial predictor of the task, on the same data that the variants are judged on."""
+"""The baseline lane: a trivial predictor of the task, on the same data as the variants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..context import RecordBuilder, WorkerContext, implementation_of
 
 @runtime_checkable
 class EvaluatesBaselines(Protocol):
-    """An objective that judges baselines example by example, so that a variant can be paired with them."""
+    """An objective that evaluates baselines example by example, so that a variant can be paired with them."""
 
     def evaluate_baseline(self, predicted: Columns, test: Subset) -> Evaluation: ...
 
@@ -30,7 +30,7 @@ def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
         predict = task.baselines[cell.variant.name]
         # It is no function of the data alone: it needs the model of this preset.
         if predict is untrained:
-            _judge_untrained(builder, objective, dataset)
+            _evaluate_untrained(builder, objective, dataset)
         else:
             predicted = predict(dataset, recipe)
             if isinstance(objective, EvaluatesBaselines):
@@ -44,7 +44,7 @@ def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
     return builder.record(Outcome.OK)
 
 
-def _judge_untrained(builder: RecordBuilder, objective: Objective, dataset: Dataset) -> None:
+def _evaluate_untrained(builder: RecordBuilder, objective: Objective, dataset: Dataset) -> None:
     """Evaluates the reference before its training like a trained model: the level from which learning starts."""
     context, cell = builder.context, builder.cell
     model = objective.model(build_checked(Spec(REFERENCE)), cell.seed, str(context.device))
