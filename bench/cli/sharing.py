@@ -28,11 +28,11 @@ def validate(
 
     from ...dashboards.escape import visible
     from ..core.errors import SelectionError
-    from ..store.validate import audit
+    from ..store.validate import validate_records
 
     if folder is not None and results is not None and folder != results:
         raise SelectionError(f"expected one folder, got {folder} and --results {results}; leave one out")
-    found = audit(folder or results or Path("results"))
+    found = validate_records(folder or results or Path("results"))
     if json:
         typer.echo(writer.dumps({"records": found.count, "findings": [asdict(f) for f in found.findings]}, indent=1))
     else:
@@ -61,14 +61,14 @@ def merge(
     from ...dashboards.escape import visible
     from ..core.hashing import content_hash
     from ..store.store import Store
-    from ..store.validate import audit
+    from ..store.validate import validate_records
 
     store = Store(results, warn)
     store.prepare()
     known = {content_hash(record.to_json(), 64) for record in store.records()}
     refused = 0
     for folder in folders:
-        found = audit(folder)
+        found = validate_records(folder)
         added = 0
         for record in found.sound:
             identity = content_hash(record.to_json(), 64)

@@ -222,7 +222,7 @@ def metric_of(table: ResultTable, board_key: BoardKey) -> Metric:
     Records of version 0 name none: then the first ranking metric with a test measurement, accuracy where none has one.
     """
     runs = board_key.runs(table, "train", "baseline")
-    for run in reversed(runs):
+    for run in runs[::-1]:
         if run.metric is not None:
             return run.metric
     rows = [run.at for run in runs]

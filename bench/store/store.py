@@ -31,7 +31,7 @@ LOCAL = Path("results/local")
 UNREADABLE = (
     StoreError, OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What reading arrays from an artifact may raise where that is missing, torn, or made to do harm."""
+"""The errors of reading arrays from an artifact that is missing, torn, or made to do harm."""
 
 _MACHINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _SUFFIX = re.compile(r"(\.[a-z0-9]{1,12}){1,2}")
@@ -39,12 +39,12 @@ _ARTIFACT = re.compile(r"[0-9a-f]{24}" + _SUFFIX.pattern)
 
 
 class Store:
-    """The results in `root`. Several processes may append at once; `notice` is told of every line that is set aside."""
+    """The results in `root`. Several processes may append at once; `on_warning` is told of each line set aside."""
 
-    def __init__(self, root: Path, notice: Callable[[str], None] = print):
+    def __init__(self, root: Path, on_warning: Callable[[str], None] = print):
         self.root = Path(root)
-        self._notice = notice
-        self._told: dict[str, None] = {}
+        self._on_warning = on_warning
+        self._warnings: set[str] = set()
         self._parsed: dict[Path, _ParsedFile] = {}
 
     def prepare(self) -> None:
@@ -127,7 +127,7 @@ class Store:
         """The file of that name; raises StoreError for a missing file or a name that `put_artifact` never gives."""
         path = self._artifacts / name
         if not _ARTIFACT.fullmatch(name):
-            raise StoreError(f"{name!r} is no name of an artifact: expected 24 hexadecimal digits and a suffix")
+            raise StoreError(f"{name!r} is not the name of an artifact: expected 24 hexadecimal digits and a suffix")
         if not path.is_file():
             raise StoreError(f"artifact {name} is missing from {self._artifacts}; copy that folder with the records")
         return path
@@ -155,19 +155,19 @@ class Store:
     def _parse(self, path: Path) -> list[Record]:
         *lines, tail = path.read_bytes().split(b"\n")
         if tail:
-            # another process may be in the middle of this line: only the holder of the lock can tell
+            # another process may still be writing this line, which only the holder of the lock can know
             with suppress(OSError), _lock(path):
                 self._set_torn_line_aside(path)
                 *lines, tail = path.read_bytes().split(b"\n")
         if tail:
-            self.tell(f"{path}: the last line is incomplete and was not read")
+            self.warn(f"{path}: the last line is incomplete and was not read")
         records = []
         for number, line in enumerate(lines, start=1):
             try:
                 if line.strip():
                     records.append(Record.from_line(line))
             except StoreError as error:
-                self.tell(f"{path}, line {number} was skipped: {error}")
+                self.warn(f"{path}, line {number} was skipped: {error}")
         return records
 
     def _set_torn_line_aside(self, path: Path) -> None:
@@ -187,18 +187,13 @@ class Store:
             with torn.open("ab") as aside:
                 aside.write(tail + b"\n")
             file.truncate(start)
-        self.tell(f"{path}: the last line was torn by an interruption; it was set aside in {torn.name}")
+        self.warn(f"{path}: the last line was torn by an interruption; it was set aside in {torn.name}")
 
-    @property
-    def told(self) -> tuple[str, ...]:
-        """What was said so far of lines that could not be read."""
-        return tuple(self._told)
-
-    def tell(self, text: str) -> None:
-        """Passes `text` on, once."""
-        if text not in self._told:
-            self._told[text] = None
-            self._notice(text)
+    def warn(self, text: str) -> None:
+        """Passes `text` to `on_warning`, once."""
+        if text not in self._warnings:
+            self._warnings.add(text)
+            self._on_warning(text)
 
 
 @dataclass(frozen=True)

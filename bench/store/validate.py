@@ -1,4 +1,4 @@
-"""Audit: what is wrong with a folder of Records, before others must believe it."""
+"""Validation: every error in a folder of Records that would make a board wrong, found before it is shared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNBOUNDED = ("positional_attention",)
 
 @dataclass(frozen=True, slots=True)
 class ValidationIssue:
-    """An `error` makes a Record unfit to be shared; a `warning` is what a board will show as a lack."""
+    """An `error` keeps a Record from being shared; a `warning` is a lack that boards will show."""
 
     severity: Literal["error", "warning"]
     place: str
@@ -44,8 +44,8 @@ class ValidationIssue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """`sound`: the Records without an error, in the order of the files."""
+class ValidationReport:
+    """`sound`: the Records without an error, in the order of the files; `count`: of all lines."""
 
     findings: tuple[ValidationIssue, ...]
     sound: tuple[Record, ...]
@@ -56,7 +56,7 @@ class Audit:
         return sum(f.severity == "error" for f in self.findings)
 
 
-def audit(root: Path) -> Audit:
+def validate_records(root: Path) -> ValidationReport:
     """Reads every line under `root/records` and every artifact named there; changes nothing.
 
     Raises StoreError where there is no such folder.
@@ -76,25 +76,25 @@ def audit(root: Path) -> Audit:
             try:
                 record = Record.from_line(line)
             except StoreError as error:
-                findings.append(ValidationIssue("error", place, f"not readable: {error}"))
+                findings.append(ValidationIssue("error", place, f"cannot be read: {error}"))
                 continue
             problems = [ValidationIssue("error", place, text) for text in _errors(record, path, root / "artifacts")]
             findings += problems
             if not problems:
                 sound.append(record)
-    findings += [ValidationIssue("warning", place, text) for place, text in _lacks(sound)]
-    return Audit(findings=tuple(findings), sound=tuple(sound), count=count)
+    findings += [ValidationIssue("warning", place, text) for place, text in _missing_seeds(sound)]
+    return ValidationReport(findings=tuple(findings), sound=tuple(sound), count=count)
 
 
 def _errors(record: Record, path: Path, artifacts: Path) -> Iterator[str]:
     if path.stem != record.machine.id:
-        yield f"machine {record.machine.id} does not belong in {path.name}"
+        yield f"{path.name} holds Records of machine {path.stem}, got one of {record.machine.id}"
     if not _DIGEST.fullmatch(record.digest):
         yield f"expected a digest VERSIONS-DATA-VARIANT, got {record.digest!r}"
     if record.data is not None and record.data.fidelity not in FIDELITIES:
         yield f"expected a fidelity of {', '.join(FIDELITIES)}, got {record.data.fidelity!r}"
     if record.outcome is not Outcome.OK and not record.reason:
-        yield f"outcome {record.outcome} without a reason"
+        yield f"outcome {record.outcome} has no reason"
     yield from _time_errors(record)
     for measurement in record.measurements:
         yield from _number_errors(measurement)
@@ -108,56 +108,56 @@ def _time_errors(record: Record) -> Iterator[str]:
     try:
         started = datetime.fromisoformat(record.started)
     except (ValueError, TypeError):
-        yield f"expected a time of ISO 8601 in started, got {record.started!r}"
+        yield f"expected started as an ISO 8601 time, got {record.started!r}"
         return
     if started.tzinfo is None:
-        yield f"started without a time zone: {record.started!r}"
+        yield f"started has no time zone: {record.started!r}"
     elif started > datetime.now(UTC) + timedelta(days=1):
-        yield f"started in the future: {record.started}"
+        yield f"started lies in the future: {record.started}"
     if not (math.isfinite(record.seconds) and record.seconds >= 0):
-        yield f"took {record.seconds} seconds"
+        yield f"expected seconds of 0 or more, got {record.seconds}"
 
 
 def _number_errors(measurement: Measurement) -> Iterator[str]:
-    name, quantity = measurement.name, METRICS.get(measurement.name)
-    if quantity is None:
-        yield f"no quantity is named {name!r}"
+    name, metric = measurement.name, METRICS.get(measurement.name)
+    if metric is None:
+        yield f"no metric is named {name!r}"
         return
-    if measurement.unit != quantity.unit:
-        yield f"{name} is in {quantity.unit!r}, not in {measurement.unit!r}"
+    if measurement.unit != metric.unit:
+        yield f"expected {name} in {metric.unit!r}, got {measurement.unit!r}"
     values = [measurement.value, *measurement.samples]
     if name != "loss" and not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
-        yield f"{name} holds a value that is no finite number"
+        yield f"{name} has a value that is not finite"
         return
     highest = math.inf if name in _UNBOUNDED else 1 + 1e-9
-    if quantity.unit in _SHARES and not all(-1e-9 <= v <= highest for v in values):
-        yield f"{name} lies outside 0 and 1"
-    if quantity.unit == "seconds" and not all(v > 0 for v in measurement.samples):
-        yield f"{name} holds a time of zero or less"
-    if quantity.unit in ("bytes", "count", "steps") and min(values) < 0:
+    if metric.unit in _SHARES and not all(-1e-9 <= v <= highest for v in values):
+        yield f"{name} lies outside the range from 0 to 1"
+    if metric.unit == "seconds" and not all(v > 0 for v in measurement.samples):
+        yield f"{name} has a sample of 0 seconds or less"
+    if metric.unit in ("bytes", "count", "steps") and min(values) < 0:
         yield f"{name} is negative"
 
 
 def _content_errors(record: Record) -> Iterator[str]:
     if record.data is None:
-        yield "ok, but it does not say which data it used"
+        yield "outcome ok does not name its data"
     if record.cell.lane == "time":
         own, reference = record.first("step_seconds"), record.first("reference_step_seconds")
         forward = record.first("forward_seconds") or record.first("decode_seconds")
         if own is None and forward is None:
-            yield "ok, but without times"
+            yield "outcome ok has no times"
         if own is not None and (reference is None or len(own.samples) != len(reference.samples)):
-            yield "its times have no reference in the same rounds"
+            yield "its times lack those of the reference in the same rounds"
         return
     tested = _tested(record)
     if tested is None:
-        yield f"ok, but without a test result: expected {' or '.join(metric.name for metric in RANKING_METRICS)}"
+        yield f"outcome ok has no test result: expected {' or '.join(metric.name for metric in RANKING_METRICS)}"
     elif tested.name == "accuracy" and not tested.where.get("examples"):
-        yield "its test accuracy does not say over how many examples"
+        yield "its test accuracy does not state the number of examples"
 
 
 def _tested(record: Record) -> Measurement | None:
-    """What a board would judge the Record by."""
+    """The test result that a board ranks the Record by."""
     metrics = (record.metric,) if record.metric else RANKING_METRICS
     found = (record.first(metric.name, split="test") for metric in metrics)
     return next((measurement for measurement in found if measurement is not None), None)
@@ -166,14 +166,14 @@ def _tested(record: Record) -> Measurement | None:
 def _artifact_errors(record: Record, name: str, file: str, artifacts: Path) -> Iterator[str]:
     path = artifacts / file
     if not _ARTIFACT.fullmatch(file):
-        yield f"artifact {name}: {file!r} is no name of an artifact"
+        yield f"artifact {name}: {file!r} is not the name of an artifact"
         return
     if not path.is_file():
         yield f"artifact {name}: {file} is missing"
         return
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest()[:24] != file[:24]:
-        yield f"artifact {name}: {file} is not what its name says"
+        yield f"artifact {name}: the content of {file} does not match the hash in its name"
         return
     tested = _tested(record)
     if name == "predictions" and tested is not None:
@@ -186,7 +186,7 @@ def _artifact_errors(record: Record, name: str, file: str, artifacts: Path) -> I
         if found is None:
             yield f"artifact predictions: {file} holds no statistics of {tested.name}"
         elif abs(found - tested.value) > 1e-6 * max(1.0, abs(tested.value)):
-            yield f"predictions say {found:.4f}, the {tested.name.replace('_', ' ')} {tested.value:.4f}"
+            yield f"its {tested.name.replace('_', ' ')} is {tested.value:.4f}, but its predictions give {found:.4f}"
 
 
 def _score(name: str, kept: npt.NDArray[Any]) -> float | None:
@@ -195,7 +195,7 @@ def _score(name: str, kept: npt.NDArray[Any]) -> float | None:
     return corpus_score(name, kept) if sound_statistics(name, kept) else None
 
 
-def _lacks(records: list[Record]) -> Iterator[tuple[str, str]]:
+def _missing_seeds(records: list[Record]) -> Iterator[tuple[str, str]]:
     """Seeds that the reference has and a variant has not, which will leave it unranked."""
     seeds: dict[tuple[str, str, str, str], dict[str, set[int]]] = {}
     for record in records:
@@ -207,9 +207,9 @@ def _lacks(records: list[Record]) -> Iterator[tuple[str, str]]:
     for board_key, by_variant in sorted(seeds.items()):
         place = ", ".join(filter(None, board_key))
         if REFERENCE not in by_variant:
-            yield place, f"no result of {REFERENCE}: nothing here can be ranked"
+            yield place, f"{REFERENCE} has no result, so that no variant can be ranked"
             continue
         for variant, own in sorted(by_variant.items()):
             missing = sorted(by_variant[REFERENCE] - own)
             if missing:
-                yield place, f"{variant} lacks seed {', '.join(map(str, missing))}"
+                yield place, f"{variant} has no result of seed {', '.join(map(str, missing))}, which {REFERENCE} has"

@@ -15,7 +15,7 @@ from attnbench.bench.run.workloads import sweep_point as point_module
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
-from attnbench.bench.store.validate import audit
+from attnbench.bench.store.validate import validate_records
 from attnbench.tasks.contract import DataPlace
 
 PRESET = "smoke[timing_seconds=0.1]"
@@ -67,7 +67,7 @@ def test_a_sweep_measures_every_variant_at_every_length_and_is_then_done(runner,
         named = {m.name for m in record.measurements}
         assert {"peak_bytes", "flops", "dense_flops", "arithmetic_intensity", "peak_share", "canary_seconds"} <= named
         assert {"declared_density", "sparsity", "block_sparsity", "tokens_per_second", "state_bytes"} <= named
-    assert audit(tmp_path).errors == 0
+    assert validate_records(tmp_path).errors == 0
     softmax = found["softmax", 256]
     assert softmax.first("flops").value == softmax.first("dense_flops").value == 4 * 256 * 256 * 16
     assert run(runner("softmax,linear")) == {}
