@@ -2,7 +2,7 @@
 
 
 class AttnbenchError(Exception):
-    """A mistake or a lack that the message explains: what was expected, what was got, what to do.
+    """A mistake or a missing part; the message says what was expected, what was found and what to do.
 
     The command line prints the message alone and exits with `exit_code`.
     """
@@ -27,7 +27,7 @@ class StoreError(AttnbenchError):
 
 
 class DeviceError(AttnbenchError):
-    """A device that this machine lacks."""
+    """A device that this machine does not have."""
 
     exit_code = 5
 

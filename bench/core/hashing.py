@@ -17,7 +17,7 @@ def content_hash(value: Any, digits: int = 16) -> str:
 def axis_seed(**axes: Any) -> int:
     """A seed in [0, 2**63) that depends on the named axes and on nothing else.
 
-    What an axis leaves out is shared along it: data order takes task and seed but no variant, so runs are paired.
+    An axis that is not named is shared: data order takes task and seed but no variant, so that variants are paired.
 
     >>> axis_seed(use="order", task="lra-text", seed=0) == axis_seed(seed=0, task="lra-text", use="order")
     True

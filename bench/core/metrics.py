@@ -57,7 +57,7 @@ class Metric:
 
     @property
     def decimals(self) -> int:
-        """As many as tell a tenth of the margin.
+        """Decimals on a board, enough to show a tenth of the margin.
 
         >>> METRICS["accuracy"].decimals, METRICS["bits_per_character"].decimals
         (1, 3)
@@ -94,7 +94,7 @@ class Metric:
         return f"{self.value(found.value)} ± {self.value((found.high - found.low) / 2)}"
 
     def difference(self, advantage: Interval) -> Interval:
-        """In points, with the sign of the quantity: fewer bits are negative, and better.
+        """In points, with the sign of the metric: fewer bits are negative, and better.
 
         >>> METRICS["bits_per_character"].difference(Interval(0.02, 0.01, 0.03))
         Interval(value=-0.02, low=-0.03, high=-0.01)

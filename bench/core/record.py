@@ -74,7 +74,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What one Cell yielded. Appended the moment the Cell ends and never edited.
+    """The outcome of one Cell and all that was measured. Appended the moment the Cell ends and never edited.
 
     `digest`: `VERSIONS-DATA-VARIANT`: versions of lane, objective and task; hashes of the data and of the variant's own
     source. `metric`: what the task is ranked by. `block`: the process and rounds it shared with

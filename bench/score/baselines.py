@@ -1,4 +1,4 @@
-"""Trivial: what predictors that know no attention reach on the very data of a question."""
+"""Baselines: the scores of predictors without attention on the same data."""
 
 from __future__ import annotations
 

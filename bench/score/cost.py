@@ -1,4 +1,4 @@
-"""Timings: what one variant costs against the reference, in the same rounds on the same machine."""
+"""Cost: the time of a variant relative to the reference, in the same rounds on the same machine."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ CAPPED = (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT, Outcome.INCORRECT)
 class RelativeCost:
     """`cost`: log-ratio to the reference, None where none could be measured; `logs`: the draws that it is the mean of.
 
-    `seconds`: one sample a round.
-
-    `failure`: the outcome in words where it is not ok, `reason` its own words. `block`: whose rounds it shared.
+    `null`: log-ratio of the null control in the same rounds. `seconds`: one sample a round. `reason`: why `outcome` is
+    not ok, or why there is no cost. `block`: the process whose rounds it shared.
     """
 
     variant: str
@@ -72,15 +71,15 @@ class RelativeCost:
 
 
 def costs_by_variant(table: ResultTable, board_key: BoardKey, mode: Mode = "step") -> dict[str, RelativeCost]:
-    """Timings by variant on the question's machine; empty where the question names none."""
+    """Costs by variant on the machine of the key; empty where it names none."""
     if not board_key.machine:
         return {}
-    return dict(_timings(table, board_key, mode))
+    return dict(_costs(table, board_key, mode))
 
 
 @lru_cache(maxsize=1024)
-def _timings(table: ResultTable, board_key: BoardKey, mode: Mode) -> dict[str, RelativeCost]:
-    # a page asks for the same timings once for each of its boards; a frame is the same object or another one
+def _costs(table: ResultTable, board_key: BoardKey, mode: Mode) -> dict[str, RelativeCost]:
+    # a page asks for the same costs once for each of its boards; two tables are never equal
     runs = newest(board_key.runs(table, "time"), "variant")
     return {run.variant: _timed(table, run, mode) for run in runs}
 

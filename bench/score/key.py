@@ -29,7 +29,7 @@ class BoardKey:
         return "/".join(filter(None, parts))
 
     def runs(self, table: ResultTable, *lanes: str) -> list[ResultRow]:
-        """The current rows of these lanes. Neither a speed nor a trivial baseline hangs on the model selection."""
+        """The current rows of these lanes. Speeds and baselines do not depend on the model selection."""
         return [
             row
             for row in table.matching(self.task, self.preset, self.fidelity, self.protocol)

@@ -1,4 +1,4 @@
-"""Frontier: who is not beaten in quality and cost at once, and how surely."""
+"""Pareto frontier: the variants that no other beats in quality and cost at once, and how surely."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def frontier(quality: Mapping[str, float], cost: Mapping[str, float]) -> set[str
     }
 
 
-def frontier_shares(trials: Mapping[str, SeedScores], timings: Mapping[str, RelativeCost]) -> dict[str, float]:
+def frontier_shares(scores: Mapping[str, SeedScores], timings: Mapping[str, RelativeCost]) -> dict[str, float]:
     """In which share of bootstrap draws each variant is on the frontier; empty for fewer than two that can be placed.
 
     One draw resamples seeds, test examples and rounds, the same for all variants, so what is paired stays paired. With
     few seeds a bootstrap is too sure of itself: deviations of seeds are widened by √(S / (S - 1)).
     """
-    names = [n for n, t in trials.items() if not t.missing_reason and n in timings and timings[n].standing is not None]
+    names = [n for n, t in scores.items() if not t.missing_reason and n in timings and timings[n].standing is not None]
     if len(names) < 2:
         return {}
     rng = np.random.default_rng(0)
     # variants that tie must tie on every processor, whatever the last bits of its logarithms are
-    quality = np.round(np.stack(_quality({n: trials[n] for n in names}, rng)), DIGITS)
+    quality = np.round(np.stack(_quality({n: scores[n] for n in names}, rng)), DIGITS)
     cost = np.round(np.stack(_cost({n: timings[n] for n in names}, rng)), DIGITS)
     beaten = np.zeros(quality.shape, dtype=bool)
     for one in range(len(names)):
@@ -56,14 +56,14 @@ def frontier_shares(trials: Mapping[str, SeedScores], timings: Mapping[str, Rela
     return {name: int(free) / DRAWS for name, free in zip(names, (~beaten).sum(axis=1), strict=True)}
 
 
-def _quality(trials: Mapping[str, SeedScores], rng: np.random.Generator) -> list[Draws]:
-    """Larger is better, whichever the yardstick."""
-    count = min(len(t.seeds) for t in trials.values())
+def _quality(scores: Mapping[str, SeedScores], rng: np.random.Generator) -> list[Draws]:
+    """Larger is better, for every metric."""
+    count = min(len(t.seeds) for t in scores.values())
     seeds = rng.multinomial(count, [1 / count] * count, DRAWS)
     # one may do without what is known of its examples only where all do
-    paired = all(t.keeps_examples for t in trials.values()) and len({t.examples for t in trials.values()}) == 1
+    paired = all(t.keeps_examples for t in scores.values()) and len({t.examples for t in scores.values()}) == 1
     found = []
-    for t in trials.values():
+    for t in scores.values():
         drawn = t.resampled() if paired else None
         by_seed = _toss(t, count, rng) if drawn is None else drawn[:, :count]
         centre = by_seed.sum(axis=1, keepdims=True) / count
@@ -72,12 +72,14 @@ def _quality(trials: Mapping[str, SeedScores], rng: np.random.Generator) -> list
     return found
 
 
-def _toss(trials: SeedScores, count: int, rng: np.random.Generator) -> Draws:
-    scores = np.asarray(trials.scores[:count])[None, :]
-    if not trials.metric.is_share:
-        return np.repeat(scores, DRAWS, axis=0)
-    noise = np.sqrt(np.asarray(trials.scores) * (1 - np.asarray(trials.scores)) / trials.examples).mean()
-    tossed: Draws = scores + noise * rng.standard_normal((DRAWS, 1))
+def _toss(of: SeedScores, count: int, rng: np.random.Generator) -> Draws:
+    """Scores by seed with the noise of their test examples, drawn from the normal; (DRAWS, count)."""
+    scores = np.asarray(of.scores)
+    first = scores[None, :count]
+    if not of.metric.is_share:
+        return np.repeat(first, DRAWS, axis=0)
+    noise = np.sqrt(scores * (1 - scores) / of.examples).mean()
+    tossed: Draws = first + noise * rng.standard_normal((DRAWS, 1))
     return tossed
 
 

@@ -25,17 +25,17 @@ from .key import BoardKey
 
 Predictions = Callable[[str], npt.NDArray[Any] | None]
 """Reads an artifact: which test examples were right, 0 or 1 each, or their statistics (examples, k) as
-`bench.aggregate` names them; None where it is not at hand."""
+`stats.bootstrap` names them; None where it is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedScores:
-    """Test scores by seed, in the unit of the yardstick's quantity.
+    """Test scores by seed, in the unit of the metric.
 
     Of what is known of each example, None unless it is kept for every seed: `correct`, for accuracy, by seed; `draws`,
     for all else, (draws, seeds), the scores of resampled examples. `curves`: artifacts that hold the training curves,
     by seed, empty where there is none. `missing_reason`: why these do not suffice for a rank; empty where they do.
-    `rows`: of the Frame, the failed ones too.
+    `rows`: places in the ResultTable, of failed Records too.
     """
 
     variant: str
@@ -101,12 +101,12 @@ class SeedScores:
         return corpus_difference(ours.scores, theirs.scores, *draws)
 
     def resampled(self) -> Draws | None:
-        """Scores in every draw of examples, (draws, seeds), whichever the yardstick; None where these are not kept."""
+        """Scores in every draw of examples, (draws, seeds), for every metric; None where these are not kept."""
         return resampled_shares(self.correct) if self.correct else self.draws
 
 
 def scores_by_variant(table: ResultTable, board_key: BoardKey, predictions: Predictions) -> dict[str, SeedScores]:
-    """Trials by variant. The reference's seeds are the question's: more are not used, with fewer there is no rank."""
+    """Scores by variant. Only the seeds of the reference are used; a variant without one of them has no rank."""
     # a cell that was run on two machines counts once, the newer
     runs = {run.key: run for run in board_key.runs(table, "train")}
     by_variant: dict[str, list[ResultRow]] = {}
@@ -116,7 +116,7 @@ def scores_by_variant(table: ResultTable, board_key: BoardKey, predictions: Pred
     done = {variant: _done(table, rows, metric) for variant, rows in by_variant.items()}
     wanted = {one.row.seed for one in done.get(REFERENCE, ())}
     return {
-        variant: _trials(variant, rows, done[variant], wanted, predictions, metric)
+        variant: _seed_scores(variant, rows, done[variant], wanted, predictions, metric)
         for variant, rows in by_variant.items()
     }
 
@@ -140,7 +140,7 @@ def _done(table: ResultTable, rows: list[ResultRow], metric: Metric) -> list[_Do
     return found
 
 
-def _trials(
+def _seed_scores(
     variant: str,
     rows: list[ResultRow],
     done: list[_Done],
@@ -161,25 +161,25 @@ def _trials(
         correct=kept if metric.is_share else None,
         draws=None if metric.is_share or kept is None else _draws(kept, metric),
         curves=tuple(one.row.artifacts.get("curve", "") for one in used),
-        missing_reason=_lack(rows, set(seeds), wanted),
+        missing_reason=_missing_reason(rows, set(seeds), wanted),
         rows=tuple(sorted(int(row.at) for row in rows)),
     )
 
 
 def _kept(used: list[_Done], predictions: Predictions, metric: Metric) -> tuple[npt.NDArray[Any], ...] | None:
-    """What is known of each example, by seed; None unless it is at hand for every seed, of the same examples."""
+    """The predictions of each seed; None unless every seed has them, of the same examples."""
     found = []
     for one in used:
         name = one.row.artifacts.get("predictions")
         kept = predictions(name) if name else None
-        if kept is None or not _bears_out(kept, one, metric):
+        if kept is None or not _matches_score(kept, one, metric):
             return None
         found.append(kept)
     return tuple(found) if found and len({len(kept) for kept in found}) == 1 else None
 
 
-def _bears_out(kept: npt.NDArray[Any], one: _Done, metric: Metric) -> bool:
-    # predictions that do not bear out their Record's score are not its own
+def _matches_score(kept: npt.NDArray[Any], one: _Done, metric: Metric) -> bool:
+    # predictions that disagree with the score of their Record are not its own
     if metric.is_share:
         return kept.ndim == 1 and len(kept) == one.examples and abs(float(np.mean(kept)) - one.score) <= 1e-6
     if not sound_statistics(metric.name, kept) or one.examples not in (0, len(kept)):
@@ -191,7 +191,7 @@ def _draws(kept: tuple[npt.NDArray[Any], ...], metric: Metric) -> Draws:
     return np.stack([resampled_scores(metric.name, statistics) for statistics in kept], axis=1)
 
 
-def _lack(rows: list[ResultRow], seeds: set[int], wanted: set[int]) -> str:
+def _missing_reason(rows: list[ResultRow], seeds: set[int], wanted: set[int]) -> str:
     failed = [row for row in rows if row.outcome != Outcome.OK and (not wanted or row.seed in wanted)]
     if failed:
         first = failed[0]

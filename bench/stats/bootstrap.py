@@ -1,4 +1,4 @@
-"""Aggregate: scores of a whole test set from statistics per example, and what they are when examples are resampled."""
+"""Bootstrap: scores of a whole test set from statistics by example, for the set itself and for resampled examples."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ AGGREGATES: dict[str, Aggregate] = {
     ),
     "bits_per_character": Aggregate(("bits", "characters"), bits_per_character),
 }
-"""By the name of the quantity; accuracy needs none, being a mean."""
+"""By the name of the metric; accuracy needs none, being a mean."""
 
 
 def sound_statistics(name: str, statistics: npt.NDArray[np.float64]) -> bool:
-    """Whether these may be statistics of that quantity: of its shape, finite and none negative."""
+    """Whether these may be statistics of that metric: of its shape, finite and none negative."""
     return (
         name in AGGREGATES
         and statistics.dtype == np.float64

@@ -1,4 +1,4 @@
-"""Wording: numbers as a reader of a board meets them."""
+"""Numbers as boards print them: ratios, shares, counts, sizes and durations."""
 
 from __future__ import annotations
 

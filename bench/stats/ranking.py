@@ -53,7 +53,7 @@ def standings(names: Sequence[str], advantage: Advantage, floor: float = 0.0) ->
 
 
 def difference_is_proven(difference: Estimate, pairs: int = 1) -> bool:
-    """Whether zero is out of the question, as one of that many pairs.
+    """Whether its interval leaves zero out, corrected for that many pairs.
 
     >>> from attnbench.bench.stats.intervals import NoiseSource
     >>> difference = Estimate(2.2, (NoiseSource(1.0),))

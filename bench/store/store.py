@@ -26,7 +26,7 @@ from ..core.errors import StoreError
 from ..core.record import Outcome, Record
 
 LOCAL = Path("results/local")
-"""Where runs write unless told otherwise; `results/` itself holds what is committed."""
+"""The default folder of runs; `results/` itself holds the committed Records."""
 
 UNREADABLE = (
     StoreError, OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
