@@ -24,6 +24,11 @@ PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 COLOUR = alt.Scale(range=PALETTE)
 LONGEST_NAME = 60
 
+_BY_COLOUR = alt.Color(
+    "variant:N", scale=COLOUR, legend=alt.Legend(title=None, symbolOpacity=1, symbolFillColor="transparent")
+)
+_BY_SHAPE = alt.Shape("variant:N", legend=None)
+
 _STATISTICS = {
     "sparsity": "share of exact zeros",
     "null_rate": "queries that attend to nothing",
@@ -109,7 +114,7 @@ def frontier(quality: str, better: str) -> Chart:
     title = f"test {quality}"
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
     hint = ["variant:N", alt.Tooltip("quality:Q", format=".1f"), alt.Tooltip("cost:Q", format=".2f")]
-    base = alt.Chart(data).encode(color=_colour("variant"))
+    base = alt.Chart(data).encode(color=_BY_COLOUR)
     line = (
         alt.Chart(data)
         .transform_filter("datum.on_frontier")
@@ -118,7 +123,7 @@ def frontier(quality: str, better: str) -> Chart:
     )
     across = base.mark_rule(opacity=0.6).encode(x="cost_low:Q", x2="cost_high:Q", y=y)
     along = base.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("quality_low:Q", title=title), y2="quality_high:Q")
-    dots = base.mark_point(size=90, filled=True, opacity=1).encode(x=x, y=y, shape=_shape("variant"), tooltip=hint)
+    dots = base.mark_point(size=90, filled=True, opacity=1).encode(x=x, y=y, shape=_BY_SHAPE, tooltip=hint)
     names = base.mark_text(align="left", dx=9, dy=-9).encode(x=x, y=y, text="variant:N")
     up = "up" if better == "higher" else "down"
     return _sized(line + across + along + dots + names, f"Quality against cost; {up} and left is better")
@@ -129,15 +134,16 @@ def lengths() -> Chart:
     data = alt.NamedData("lengths")
     x = alt.X("length:Q", title="length, tokens (log)", scale=alt.Scale(type="log", base=2))
     y = alt.Y("ratio:Q", title="time, × softmax (log)", scale=alt.Scale(type="log"))
-    base = alt.Chart(data).encode(color=_colour("variant"))
+    base = alt.Chart(data).encode(color=_BY_COLOUR)
     numbers = [alt.Tooltip("ratio:Q", format=".2f"), alt.Tooltip("seconds:Q", format=".4g")]
     hint = ["variant:N", "length:Q", *numbers, "pays:N"]
     rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(y="one:Q")
     band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y("low:Q", title="time, × softmax (log)"), y2="high:Q")
     line = base.mark_line().encode(x=x, y=y)
     dots = base.mark_point(size=60).encode(
-        x=x, y=y, shape=_shape("variant"), tooltip=hint,
-        fillOpacity=alt.condition("datum.pays", alt.value(1), alt.value(0)), fill=_colour("variant", legend=False),
+        x=x, y=y, shape=_BY_SHAPE, tooltip=hint,
+        fillOpacity=alt.condition("datum.pays", alt.value(1), alt.value(0)),
+        fill=alt.Color("variant:N", scale=COLOUR, legend=None),
     )  # fmt: skip
     return _sized(rule + band + line + dots, "Cost over lengths; filled: faster than softmax from here on")
 
@@ -147,11 +153,13 @@ def curves(quality: str, *kinds: str) -> Chart:
     x = alt.X("step:Q", title="training step")
 
     def panel(kind: str, title: str) -> Chart:
-        base = alt.Chart(alt.NamedData(f"curves_{kind}")).encode(color=_colour("variant"))
+        base = alt.Chart(alt.NamedData(f"curves_{kind}")).encode(color=_BY_COLOUR)
         y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False))
         band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q")
         hint = ["variant:N", "step:Q", alt.Tooltip("value:Q", format=".3f")]
-        line = base.mark_line(point=True).encode(x=x, y=y, strokeDash=_dash("variant"), tooltip=hint)
+        line = base.mark_line(point=True).encode(
+            x=x, y=y, strokeDash=alt.StrokeDash("variant:N", legend=None), tooltip=hint
+        )
         return _sized(band + line, title)
 
     titles = {"quality": f"validation {quality}", "loss": "validation loss"}
@@ -219,22 +227,10 @@ def _sized(chart: Chart, title: str, height: Any = HEIGHT) -> Chart:
     return chart.properties(width=520, height=height, title=title)
 
 
-def as_data(items: Sequence[Any]) -> alt.InlineData:
+def inline(items: Sequence[Any]) -> alt.InlineData:
+    """Items of one class as the data of a chart that is not of a report."""
     return values(FigureData.of(items).records() if items else [])
 
 
 def values(rows: list[dict[str, Any]]) -> alt.InlineData:
     return alt.InlineData(values=rows)
-
-
-def _colour(field: str, *, legend: bool = True) -> Any:
-    shown = alt.Legend(title=None, symbolOpacity=1, symbolFillColor="transparent") if legend else None
-    return alt.Color(f"{field}:N", scale=COLOUR, legend=shown)
-
-
-def _shape(field: str) -> Any:
-    return alt.Shape(f"{field}:N", legend=None)
-
-
-def _dash(field: str) -> Any:
-    return alt.StrokeDash(f"{field}:N", legend=None)

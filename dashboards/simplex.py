@@ -8,34 +8,42 @@ from typing import Any
 import altair as alt
 
 from ..bench.board.report import SimplexFigure
-from .figures import COLOUR, Chart, as_data, values
+from .figures import COLOUR, PALETTE, Chart, inline, values
 
 SIDE = 340
 HEIGHT = SIDE * 3**0.5 / 2
 
 # room for the names of the corners
-_X = alt.Scale(domain=[-0.12, 1.12])
-_Y = alt.Scale(domain=[-0.1, 0.98])
+_X = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.12, 1.12]))
+_Y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.1, 0.98]))
+_BY_START = alt.Color("start:N", scale=COLOUR, legend=None)
+_BY_LEVEL = alt.Color("level:Q", scale=alt.Scale(scheme="viridis"), legend=None)
+_HINT = ["variant:N", *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("first", "second", "third", "temperature"))]
 
 
 def charts(figure: SimplexFigure) -> dict[str, Chart]:
     """The figures by name."""
+    order = alt.Order("temperature:Q", sort="descending")
+    lines = alt.Chart().mark_line(strokeWidth=2).encode(x=_X, y=_Y, order=order, color=_BY_START, detail="start:N")
+    at_one = alt.Chart().transform_filter("abs(datum.temperature - 1) < 0.05").mark_point(filled=True, size=60)
+    points = alt.Chart().mark_point(filled=True, size=28, opacity=0.6, color=PALETTE[0])
+    contours = alt.Chart().mark_rule(strokeWidth=1.4)
     return {
         "trajectories": _faceted(
-            _outline() + _lines() + _ends(),
+            lines + at_one.encode(x=_X, y=_Y, color=_BY_START, tooltip=_HINT),
             figure.trajectories,
             "variant:N",
             "Five score vectors from high temperature (middle) to low (corner); dot: temperature 1",
         ),
         "random": _faceted(
-            _outline() + _cloud(),
+            points.encode(x=_X, y=_Y, tooltip=_HINT),
             figure.random,
             "variant:N",
             "A hundred random score vectors; on an edge, weights are zero",
         ),
         "two-choices": two_choices(figure),
         "contours": _faceted(
-            _outline() + _contours(),
+            contours.encode(x=_X, y=_Y, x2="x2:Q", y2="y2:Q", color=_BY_LEVEL),
             figure.contours,
             "alpha:N",
             "Lines of equal Tsallis entropy (alpha = 1: Shannon's); where they meet an edge, weights become zero",
@@ -47,7 +55,7 @@ def charts(figure: SimplexFigure) -> dict[str, Chart]:
 def two_choices(figure: SimplexFigure) -> Chart:
     """Weight of the first of two choices over the difference of their scores."""
     return (
-        alt.Chart(as_data(figure.choices))
+        alt.Chart(inline(figure.choices))
         .mark_line()
         .encode(
             x=alt.X("lead:Q", title="score of the first choice less that of the second"),
@@ -64,7 +72,7 @@ def two_choices(figure: SimplexFigure) -> Chart:
 def surface(figure: SimplexFigure) -> Chart:
     """The entropies as surfaces over the simplex, in projection."""
     return (
-        alt.Chart(as_data(figure.surface))
+        alt.Chart(inline(figure.surface))
         .mark_line(strokeWidth=0.8)
         .encode(
             x=alt.X("x:Q", axis=None),
@@ -90,60 +98,17 @@ def _outline() -> Chart:
         {"x": 1, "y": -0.06, "name": "2"},
         {"x": 0.5, "y": top + 0.06, "name": "3"},
     ]
-    x, y = _axes()
-    edge = alt.Chart(values(corners)).mark_line(color="#888888", strokeWidth=1).encode(x=x, y=y, order="at:O")
-    labels = alt.Chart(values(names)).mark_text(color="#888888").encode(x=x, y=y, text="name:N")
+    edge = alt.Chart(values(corners)).mark_line(color="#888888", strokeWidth=1).encode(x=_X, y=_Y, order="at:O")
+    labels = alt.Chart(values(names)).mark_text(color="#888888").encode(x=_X, y=_Y, text="name:N")
     return edge + labels
-
-
-def _axes() -> tuple[Any, Any]:
-    return alt.X("x:Q", axis=None, scale=_X), alt.Y("y:Q", axis=None, scale=_Y)
-
-
-def _lines() -> Chart:
-    x, y = _axes()
-    order = alt.Order("temperature:Q", sort="descending")
-    return alt.Chart().mark_line(strokeWidth=2).encode(x=x, y=y, order=order, color=_start(), detail="start:N")
-
-
-def _ends() -> Chart:
-    x, y = _axes()
-    at_one = alt.Chart().transform_filter("abs(datum.temperature - 1) < 0.05")
-    return at_one.mark_point(filled=True, size=60).encode(x=x, y=y, color=_start(), tooltip=_hint())
-
-
-def _cloud() -> Chart:
-    x, y = _axes()
-    return alt.Chart().mark_point(filled=True, size=28, opacity=0.6, color="#0072b2").encode(x=x, y=y, tooltip=_hint())
-
-
-def _contours() -> Chart:
-    x, y = _axes()
-    return (
-        alt.Chart()
-        .mark_rule(strokeWidth=1.4)
-        .encode(
-            x=x, y=y, x2="x2:Q", y2="y2:Q", color=alt.Color("level:Q", scale=alt.Scale(scheme="viridis"), legend=None)
-        )
-    )
-
-
-def _start() -> Any:
-    return alt.Color("start:N", scale=COLOUR, legend=None)
-
-
-def _hint() -> list[Any]:
-    return [
-        "variant:N",
-        *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("first", "second", "third", "temperature")),
-    ]
 
 
 def _faceted(chart: Chart, items: Sequence[Any], field: str, title: str) -> Chart:
     name = field.partition(":")[0]
     label = "'alpha = ' + datum.value" if name == "alpha" else "datum.value"
     return (
-        chart.properties(width=SIDE * 0.8, height=HEIGHT * 0.8, data=as_data(items))
+        (_outline() + chart)
+        .properties(width=SIDE * 0.8, height=HEIGHT * 0.8, data=inline(items))
         .facet(facet=alt.Facet(field, title=None, header=alt.Header(labelExpr=label)), columns=3)
         .properties(title=title)
     )

@@ -12,6 +12,7 @@ from ..core.errors import StoreError
 from ..core.metrics import METRICS
 from ..core.paths import PACKAGE
 from .board import Board, Column, Footnote, Row, TableCell
+from .cells import EMPTY, number_cell
 from .report import Report
 
 FOLDER = PACKAGE / "tasks" / "published"
@@ -99,9 +100,9 @@ def with_published(boards: Sequence[Board], suite: str | None) -> list[Board]:
     """
     if suite is not None:
         return [*boards, *boards_for_suite(suite)]
-    pairs = [(board, published_board(board, _task(board))) for board in boards]
-    shown = [each for pair in pairs for each in pair if each is not None]
-    return [*shown, *boards_for_tasks([_task(board) for board in boards])]
+    tasks = [board.name.partition("/")[0] for board in boards]
+    pairs = [(board, published_board(board, task)) for board, task in zip(boards, tasks, strict=True)]
+    return [*(each for pair in pairs for each in pair if each is not None), *boards_for_tasks(tasks)]
 
 
 def reports_with_published(reports: Sequence[Report]) -> list[Report]:
@@ -137,16 +138,23 @@ def published_board(board: Board, task: str) -> Board | None:
     tables = [table for table in tables if table.quantity == column.name]
     ours = {row.name: row.entries[at] for row in (*board.ranked, *board.unranked)}
     rows = []
-    mentioned: dict[str, None] = {}
-    for table in tables:
-        mentioned |= dict.fromkeys(table.ours.get(model, model) for model in table.rows)
-    for known in mentioned:
+    for known in dict.fromkeys(table.ours.get(model, model) for table in tables for model in table.rows):
         same = [variant for variant in ours if variant.partition("[")[0] == known] or [known]
-        theirs = tuple(_cell_of(table, known, name) for table in tables)
-        rows += [Row(name=each, entries=(ours.get(each, TableCell()), *theirs)) for each in same]
+        theirs = [
+            next((_printed(t, m, t.columns.index(name)) for m in t.rows if t.ours.get(m, m) == known), EMPTY)
+            for t in tables
+        ]
+        rows += [Row(name=each, entries=(ours.get(each, EMPTY), *theirs)) for each in same]
     own = replace(column, name="ours", title="ours", importance=0, description=board.title)
     columns = [
-        replace(column, name=_slug(table), title=table.short, unit=table.unit, importance=1, description=table.source)
+        replace(
+            column,
+            name=table.title.lower().replace(",", "").replace(" ", "_"),
+            title=table.short,
+            unit=table.unit,
+            importance=1,
+            description=table.source,
+        )
         for table in tables
     ]
     notes = [
@@ -207,11 +215,7 @@ def _in_full(chosen: Callable[[Table | Absent], bool]) -> list[Board]:
     tables, absent = published()
     boards = [_board(table) for table in tables if chosen(table)]
     left_out = [Footnote(topic=each.paper, text=f"{each.reason}; {each.source}") for each in absent if chosen(each)]
-    return [*boards[:-1], _with(boards[-1], left_out)] if boards else []
-
-
-def _task(board: Board) -> str:
-    return board.name.partition("/")[0]
+    return [*boards[:-1], *(replace(last, footnotes=(*last.footnotes, *left_out)) for last in boards[-1:])]
 
 
 def _board(table: Table) -> Board:
@@ -232,13 +236,16 @@ def _board(table: Table) -> Board:
             for title, _ in averages
         ),
     ]  # fmt: skip
-    places = [_places(table, at) for at in range(len(table.columns))]
-    rows = []
-    for model, cells in table.rows.items():
-        means = (average(table, model, tasks) for _, tasks in averages)
-        printed = (_entry(cell, at) for cell, at in zip(cells, places, strict=True))
-        entries = (*printed, *(_entry("" if mean is None else mean, 2) for mean in means))
-        rows.append(Row(name=model, entries=entries))
+    rows = [
+        Row(
+            name=model,
+            entries=(
+                *(_printed(table, model, at) for at in range(len(table.columns))),
+                *(number_cell(average(table, model, tasks), "{:.2f}".format) for _, tasks in averages),
+            ),
+        )
+        for model in table.rows
+    ]
     notes = [Footnote(topic="source", text=_origin(table))]
     notes += [Footnote(topic="note", text=note) for note in table.notes]
     if averages:
@@ -257,30 +264,13 @@ def _board(table: Table) -> Board:
     )
 
 
-def _cell_of(table: Table, known: str, task: str) -> TableCell:
-    """The cell of the model that goes by `known` here."""
-    at = table.columns.index(task)
-    models = [model for model in table.rows if table.ours.get(model, model) == known]
-    return _entry(table.rows[models[0]][at], _places(table, at)) if models else TableCell()
-
-
-def _entry(cell: float | str, places: int) -> TableCell:
-    return TableCell(text=cell) if isinstance(cell, str) else TableCell(text=f"{cell:.{places}f}", value=cell)
-
-
-def _places(table: Table, at: int) -> int:
-    """Decimals that the paper prints in a column: the most that any cell of it needs."""
+def _printed(table: Table, model: str, at: int) -> TableCell:
+    """A cell of the table, with as many decimals as any cell of its column needs."""
+    cell = table.rows[model][at]
     numbers = [cells[at] for cells in table.rows.values() if not isinstance(cells[at], str)]
-    return max((len(f"{number:g}".partition(".")[2]) for number in numbers), default=0)
+    decimals = max((len(f"{number:g}".partition(".")[2]) for number in numbers), default=0)
+    return TableCell(text=cell) if isinstance(cell, str) else number_cell(cell, f"{{:.{decimals}f}}".format)
 
 
 def _origin(table: Table) -> str:
     return f"{table.source}; read in {table.read}; " + "; ".join(table.protocol)
-
-
-def _slug(table: Table) -> str:
-    return table.title.lower().replace(",", "").replace(" ", "_")
-
-
-def _with(board: Board, notes: list[Footnote]) -> Board:
-    return replace(board, footnotes=(*board.footnotes, *notes))
