@@ -20,6 +20,7 @@ from .board import Board, Footnote, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, number_cell, ratio_cell, reference_cell
 from .columns import BoardColumn, cells_of, plain_columns
 from .crossover import mean_of
+from .footnotes import CHOSEN_ON_TEST
 from .length_columns import MODES
 
 
@@ -241,8 +242,7 @@ def _footnotes(
         boards = listed([f"{q.task} ({q.preset}, {q.fidelity} data)" for q in judged])
         yield Footnote(topic="quality", text=f"judged on {boards}")
         if all(q.selection == "test" for q in judged):
-            text = "checkpoints were chosen on the test split, so results are optimistic"
-            yield Footnote(topic="selection", text=text, warning=True)
+            yield CHOSEN_ON_TEST
     else:
         yield Footnote(topic="not measured", text="quality: no variant was trained here", warning=True)
     if all(row.entries[1].value is None for row in rows):

@@ -33,6 +33,12 @@ RANKS = f"{PERCENT} rank intervals, corrected for all pairs; tied variants are i
 
 FAILURES = f"count as {CAP:.0f} × {REFERENCE}, the cost cap; failures are listed with outcome and reason, never dropped"
 
+CHOSEN_ON_TEST = Footnote(
+    topic="selection",
+    text="checkpoints were chosen on the test split, as in Long Range Arena, so results are optimistic",
+    warning=True,
+)
+
 _FIDELITIES = {
     "official": "original files, verified by checksum",
     "regenerated": "made by our generator, not the original files",
@@ -58,8 +64,7 @@ def data_footnotes(context: BoardContext) -> Iterator[Footnote]:
         words = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         yield Footnote(topic="data", text=f"{words} examples")
     if context.board_key.selection == "test":
-        text = "checkpoints were chosen on the test split, as in Long Range Arena, so results are optimistic"
-        yield Footnote(topic="selection", text=text, warning=True)
+        yield CHOSEN_ON_TEST
 
 
 def preset_footnote(context: BoardContext) -> Footnote:
@@ -200,10 +205,9 @@ def version_footnotes(
         yield Footnote(topic="version", text=text)
     asked = set(boards)
     reasons: Counter[str] = Counter()
-    for (task, preset, reason), count in sorted(table.replaced.items()):
-        if (task, preset) in asked:
-            reasons[reason] += count
-    for reason, count in sorted(reasons.items()):
+    for (task, preset, reason), count in table.replaced.items():
+        reasons[reason] += count if (task, preset) in asked else 0
+    for reason, count in sorted((+reasons).items()):
         text = f"{count:,} older Record{'s' if count > 1 else ''}: {reason}"
         yield Footnote(topic="version" if "another version" in reason else "not counted", text=text)
 

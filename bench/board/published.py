@@ -28,7 +28,7 @@ class Table:
     """One table of a paper: `rows` holds model → a cell for each of `columns`, text where it is no number.
 
     `ours`: the paper's name of a model → our variant of the same mechanism. `read`: where the numbers were read.
-    `quantity`: of `record.METRICS` where boards of ours may have it too, else in words. `tasks`: those beside whose
+    `quantity`: of `METRICS` where boards of ours may have it too, else in words. `tasks`: those beside whose
     boards it stands in full, where no `suite` names them.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..core.cell import REFERENCE
@@ -20,7 +20,7 @@ from .board import NO_RIVAL, Board, Footnote, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell
 from .columns import BoardColumn, cells_of, plain_columns
 from .crossover import mean_of
-from .footnotes import PERCENT, RANKS, version_footnotes
+from .footnotes import CHOSEN_ON_TEST, PERCENT, RANKS, version_footnotes
 
 
 class SuiteRow(NamedTuple):
@@ -35,18 +35,18 @@ class SuiteRow(NamedTuple):
 def board_for_suite(
     table: ResultTable,
     name: str,
-    questions: list[BoardKey],
+    board_keys: list[BoardKey],
     *,
     predictions: Predictions = lambda name: None,
     wanted: tuple[str, ...] = (),
 ) -> Board:
     """Ranks by mean points against the reference over all tasks; a variant that lacks one has no average and no rank.
 
-    `questions`: one a task, equal in all but task and fidelity. `wanted`: the tasks of the suite, also those without
-    Records. Raises SelectionError for questions that must not be mixed.
+    `board_keys`: one a task, equal in all but task and fidelity. `wanted`: the tasks of the suite, also those without
+    Records. Raises SelectionError for board_keys that must not be mixed.
     """
-    metric = _common_metric(table, name, questions)
-    by_task = {board_key.task: board_key for board_key in questions}
+    metric = _common_metric(table, name, board_keys)
+    by_task = {board_key.task: board_key for board_key in board_keys}
     scores = {task: scores_by_variant(table, board_key, predictions) for task, board_key in by_task.items()}
     tasks = sorted({*by_task, *wanted})
     variants = sorted({variant for found in scores.values() for variant in found})
@@ -78,14 +78,14 @@ def board_for_suite(
     levels = {task: level for task, (_, level) in best.items()}
     baseline = SuiteRow(levels, len(best), len(best) == len(tasks), EMPTY)
     return Board(
-        name=f"suite {name}/{questions[0].preset}/{questions[0].selection}",
-        title=f"suite {name}, preset {questions[0].preset}",
+        name=f"suite {name}/{board_keys[0].preset}/{board_keys[0].selection}",
+        title=f"suite {name}, preset {board_keys[0].preset}",
         question=f"Which attention {metric.question} over the {len(tasks)} tasks of {name}?",
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
         baselines=(Row(name="best trivial", entries=cells_of(columns, baseline)),) if best else (),
-        footnotes=_footnotes(table, questions, best),
+        footnotes=tuple(_footnotes(table, board_keys, best)),
     )
 
 
@@ -120,15 +120,17 @@ def suite_columns(tasks: list[str], metric: Metric) -> tuple[BoardColumn[SuiteRo
     )  # fmt: skip
 
 
-def _common_metric(table: ResultTable, name: str, questions: list[BoardKey]) -> Metric:
-    """The metric of all tasks; raises SelectionError where the questions must not be mixed."""
-    if not questions:
+def _common_metric(table: ResultTable, name: str, board_keys: list[BoardKey]) -> Metric:
+    """The metric of all tasks; raises SelectionError where the board_keys must not be mixed."""
+    if not board_keys:
         raise SelectionError(f"no Records of any task of the suite {name}")
-    differing = [axis for axis in ("preset", "selection", "protocol") if len({getattr(q, axis) for q in questions}) > 1]
-    if differing or len({board_key.task for board_key in questions}) < len(questions):
+    differing = [
+        axis for axis in ("preset", "selection", "protocol") if len({getattr(q, axis) for q in board_keys}) > 1
+    ]
+    if differing or len({board_key.task for board_key in board_keys}) < len(board_keys):
         axes = ", ".join(differing) or "fidelity or machine"
         raise SelectionError(f"a board of the suite {name} needs one board a task; these differ in {axes}; choose one")
-    metrics = {metric_of(table, board_key) for board_key in questions}
+    metrics = {metric_of(table, board_key) for board_key in board_keys}
     if len(metrics) > 1:
         titles = listed(sorted(one.title for one in metrics))
         raise SelectionError(f"the tasks of {name} are judged by {titles}, which have no average; show each alone")
@@ -151,21 +153,20 @@ def _missing(variant: str, tasks: list[str], scores: Mapping[str, Mapping[str, S
 
 
 def _footnotes(
-    table: ResultTable, questions: list[BoardKey], best: Mapping[str, tuple[str, Interval]]
-) -> tuple[Footnote, ...]:
-    fidelities = ", ".join(f"{board_key.task} {board_key.fidelity}" for board_key in questions)
-    notes = [Footnote(topic="data", text=fidelities, warning=any(q.fidelity == "surrogate" for q in questions))]
-    if questions[0].selection == "test":
-        text = "checkpoints were chosen on the test splits, so results are optimistic"
-        notes.append(Footnote(topic="selection", text=text, warning=True))
-    average = (
-        f"computed from the cells of the row; brackets: {PERCENT} intervals over seeds and test examples, for these "
-        "tasks and not for others like them"
+    table: ResultTable, board_keys: list[BoardKey], best: Mapping[str, tuple[str, Interval]]
+) -> Iterator[Footnote]:
+    fidelities = ", ".join(f"{board_key.task} {board_key.fidelity}" for board_key in board_keys)
+    yield Footnote(topic="data", text=fidelities, warning=any(q.fidelity == "surrogate" for q in board_keys))
+    if board_keys[0].selection == "test":
+        yield CHOSEN_ON_TEST
+    yield Footnote(
+        topic="average",
+        text=f"computed from the cells of the row; brackets: {PERCENT} intervals over seeds and test examples, for "
+        "these tasks and not for others",
     )
-    notes.append(Footnote(topic="average", text=average))
-    notes.append(Footnote(topic="rank", text=f"only for variants with every task; {RANKS}"))
+    yield Footnote(topic="rank", text=f"only for variants with every task; {RANKS}")
     if best:
         named = ", ".join(f"{task} {name}" for task, (name, _) in sorted(best.items()))
-        notes.append(Footnote(topic="best trivial", text=f"the best predictor without attention, by task: {named}"))
-    runs = [run for board_key in questions for run in board_key.runs(table, "train", "baseline")]
-    return (*notes, *version_footnotes(table, runs, []))
+        yield Footnote(topic="best trivial", text=f"the best predictor without attention, by task: {named}")
+    runs = [run for board_key in board_keys for run in board_key.runs(table, "train", "baseline")]
+    yield from version_footnotes(table, runs, [])

@@ -46,7 +46,7 @@ def opened(browser: Browser, page_file: Path) -> dict[str, float]:
     page.wait_for_function(READY)
     found["drawn"] = time.perf_counter() - start
     start = time.perf_counter()
-    page.select_option("#exhibit", index=1)
+    page.select_option("#report", index=1)
     page.wait_for_function(READY)
     found["chosen"] = time.perf_counter() - start
     page.context.close()

@@ -188,7 +188,7 @@ def test_the_option_is_on_the_command() -> None:
     assert "--published" in CliRunner().invoke(app, ["leaderboard", "--help"], env={"COLUMNS": "200"}).output
 
 
-def test_on_a_page_they_follow_our_exhibit() -> None:
+def test_on_a_page_they_follow_our_report() -> None:
     mine = Report(name="lra-text/quick", board=ours("lra-text"), commands={"softmax": "run"}, machines={})
     first, second = reports_with_published([mine])
     assert len(reports_with_published([replace(mine, board=ours("wmt18-en-fi", "bleu", "BLEU"))])) == 8
