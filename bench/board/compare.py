@@ -103,7 +103,7 @@ def _quality(one: str, other: str, scores: dict[str, SeedScores], margin: float 
         "worse": f"{one} is more than {within} worse than {other}",
         "undecided": f"{one} {worse} {other}; whether by more than {within} is open"
         if found.high < 0
-        else f"It is open whether {one} is {within} worse than {other}",
+        else f"It is open whether {one} is more than {within} worse than {other}",
     }[verdict(found, margin / metric.points)]
     unpaired = "examples not paired" if metric.is_share else "examples not resampled"
     paired = "paired by example" if mine.keeps_examples and theirs.keeps_examples else unpaired
@@ -127,9 +127,9 @@ def _cost(one: str, other: str, timings: dict[str, RelativeCost]) -> tuple[Inter
     shared = mine.block and mine.block == theirs.block
     rounds = "the same rounds" if shared else "different rounds, each against the reference"
     if abs(gap.value) <= floor_of({one: mine, other: theirs}):
-        return found, f"Their training steps take the same time within the noise floor ({speed(found)}; {rounds})."
+        return found, f"Their training steps take the same time within the noise floor ({speed(found)}), in {rounds}."
     doubt = "" if difference_is_proven(gap) else "; the interval does not exclude equal times"
-    return found, f"A training step of {one} is {_than(speed(found), '', other)} ({rounds}{doubt})."
+    return found, f"A training step of {one} is {_than(speed(found), '', other)}, in {rounds}{doubt}."
 
 
 def _than(words: str, noun: str, other: str) -> str:
