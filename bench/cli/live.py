@@ -130,7 +130,7 @@ class Live:
 
 
 def reached(quantity: str, value: float) -> str:
-    """What a task is judged by, in words.
+    """The metric that a task is ranked by, in words.
 
     >>> reached("accuracy", 0.6174), reached("bits_per_character", 2.0514)
     ('accuracy 61.7%', 'bits per character 2.051')

@@ -18,7 +18,7 @@ Verdict = Literal["holds", "fails", "n.a."]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a test found: the property holds where `value` is at most `allowed`."""
+    """Result of a test: the property holds where `value` is at most `allowed`."""
 
     value: float
     allowed: float

@@ -59,7 +59,7 @@ def others_among(processes: list[int]) -> int:
 
 
 def parse_query(text: str, processes: str) -> Gpu | None:
-    """What `nvidia-smi --format=csv,noheader,nounits` says of QUERY, and its list of process numbers; None for less."""
+    """Answers of `nvidia-smi --format=csv,noheader,nounits` to QUERY, and its process numbers; None for less."""
     cells = [cell.strip() for cell in text.strip().split(",")]
     try:
         # Some GPUs answer `[N/A]` for the power they draw.

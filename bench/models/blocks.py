@@ -144,7 +144,7 @@ class Model(nn.Module):
 def build_variants(
     build: BuildVariant, problem: Problem, recipe: Recipe, seed: int, device: str
 ) -> list[tuple[Variant, nn.Module | None]]:
-    """What the variant brings to each layer, drawn apart, so that it moves no random number of the shared model."""
+    """Build the variant of each layer, drawn apart, so that it moves no random number of the shared model."""
     found = []
     for layer in range(recipe.layers):
         # Drawn apart: otherwise a variant with parameters would shift every later draw, and two variants of one seed
@@ -157,7 +157,7 @@ def build_variants(
 
 
 def attention_shape(problem: Problem, recipe: Recipe, layer: int, device: str) -> AttentionShape:
-    """What the variant of one layer is built for."""
+    """The shape that the variant of one layer is built for."""
     mixed = recipe.precision == "bfloat16" and device.startswith("cuda")
     # The summary token is one more position, which masks and positions of a variant must have room for.
     summarised = isinstance(problem, Classification) and recipe.pooling == "cls"

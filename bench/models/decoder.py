@@ -23,7 +23,7 @@ UNCOUNTED = -1
 
 @dataclass(frozen=True, slots=True)
 class DecoderState:
-    """What is kept while decoding: tokens seen so far, and what each block keeps of them."""
+    """State of decoding: the number of tokens seen so far, and the state of each block."""
 
     seen: int
     blocks: tuple[BlockState, ...]

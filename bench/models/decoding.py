@@ -18,7 +18,7 @@ EXTRA_TOKENS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cached:
-    """What the decoder keeps between tokens. One row for each hypothesis in every tensor.
+    """State of the decoder between tokens. One row for each hypothesis in every tensor.
 
     `blocks`: by layer; `remembered`: keys and values of the sources by layer; `keep`: (rows, sources); `seen`: tokens.
     """

@@ -25,7 +25,7 @@ from .blocks import Attention, BlockState, BuildVariant, Model, position_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What the encoder made of the sources: states (batch, sources, width), keep (batch, sources), True = a token."""
+    """Output of the encoder: states (batch, sources, width), keep (batch, sources), True = a token."""
 
     states: Tensor
     keep: Tensor | None
@@ -174,7 +174,7 @@ class Transformer(Model):
     def _brought(
         self, build: BuildVariant, kind: str, layer: int, seed: int, device: str
     ) -> tuple[Variant, nn.Module | None]:
-        """What the variant brings to a layer, drawn apart, so that it moves no random number of the shared model."""
+        """Build the variant of a layer, drawn apart, so that it moves no random number of the shared model."""
         shape = attention_shape(self.recipe, kind, layer, device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="variant init", seed=seed, layer=layer, kind=kind))
@@ -261,7 +261,7 @@ class Transformer(Model):
 
 
 def attention_shape(recipe: TranslationRecipe, kind: str, layer: int, device: str) -> AttentionShape:
-    """What the variant of one layer and kind is built for."""
+    """The shape that the variant of one layer and kind is built for."""
     mixed = recipe.precision == "bfloat16" and device.startswith("cuda")
     return AttentionShape(
         heads=recipe.heads,

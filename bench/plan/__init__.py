@@ -1,1 +1,1 @@
-"""What to run: suites, planner, fingerprints, skip rules."""
+"""Plans: suites, planner, fingerprints, skip rules."""

@@ -23,7 +23,7 @@ State = Literal["todo", "again", "done"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """What one child process runs: one Cell to train, one baseline, or the Cells of one task to time in turns."""
+    """The work of one child process: one Cell to train, one baseline, or the Cells of one task to time in turns."""
 
     id: str
     lane: Lane
@@ -172,7 +172,7 @@ def _block(lane: Lane, cells: tuple[Cell, ...], machine_id: str, digest_of: Dige
 
 
 class _Known:
-    """What cells took before on this machine."""
+    """Seconds that cells took before on this machine."""
 
     def __init__(self, records: list[Record], machine_id: str):
         mine = [record for record in records if record.machine.id == machine_id]

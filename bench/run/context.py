@@ -1,4 +1,4 @@
-"""What every lane needs to turn Cells into Records, and how failures become outcomes."""
+"""Context of a worker: tools that every lane needs to turn Cells into Records, and failures into outcomes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class TrainingProgress(_Event, tag="progress", frozen=True):
 
 
 class Stage(_Event, tag="stage", frozen=True):
-    """What follows the training of a Cell has begun: `test` or `sparsity`."""
+    """A stage after the training of a Cell has begun: `test` or `sparsity`."""
 
     key: str
     stage: str

@@ -24,7 +24,7 @@ from .recorder import recording
 from .statistics import BLOCKS, AttentionSums, count_rows
 
 SUMMARISED = ("sparsity", "null_rate", "block_sparsity", "entropy", "head_diversity")
-"""What is also told of a whole model, and of each kind of attention in it, as the mean over layers."""
+"""Metrics that are also reported as the mean over layers, for the model and for each kind of attention in it."""
 
 OFFSETS = (-2, -1, 0, 1, 2)
 LONGEST = 1_024
@@ -112,7 +112,7 @@ class LayerSums:
 def attention_measurements(
     model: Transformer, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device
 ) -> list[Measurement]:
-    """What each kind of attention does on these pairs of ids, over its layers and in each; there samples are the heads.
+    """Statistics of each kind of attention on these pairs of ids, over its layers and in each; samples are the heads.
 
     First of all those where the variant under test is used, together.
     """

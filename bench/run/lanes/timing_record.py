@@ -21,7 +21,7 @@ NULL = "null control"
 
 
 def peaks_of(workloads: Workloads, context: WorkerContext) -> Peaks:
-    """What this machine reaches in the dtype of the Block."""
+    """Peaks that this machine reaches in the dtype of the Block."""
     return peaks(workloads.device, workloads.dtype, context.machine.id, context.place.cache)
 
 

@@ -88,7 +88,7 @@ def _train(builder: RecordBuilder) -> None:
 
 
 def _observe(builder: RecordBuilder, objective: Objective, model: Model, subset: Subset) -> None:
-    """What attention does on `subset`, and the weights of two examples where the seed is 0."""
+    """Measure attention on `subset`, and keep the weights of two examples where the seed is 0."""
     device, store = builder.context.device, builder.context.store
     # Spread over the split, which may be sorted by label or length.
     parts = np.array_split(evenly_spaced(len(subset), OBSERVED), OBSERVED // 8)

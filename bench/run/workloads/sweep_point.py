@@ -267,7 +267,7 @@ def point_of(task: str, device: torch.device, preset: str = "quick") -> SweepWor
 
 
 def shape_of(point: Point, device: torch.device) -> AttentionShape:
-    """What a variant is built for at a point, at the levels below the model."""
+    """The shape that a variant is built for at a point, at the levels below the model."""
     return AttentionShape(
         heads=point.heads,
         head_dim=point.head_dim,

@@ -38,7 +38,7 @@ ROWS, STRETCHES = 32, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModelingResult(Evaluation):
-    """What predicting a text cost. `bits`, `characters`, `words` and `tokens` are by window, float64 (windows,).
+    """Cost of predicting a text. `bits`, `characters`, `words` and `tokens` are by window, float64 (windows,).
 
     Words are those of the original text between blanks, and each end of a line counts as one, whatever the tokens are.
     `compare`: looks at the heads of the model as it is then, so it is called for a validation that is kept alone.

@@ -19,7 +19,7 @@ OBJECTIVES: dict[type[Problem], type[Objective]] = {
 
 
 def objective_for(problem: Problem, recipe: Recipe) -> Objective:
-    """What the harness must know of `problem`; raises SelectionError for a kind that it does not know."""
+    """The objective of `problem`; raises SelectionError for a kind that it does not know."""
     found = OBJECTIVES.get(type(problem))
     if found is None:
         known = ", ".join(objective.__name__ for objective in OBJECTIVES)

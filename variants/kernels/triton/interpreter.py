@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 ENABLE = "TRITON_INTERPRET=1"
-"""What to set in the environment, before Triton is imported."""
+"""Variables to set in the environment, before Triton is imported."""
 
 
 def interpreted() -> bool:
