@@ -14,7 +14,7 @@ from ..store.table import ResultTable
 from .board import Footnote
 
 DRIFT = 0.1
-"""Share by which the canary may slow down within a block, or differ between blocks, before there is a warning."""
+"""Share by which the drift probe may slow down within a block, or differ between blocks, before there is a warning."""
 
 HOST_BOUND = 0.5
 

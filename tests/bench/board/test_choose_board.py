@@ -1,4 +1,4 @@
-"""The short list for a wish, and the reason of everyone who is not on it."""
+"""The short list for requirements, and the reason of every variant that is not on it."""
 
 import doctest
 

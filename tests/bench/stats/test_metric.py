@@ -123,7 +123,7 @@ def test_statistics_that_do_not_bear_out_the_score_are_not_its_own(bench) -> Non
     assert found.draws is None and found.scores == (1.1, 1.2, 1.3)
 
 
-def test_accuracy_is_the_yardstick_where_it_was_measured_and_never_by_validation(bench) -> None:
+def test_accuracy_is_the_metric_where_it_was_measured_and_never_by_validation(bench) -> None:
     b = bench(task="wmt")
     b.score("softmax", "bleu", [27.0])
     b.records[0] = b.records[0].__class__(**{
