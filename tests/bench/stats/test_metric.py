@@ -1,5 +1,7 @@
 """Boards of tasks that are judged by something else than accuracy: titles, directions, verdicts, sentences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from attnbench.bench.board.compare import compare
 from attnbench.bench.board.suite_board import board_for_suite
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement
 from attnbench.bench.score.cost import costs_by_variant
 from attnbench.bench.score.key import board_keys
@@ -185,3 +188,23 @@ def test_a_suite_does_not_average_apples_and_pears(bench) -> None:
     table = table_of(b.records)
     with pytest.raises(SelectionError, match="judged by accuracy and bits/character, which have no average"):
         board_for_suite(table, "mixed", board_keys(table))
+
+
+def test_a_task_says_which_metric_ranks_and_by_which_margin(bench) -> None:
+    """Of two metrics that were measured the Record's own decides, whichever way the other points."""
+    chrf = replace(METRICS["chrf"], points=1.0, margin=5.0)
+    b = bench(task="wmt")
+    for variant, bleu, chrf_score in (("softmax", 20.0, 50.0), ("rela", 25.0, 47.0), ("linear", 10.0, 40.0)):
+        for seed in range(3):
+            tested = [
+                Measurement.of("bleu", bleu + seed / 10, split="test"),
+                Measurement.of("chrf", chrf_score + seed / 10, split="test"),
+            ]
+            b.add(b.cell(variant, seed), tested, metric=chrf)
+    table = table_of(b.records)
+    board = board_for_task(table, board_keys(table)[0], predictions=b.predictions)
+    assert metric_of(table, board_keys(table)[0]) == chrf
+    assert [row.name for row in board.ranked] == ["softmax", "rela", "linear"], "BLEU would put rela first"
+    at = [column.name for column in board.columns].index("verdict")
+    verdicts = {row.name: row.entries[at].text for row in board.ranked}
+    assert verdicts["rela"] == "within 5 chrF" and verdicts["linear"] == "worse by > 5 chrF"
