@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# the compiler's cache does not tell processors apart: code that it made for AVX-512 would meet headers without it
+if capability := os.environ.get("ATEN_CPU_CAPABILITY"):
+    folder = Path(tempfile.gettempdir()) / f"torchinductor-{getpass.getuser()}-{capability}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
 # without a GPU, Triton kernels are proved in its interpreter; torch.compile on CPU works as before
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
