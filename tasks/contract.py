@@ -57,6 +57,9 @@ class Problem:
     """
 
     # a fact of the kind and not of one task: the model, the masks and the gate follow it
+    objective: ClassVar[str] = ""
+    """Name of its loss, batches and evaluation, as in `bench/train/objectives`, whose version a digest holds."""
+
     causal: ClassVar[bool] = False
 
     vocabulary: int
@@ -69,6 +72,8 @@ class Classification(Problem):
 
     `head`: the features of a pair's pooled states x1, x2: nli4 = [x1, x2, x1 * x2, x1 - x2], concat2 = [x1, x2].
     """
+
+    objective: ClassVar[str] = "classification"
 
     classes: int
     towers: int = 1
@@ -139,9 +144,6 @@ class Task(ABC):
 
     metric: ClassVar[Metric] = METRICS["accuracy"]
     """The one source of what a board ranks by; every Record carries it."""
-
-    objective: ClassVar[str] = "classification"
-    """Loss, batches and evaluation: `classification`, `language_modeling` or `translation`; empty without training."""
 
     version: ClassVar[int] = 1
     """Raise it when a change of the task moves its numbers: data, preparation, presets or baselines."""

@@ -43,9 +43,11 @@ def digest_of_cell(cell: Cell, data: Provenance | None) -> str:
 
 
 def versions_of(cell: Cell) -> str:
-    """Declared versions of the cell's lane, its objective where its task has one, and its task."""
-    task = TASKS.load(cell.task.name)
-    objective = f".objective{OBJECTIVE_VERSIONS[task.objective]}" if task.objective else ""
+    """Declared versions of the cell's lane, of the objective that its problem has, and of its task."""
+    task = TASKS.build(cell.task)
+    # a problem that no objective is known of is refused when its model is built
+    version = OBJECTIVE_VERSIONS.get(task.problem().objective)
+    objective = "" if version is None else f".objective{version}"
     return f"lane{LANE_VERSIONS[cell.lane]}{objective}.task{task.version}"
 
 

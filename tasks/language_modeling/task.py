@@ -38,7 +38,6 @@ class LanguageModelingTask(SourcedTask):
 
     character: ClassVar[Character] = "unicode"
     metric: ClassVar[Metric] = METRICS["bits_per_character"]
-    objective: ClassVar[str] = "language_modeling"
     shared: ClassVar[Mapping[str, Recipe]] = LANGUAGE_PRESETS
     baselines: ClassVar[Mapping[str, Baseline]] = {"unigram": unigram, "bigram": bigram}
 

@@ -19,6 +19,7 @@ class Language(Problem):
     Its data are `Windows` and its recipe is a `LanguageRecipe`.
     """
 
+    objective: ClassVar[str] = "language_modeling"
     causal: ClassVar[bool] = True
 
     vocabulary: int = 257

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ class Translation(Problem):
     of the ids; the preset decides how many there are. `begin`: id of the first decoder input; `end`: id of the last
     output; `sentences`: the most that are joined to one source.
     """
+
+    objective: ClassVar[str] = "translation"
 
     where: tuple[str, ...] = KINDS
     begin: int = 2

@@ -60,7 +60,6 @@ class TranslationTask(Task):
     """Translation of sentences or documents."""
 
     metric: ClassVar[Metric] = METRICS["bleu"].with_chance(0.0)
-    objective: ClassVar[str] = "translation"
     shared: ClassVar[Mapping[str, Recipe]] = TRANSLATION_PRESETS
     baselines: ClassVar[dict[str, Baseline]] = {"copy": copy_source, "untrained": untrained}
     corpus: Corpus

@@ -24,6 +24,7 @@ from attnbench.bench.plan.fingerprint import (
     variant_hash,
     versions_of,
 )
+from attnbench.bench.train.objectives.registry import OBJECTIVES
 
 SOURCE = textwrap.dedent('''
     """About it."""
@@ -190,9 +191,10 @@ def test_versions_are_those_of_lane_objective_and_task(monkeypatch):
     assert versions_of(cell(task="enwik8")) == "lane1.objective1.task1"
 
 
-def test_every_task_names_an_objective_that_has_a_version():
-    named = {TASKS.load(entry.name).objective for entry in TASKS.entries()}
-    assert named == OBJECTIVE_VERSIONS.keys()
+def test_every_problem_names_its_objective_which_has_a_version():
+    assert {problem.objective for problem in OBJECTIVES} == OBJECTIVE_VERSIONS.keys()
+    for problem, objective in OBJECTIVES.items():
+        assert objective.__module__.endswith(f".{problem.objective}")
 
 
 def test_an_untrained_model_hangs_on_the_source_of_the_reference_and_copying_does_not():
