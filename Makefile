@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all torture lint clean
 
 # torch goes first and alone, at the pinned version, so that nothing after it can pull another build
 $(VENV)/.torch: constraints.txt
@@ -31,6 +31,10 @@ test: $(VENV)/.test
 # the slow tests too
 test-all: $(VENV)/.test
 	$(PYTEST)
+
+# hostile folders, plugins, kills, signals and commands; prints the cases tried and passed
+torture: $(VENV)/.test
+	$(PYTEST) tests/torture
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
