@@ -1,0 +1,134 @@
+"""Files of others: kinds, sizes, owners and modes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from attnbench.bench.core import files
+from attnbench.bench.core.files import is_trusted, make_private, open_folder, open_regular, read_regular
+
+
+def make_link(path: Path) -> None:
+    path.with_name("target").write_bytes(b"of somebody else")
+    path.symlink_to("target")
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (make_link, "expected a file, got a link"),
+        (make_loop, "expected a file, got a link"),
+        (Path.mkdir, "expected a file, got a folder"),
+        (os.mkfifo, "expected a file, got a named pipe"),
+    ],
+)
+def test_anything_but_a_regular_file_is_refused_at_once(
+    tmp_path: Path, make: Callable[[Path], None], said: str
+) -> None:
+    make(tmp_path / "file")
+    with pytest.raises(OSError, match=said):
+        open_regular(tmp_path / "file", follow=False)
+
+
+def test_a_device_is_refused() -> None:
+    with pytest.raises(OSError, match="expected a file, got a device"):
+        open_regular("/dev/null")
+
+
+def test_a_regular_file_is_read_also_through_a_link_where_links_are_followed(tmp_path: Path) -> None:
+    make_link(tmp_path / "file")
+    assert read_regular(tmp_path / "file", 100) == b"of somebody else"
+    folder = open_folder(tmp_path)
+    try:
+        assert read_regular("target", 16, folder=folder, follow=False) == b"of somebody else"
+    finally:
+        os.close(folder)
+
+
+def test_size_is_bounded_before_anything_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "holes").open("wb") as file:
+        file.truncate(2**42)
+    with pytest.raises(OSError, match=r"it has 4,398,046,511,104 bytes; at most 1,000 are read"):
+        read_regular(tmp_path / "holes", 1000)
+
+
+def test_a_folder_that_is_a_link_is_refused_unless_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    os.close(open_folder(tmp_path / "link"))
+    with pytest.raises(OSError, match="expected a folder, got a link"):
+        open_folder(tmp_path / "link", follow=False)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A file in two folders that others may enter; not in pytest's own folder, which they may not."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "outer", "inner")
+        made.mkdir(parents=True)
+        (made / "file").write_bytes(b"")
+        for path, mode in ((Path(folder), 0o755), (made.parent, 0o755), (made, 0o755), (made / "file", 0o644)):
+            path.chmod(mode)
+        yield made / "file"
+
+
+def test_a_file_of_our_own_is_trusted(home: Path) -> None:
+    assert is_trusted(home) and not is_trusted(home.with_name("missing"))
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o777])
+def test_a_file_that_others_may_write_is_not_trusted(home: Path, mode: int) -> None:
+    home.chmod(mode)
+    assert not is_trusted(home)
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o777])
+@pytest.mark.parametrize("above", [1, 2])
+def test_a_file_in_a_folder_that_others_may_write_is_not_trusted(home: Path, mode: int, above: int) -> None:
+    folder = home.parents[above - 1]
+    folder.chmod(mode)
+    assert not is_trusted(home)
+    folder.chmod(mode | 0o1000)
+    assert is_trusted(home)
+
+
+def test_a_folder_that_others_cannot_enter_protects_everything_below(home: Path) -> None:
+    home.parent.chmod(0o777)
+    home.parents[1].chmod(0o700)
+    assert is_trusted(home)
+
+
+def test_a_file_of_another_user_is_not_trusted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = home.stat().st_uid
+    if owner == 0:
+        if os.getuid() != 0:
+            pytest.skip("needs a file of our own")
+        os.chown(home, 12345, -1)
+    else:
+        monkeypatch.setattr(files.os, "getuid", lambda: owner + 1)
+    assert not is_trusted(home)
+
+
+def test_a_link_is_trusted_only_where_it_and_its_target_lie_safely(home: Path) -> None:
+    loose = home.parents[2] / "loose"
+    loose.mkdir()
+    (loose / "link").symlink_to(home)
+    loose.chmod(0o755)
+    assert is_trusted(loose / "link")
+    loose.chmod(0o777)
+    assert not is_trusted(loose / "link")
+
+
+def test_private_folders_are_for_their_user_alone(tmp_path: Path) -> None:
+    make_private(tmp_path / "a" / "b")
+    make_private(tmp_path / "a" / "b")
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b")] == [0o700, 0o700]
