@@ -56,10 +56,10 @@ def picks(keep: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]
 def iterated_inverse(matrix: Tensor, iterations: int) -> Tensor:
     """Moore-Penrose inverse of each (…, m, m) by the third-order iteration of Razavi et al. 2014; zero rows stay zero.
 
-    The start A^T / (|A|_1 |A|_inf) takes the norms of each matrix by itself.
+    The start A^T / (|A|_1 |A|_inf) takes the norms of each matrix by itself. A few iterations do not converge, so the
+    result still depends on the start, and the gradient goes through its norms too, as in the authors' code.
     """
-    sizes = matrix.detach().abs()
-    # of |A| without gradient: the start only has to lie where the iteration converges
+    sizes = matrix.abs()
     norm = sizes.sum(-1).amax(-1) * sizes.sum(-2).amax(-1)
     inverse = matrix.transpose(-2, -1) / norm.masked_fill(norm == 0, 1.0)[..., None, None]
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from low_rank_cases import FORMS, WIDTH, built, draw, keep_of, shape
+from seeds import seed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -59,6 +60,53 @@ def test_a_sequence_without_a_real_key_gives_zeros_and_no_gradient(variant: Vari
     assert (output[0] != 0).any()
     for gradient in torch.autograd.grad(1e3 * output.sum(), inputs, allow_unused=True):
         assert gradient is None or (gradient.isfinite().all() and (gradient[1] == 0).all())
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        built(Nystrom, landmarks=6, kernel=5),
+        built(Nystrom, landmarks=6, kernel=0, iterations=2),
+        built(Skyformer, landmarks=6),
+        built(Skyformer, landmarks=8, ridge=2.0, iterations=2),
+    ],
+    ids=["nystrom", "nystrom-2-iterations", "skyformer", "skyformer-2-iterations"],
+)
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+def test_the_gradient_is_the_derivative_of_the_output_with_fewer_landmarks_than_tokens(
+    variant: Variant, scale: float
+) -> None:
+    """With a landmark for each token nothing is inverted, and after few iterations the inverse has not converged."""
+    query, key, value = draw(17, 17, 17, batch=1)
+    inputs = [x.requires_grad_() for x in (scale * query, scale * key, value)]
+    keep = keep_of(15, length=17)
+    mask = Mask(keep)
+    assert torch.autograd.gradcheck(lambda *heads: variant(*heads, mask)[:, :, keep[0]], inputs, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [Nystrom, Skyformer])
+def test_at_their_defaults_the_gradient_agrees_with_differences_along_a_direction(kind: type[Variant]) -> None:
+    """257 tokens and 128 landmarks; in float32 it agrees with that of float64 to rounding."""
+    torch.manual_seed(seed())
+    long = shape(max_length=257)
+    variant = kind(long).double()
+    inputs = [x.requires_grad_() for x in draw(257, 257, 257, batch=1)]
+    upstream, *direction = (torch.randn_like(x) for x in (inputs[0], *inputs))
+
+    def projected(step: float) -> Tensor:
+        moved = [x + step * d for x, d in zip(inputs, direction, strict=True)]
+        total: Tensor = (variant(*moved, Mask()) * upstream).sum()
+        return total
+
+    gradients = torch.autograd.grad(projected(0.0), inputs)
+    along = sum(float((g * d).sum()) for g, d in zip(gradients, direction, strict=True))
+    with torch.no_grad():
+        measured = float(projected(1e-5) - projected(-1e-5)) / 2e-5
+    assert along == pytest.approx(measured, rel=1e-6)
+    single = [x.detach().float().requires_grad_() for x in inputs]
+    rounded = torch.autograd.grad((variant.float()(*single, Mask()) * upstream.float()).sum(), single)
+    for found, expected in zip(rounded, gradients, strict=True):
+        assert (found.double() - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
 @whole_sequence
