@@ -20,10 +20,13 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class NoiseSource:
-    """One independent source of error: its standard error and the degrees of freedom behind that; None = many."""
+    """One independent source of error: its standard error and the degrees of freedom behind that; None = many.
+
+    Degrees of freedom may be fractions (Satterthwaite).
+    """
 
     error: float
-    freedom: int | None = None
+    freedom: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Estimate:
 
 
 @lru_cache(maxsize=4096)
-def quantile(level: float, freedom: int | None) -> float:
+def quantile(level: float, freedom: float | None) -> float:
     """The t with P(|T| ≤ t) = level for Student's T; the normal's where `freedom` is None.
 
     >>> round(quantile(0.95, 2), 3), round(quantile(0.95, None), 3)
