@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+
+LONGEST_WORD = 160
+"""Characters without a blank that are shown in full; a path may have 4,096, and a name of others any number."""
 
 
 def visible(text: str, longest: int | None = None) -> str:
@@ -17,6 +21,20 @@ def visible(text: str, longest: int | None = None) -> str:
     if text.isprintable():
         return text
     return "".join(_shown(letter) for letter in text.replace("\r\n", "\n").replace("\n", " ").replace("\t", " "))
+
+
+def shortened(text: str, longest: int = LONGEST_WORD) -> str:
+    """`text`, in which each run without a blank that is longer than that loses its middle.
+
+    >>> shortened("expected a number, got 123456789012345678901234567890.", longest=20)
+    'expected a number, got 1234567890…(11 more)…234567890.'
+    """
+    return re.sub(rf"\S{{{longest + 1},}}", lambda word: _ends(word[0], longest), text)
+
+
+def _ends(word: str, longest: int) -> str:
+    half = longest // 2
+    return f"{word[:half]}…({len(word) - 2 * half:,} more)…{word[-half:]}"
 
 
 def _shown(letter: str) -> str:

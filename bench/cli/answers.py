@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from .leaderboard import show, warn
+from .leaderboard import show
 from .options import FILTERS, Format, Json, Mode, ShownAs, sharing
+from .output import say, say_json, warn
 
 
 @sharing(FILTERS)
@@ -18,7 +19,6 @@ def compare(
     **filters: Any,
 ) -> None:
     """Compare two variants in words and intervals, task by task."""
-    import json as writer
     from dataclasses import asdict
 
     from ...dashboards.escape import visible
@@ -26,14 +26,14 @@ def compare(
 
     found = api.compare(one, other, notice=warn, **filters)
     if json:
-        typer.echo(writer.dumps([asdict(comparison) for comparison in found], indent=1))
+        say_json([asdict(comparison) for comparison in found], indent=1)
         return
     for at, comparison in enumerate(found):
         key = comparison.board_key
         where = ", ".join(filter(None, [key.task, key.preset, key.fidelity, key.selection, key.machine]))
-        typer.echo(("\n" if at else "") + visible(f"{comparison.one} against {comparison.other} on {where}"))
+        say(("\n" if at else "") + visible(f"{comparison.one} against {comparison.other} on {where}"))
         for sentence in comparison.sentences:
-            typer.echo(f"  {visible(sentence)}")
+            say(f"  {visible(sentence)}")
 
 
 @sharing(FILTERS)

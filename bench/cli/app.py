@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..core.errors import AttnbenchError
+from ..core.errors import AttnbenchError, StoreError
 from .answers import choose, compare
 from .catalogue import list_, show
 from .check import check
@@ -15,11 +17,21 @@ from .data import app as data
 from .doctor import doctor
 from .inspect import inspect
 from .leaderboard import leaderboard
+from .output import flush, give_up, say, tolerate_any_encoding, warn, warn_of
 from .pages import dashboard, explain
 from .plugin import new
 from .run import plan, run
 from .sample import sample
 from .sharing import merge, validate
+
+# typer brings a click of its own since 0.20 and needs the separate package before; this names its errors in both
+UsageProblem: Any = typer.BadParameter.__mro__[2]
+
+LACKS_MEMORY = re.compile("cannot allocate memory|failed to map|out of memory", re.IGNORECASE)
+"""The words of the loader for a library that no memory is left for."""
+
+TRACEBACK = "ATTNBENCH_TRACEBACK"
+"""The environment variable that shows the traceback of a fault."""
 
 app = typer.Typer(
     name="attnbench",
@@ -34,7 +46,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from ... import __version__
 
-        typer.echo(f"attnbench {__version__}")
+        say(f"attnbench {__version__}")
         raise typer.Exit
 
 
@@ -67,17 +79,64 @@ app.add_typer(data, name="data")
 
 
 def main() -> int:
-    """Runs the command line; a user's mistake ends in one message and a non-zero exit code, not in a traceback."""
+    """Runs the command line; whatever goes wrong ends in one line and a non-zero exit code, not in a traceback."""
+    tolerate_any_encoding()
     try:
-        app()
-    except AttnbenchError as error:
-        typer.echo(f"attnbench: {error}", err=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        typer.echo("\nattnbench: interrupted; finished results are kept, and the same command resumes", err=True)
-        return 130
+        code = _run()
+        flush()
     except BrokenPipeError:
         # the reader of our output has gone, as `| head` does
-        sys.stderr.close()
+        give_up(sys.stdout)
+        give_up(sys.stderr)
         return 141
-    return 0
+    except OSError as error:
+        give_up(sys.stdout)
+        warn(f"attnbench: cannot write the output: {error.strerror or error}")
+        return StoreError.exit_code
+    return code
+
+
+def _run() -> int:
+    """One command; the exit code, once its error, if any, is told."""
+    try:
+        return int(app(prog_name="attnbench", standalone_mode=False) or 0)
+    except AttnbenchError as error:
+        warn_of(error)
+        return error.exit_code
+    except UsageProblem as problem:
+        return _usage(problem)
+    except (KeyboardInterrupt, typer.Abort):
+        warn("attnbench: interrupted; finished results are kept, and the same command resumes")
+        return 130
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # a path that is too long, a folder in a file's place: what no check before has named
+        warn(f"attnbench: {error.strerror or error}: {error.filename}")
+        return StoreError.exit_code
+    except (MemoryError, ImportError) as error:
+        if isinstance(error, ImportError) and not LACKS_MEMORY.search(str(error)):
+            raise
+        warn("attnbench: out of memory; free some, raise the limit (`ulimit -v`), or choose less")
+        return 71
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        warn(
+            f"attnbench: a fault of attnbench, please report it: {type(error).__name__}: {error}; "
+            f"{TRACEBACK}=1 shows where"
+        )
+        return 70
+
+
+def _usage(problem: Any) -> int:
+    """Prints an error of the options in one line; a command that was called without any has printed its help."""
+    # making this error, of which only newer versions know, prints the help
+    if type(problem).__name__ != "NoArgsIsHelpError":
+        # pydantic's words say nothing here
+        message = problem.format_message().replace("Value error, ", "").rstrip(".")
+        path = problem.ctx.command_path if getattr(problem, "ctx", None) else app.info.name
+        warn(f"attnbench: {message}; see `{path} --help`")
+    return int(problem.exit_code)

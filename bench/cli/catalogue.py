@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from ..core.errors import AttnbenchError, SelectionError
 from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
 from ..core.spec import Spec, value_text
 from .options import DataDir, Json
+from .output import say, say_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ def list_(
         return
     for at, kind in enumerate(kinds):
         if what is None:
-            print(("\n" if at else "") + kind.value)
+            say(("\n" if at else "") + kind.value)
         rows = [(item.name, item.origin, item.problem or item.description) for item in listed[kind]]
         second = "tasks" if kind is What.PRESETS else "origin"
         _print_rows(rows, ("name", second, "description"), ["red" if item.problem else "" for item in listed[kind]])
@@ -263,7 +263,7 @@ def _paragraphs(plugin: type[Any]) -> str:
 
 
 def _print_json(values: Any) -> None:
-    print(json_format.dumps(values, indent=2, ensure_ascii=False))
+    say_json(values)
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = (), styles: Sequence[str] = ()) -> None:
@@ -272,15 +272,16 @@ def _print_rows(rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = (), s
         widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
         for row in rows:
             padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            print("  ".join([*padded, row[-1]]).rstrip())
+            say("  ".join([*padded, row[-1]]).rstrip())
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from .rich_console import console
 
     table = Table(box=None, show_header=bool(header), pad_edge=False)
     for name in header or ("", ""):
         table.add_column(name, overflow="fold")
     for row, style in zip(rows, styles or [""] * len(rows), strict=True):
         table.add_row(Text(row[0], style="bold"), *(Text(cell, style=style) for cell in row[1:]))
-    Console().print(table)
+    console().print(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from ..core.errors import SelectionError, Unsupported
 from ..core.registry import VARIANTS
 from ..core.spec import Spec, parse_selection
 from .options import Json
+from .output import say, say_json
 
 if TYPE_CHECKING:
     from ..gate.report import CheckReport
@@ -46,12 +46,12 @@ def check(
         if not json:
             _print(reports[-1], brief)
     if json:
-        typer.echo(json_format.dumps([row for report in reports for row in _objects(report)], indent=2))
+        say_json([row for report in reports for row in _objects(report)])
     elif len(reports) > 1:
-        typer.echo(f"{sum(map(bool, reports))} of {len(reports)} variants hold all that applies to them")
+        say(f"{sum(map(bool, reports))} of {len(reports)} variants hold all that applies to them")
         if brief:
             for line in unchecked(reports):
-                typer.echo(line)
+                say(line)
     if not all(reports):
         raise typer.Exit(1)
     if not every and any(report.unsupported for report in reports):
@@ -70,11 +70,12 @@ def _specs(names: list[str], every: bool) -> list[Spec]:
 
 
 def _print(report: CheckReport, brief: bool) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from .rich_console import console as make_console
+
+    console = make_console()
     if report.results and not report.unsupported and not (brief and report):
         table = Table("property", "verdict", "measured", "allowed", "detail", title=escape(report.name), box=None)
         for setting, result in report.worst():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from ..core.errors import AttnbenchError, DataError, SelectionError
 from ..core.registry import TASKS, nearest
 from ..core.spec import Spec, parse_selection
 from .options import DataDir, Json, Offline
+from .output import say, say_json
 
 if TYPE_CHECKING:
     from ...tasks.contract import DataPlace, Task
@@ -35,13 +35,13 @@ def list_(
     specs = _specs([task]) if task else [Spec(entry.name) for entry in TASKS.entries()]
     found = [_found(spec, here, stored(here, spec.name)) for spec in specs]
     if json:
-        typer.echo(json_format.dumps(found, indent=2, ensure_ascii=False))
+        say_json(found)
         return
-    typer.echo(f"originals: {here.root}\nprepared:  {here.cache / 'prepared'}")
+    say(f"originals: {here.root}\nprepared:  {here.cache / 'prepared'}")
     for entry in found:
-        typer.echo(f"\n{entry['name']}")
+        say(f"\n{entry['name']}")
         for line in _lines(entry):
-            typer.echo(f"  {line}")
+            say(f"  {line}")
 
 
 @app.command("get")
@@ -112,11 +112,11 @@ def preview(
     problem = built.problem()
     if not is_image(problem, train):
         for line in text_of(problem, train, examples or 5):
-            typer.echo(line)
+            say(line)
         return
     path = out or Path(f"{spec.name}.png")
     shown = contact_sheet(train, examples or 48, path)
-    typer.echo(f"{path}: {shown} training images of {spec}, each with its label")
+    say(f"{path}: {shown} training images of {spec}, each with its label")
 
 
 @app.command("export")
@@ -168,12 +168,12 @@ def verify(
             state = {"changed": "changed since it was read", "gone": "no longer there"}.get(verdict.state, "ok")
             rows.append({"task": verdict.task, "what": "original", "path": verdict.path, "state": state})
     if json:
-        typer.echo(json_format.dumps(rows, indent=2, ensure_ascii=False))
+        say_json(rows)
     elif not rows:
-        typer.echo(f"nothing is prepared in {here.cache}; `attnbench data get {name or 'TASK'}` prepares it")
+        say(f"nothing is prepared in {here.cache}; `attnbench data get {name or 'TASK'}` prepares it")
     else:
         for row in rows:
-            typer.echo(f"{row['task']}  {row['what']}  {row['path']}  {row['state']}")
+            say(f"{row['task']}  {row['what']}  {row['path']}  {row['state']}")
     wrong = [row["path"] for row in rows if row["state"] not in ("ok", "no longer there")]
     if wrong:
         raise DataError(f"{len(wrong)} of {len(rows)} differ from their checksum: {', '.join(wrong)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import os
 import shutil
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import RESULTS, DataDir, Json, Results
+from .output import say_json
 
 if TYPE_CHECKING:
     from ..core.record import Record
@@ -45,16 +45,17 @@ def doctor(
     else:
         findings = [*_device(), *_packages(), *_results(results), *_data(data_dir)]
     if json:
-        typer.echo(json_format.dumps([asdict(finding) for finding in findings], indent=2))
+        say_json([asdict(finding) for finding in findings])
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from .rich_console import console
 
     table = Table("", "state", "what to do", title="attnbench doctor", title_justify="left")
     for finding in findings:
         table.add_row(Text(finding.subject), Text(finding.state), Text(finding.remedy))
-    Console().print(table)
+    console().print(table)
 
 
 def _noise(device: str | None, seconds: float) -> list[DoctorCheck]:

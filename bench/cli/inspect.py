@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .leaderboard import emit, warn
+from .leaderboard import emit
 from .options import RESULTS, DataDir, Device, Picture, Results
+from .output import say, warn
 from .pages import Out, needs_extra, save
 
 
@@ -64,4 +65,4 @@ def inspect(
     page = out / f"attention-{trained.record.key[:8]}.html"
     emit(html.render_figures(f"Where {found.variant} looks", paragraphs, charts), page)
     save({f"{page.stem}-{name}": chart for name, chart in charts.items()}, out, figures)
-    typer.echo(f"{page}: {len(charts)} maps, each as .{figures.value} beside it")
+    say(f"{page}: {len(charts)} maps, each as .{figures.value} beside it")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import FILTERS, Format, Mode, Published, ShownAs, sharing
+from .output import warn, write
 
 if TYPE_CHECKING:
     from ..board.board import Board
@@ -45,9 +46,9 @@ def show(boards: list[Board], format: Format = Format.RICH, out: Path | None = N
             show([board], format, out / file_name(board, format))
         return
     if format is Format.RICH and out is None:
-        from rich.console import Console
+        from .rich_console import console
 
-        terminal.show(boards, Console(highlight=False))
+        terminal.show(boards, console())
         return
     render = {
         Format.RICH: terminal.render,
@@ -67,17 +68,12 @@ def file_name(board: Board, format: Format) -> str:
     return re.sub(r"[^A-Za-z0-9.=]+", "-", board.name).strip("-")[:150] + f".{suffix}"
 
 
-def warn(text: str) -> None:
-    """One line on standard error."""
-    typer.echo(text, err=True)
-
-
 def emit(text: str, out: Path | None) -> None:
     """Writes to the file, or to the terminal; raises StoreError where the file cannot be written."""
     from ..core.errors import StoreError
 
     if out is None:
-        typer.echo(text, nl=False)
+        write(text)
         return
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,6 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -21,6 +20,8 @@ from rich.progress import (
 from ..core.metrics import METRICS
 from ..core.record import Machine, Record
 from ..plan.planner import Plan
+from .output import line_of
+from .rich_console import console
 
 if TYPE_CHECKING:
     from ..run.events import Event, TrainingProgress
@@ -33,7 +34,7 @@ class Live:
     """Shows a run on the error stream, so that the leaderboard alone is on standard output."""
 
     def __init__(self, quiet: bool = False):
-        self.console = Console(stderr=True, quiet=quiet)
+        self.console = console(stderr=True, quiet=quiet)
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -60,7 +61,7 @@ class Live:
         self._bars.stop()
 
     def notice(self, message: str) -> None:
-        self.console.print(escape(message), highlight=False, soft_wrap=True)
+        self.console.print(escape(line_of(message)), soft_wrap=True)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Long work on data: downloads and preparation; `total` is 0 where it is not known."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .leaderboard import emit, warn
+from .leaderboard import emit
 from .options import FILTERS, Figures, Picture, Published, sharing
+from .output import say, warn
 
 if TYPE_CHECKING:
     from ..board.simplex import Floats, Map
@@ -29,7 +30,7 @@ def dashboard(out: Out = Path("site"), figures: Figures = None, published: Publi
 
     reports = api.reports(published=published, notice=warn, **filters)
     emit(html.render(reports), out / "index.html")
-    typer.echo(f"{out / 'index.html'}: {len(reports)} board{'' if len(reports) == 1 else 's'}")
+    say(f"{out / 'index.html'}: {len(reports)} board{'' if len(reports) == 1 else 's'}")
     if figures is not None:
         charts = {
             f"{re.sub(r'[^A-Za-z0-9.=-]+', '-', report.name).strip('-')[:120]}-{name}": chart
@@ -37,7 +38,7 @@ def dashboard(out: Out = Path("site"), figures: Figures = None, published: Publi
             for name, chart in figures_of(report).items()
         }
         save(charts, out / "figures", figures)
-        typer.echo(f"{out / 'figures'}: {len(charts)} figure{'' if len(charts) == 1 else 's'}")
+        say(f"{out / 'figures'}: {len(charts)} figure{'' if len(charts) == 1 else 's'}")
 
 
 def needs_extra() -> None:
@@ -94,7 +95,7 @@ def explain(
     ]
     charts = ternary.charts(figure)
     emit(html.render_figures("From scores to weights", paragraphs, charts), out / "simplex.html")
-    typer.echo(str(out / "simplex.html"))
+    say(str(out / "simplex.html"))
     if figures is not None:
         save({f"simplex-{name}": chart for name, chart in charts.items()}, out, figures)
 

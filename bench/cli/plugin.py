@@ -14,6 +14,7 @@ import typer
 from ..core.errors import SelectionError, StoreError
 from ..core.registry import TASKS, VARIANTS
 from . import templates
+from .output import say
 
 
 class PluginKind(StrEnum):
@@ -38,7 +39,7 @@ def new(
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {folder}: {error.strerror or error}; use --into a writable folder") from None
-    typer.echo(f"{folder} is ready. Next:\n\n    pip install -e {folder}\n    attnbench show {name}")
+    say(f"{folder} is ready. Next:\n\n    pip install -e {folder}\n    attnbench show {name}")
 
 
 def project_files(kind: PluginKind, name: str) -> dict[str, str]:

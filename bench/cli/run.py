@@ -9,6 +9,7 @@ import typer
 
 from ..core.errors import SelectionError
 from .options import RUN, Json, Offline, sharing
+from .output import say, say_json, warn
 
 if TYPE_CHECKING:
     from ..core.record import Record
@@ -23,25 +24,25 @@ def run(
 ) -> None:
     """Train and measure variants on tasks, and print the leaderboard; skip what is measured already."""
     from .. import api
-    from .leaderboard import show, warn
+    from .leaderboard import show
     from .live import Live
 
     with Live() as live:
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
     if not found.measured:
-        typer.echo("Nothing to do: every cell of this selection is measured already.\n")
+        say("Nothing to do: every cell of this selection is measured already.\n")
     show(api.boards(found, notice=warn))
     if options["suite"] and not options["tasks"] and len({record.cell.task for record in found}) > 1:
         try:
             show(api.boards(found, suite=options["suite"], notice=warn))
         except SelectionError as error:
             # the folder also holds Records that must not be mixed with these; the tasks' own boards stand above
-            warn(f"\nno board of the suite {options['suite']}: {error}")
+            warn(f"no board of the suite {options['suite']}: {error}")
     failed = [record for record in found.measured if record.outcome != "ok"]
     if failed:
         counts = Counter(str(record.outcome) for record in failed).items()
         listed = ", ".join(f"{count} {outcome}" for outcome, count in counts)
-        warn(f"\nNot all cells are ok: {listed}. The board gives the reasons; `--retry` runs these cells again.")
+        warn(f"Not all cells are ok: {listed}. The board gives the reasons; `--retry` runs these cells again.")
     if not all(map(_is_expected, failed)):
         raise typer.Exit(1)
 
@@ -57,8 +58,6 @@ def _is_expected(failed: Record) -> bool:
 @sharing(RUN)
 def plan(json: Json = False, **options: Any) -> None:
     """Show the cells that `run` would run, those that are done, and the likely cost of the rest."""
-    import json as writer
-
     from .. import api
     from .live import Live, duration
 
@@ -69,17 +68,17 @@ def plan(json: Json = False, **options: Any) -> None:
             step.cell.to_json() | {"key": step.cell.key, "state": step.state, "seconds": step.seconds}
             for step in made.steps
         ]
-        typer.echo(writer.dumps({"cells": cells, "seconds": made.seconds, "unknown": made.unknown}, indent=2))
+        say_json({"cells": cells, "seconds": made.seconds, "unknown": made.unknown})
         return
     for notice in made.notices:
-        typer.echo(notice)
+        say(notice)
     for step in made.steps:
         cost = "" if step.state == "done" else f"  ~{duration(step.seconds)}" if step.seconds else "  cost unknown"
-        typer.echo(f"{step.state:<5} {step.cell.key}  {step.cell}{cost}")
+        say(f"{step.state:<5} {step.cell.key}  {step.cell}{cost}")
     for task, data in made.data.items():
         advice = f"not here yet; `attnbench data list {task.name}` says how to get it"
-        typer.echo(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else advice}")
+        say(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else advice}")
     known = f"about {duration(made.seconds)}" if made.unknown < len(made.left) or not made.left else ""
     unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""
     cost = ", and ".join(part for part in (known, unknown) if part)
-    typer.echo(f"{len(made.steps)} cells, {len(made.left)} to run: {cost}")
+    say(f"{len(made.steps)} cells, {len(made.left)} to run: {cost}")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .leaderboard import warn
 from .options import RESULTS, DataDir, Device, Results
+from .output import warn
 
 
 def sample(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .leaderboard import warn
 from .options import Json
+from .output import say, say_json, warn
 
 
 def validate(
@@ -23,7 +23,6 @@ def validate(
     Errors and warnings name wrong schemas, keys and hashes, impossible values, missing seeds, and scores that disagree
     with their predictions.
     """
-    import json as writer
     from dataclasses import asdict
 
     from ...dashboards.escape import visible
@@ -34,13 +33,13 @@ def validate(
         raise SelectionError(f"expected one folder, got {folder} and --results {results}; leave one out")
     found = validate_records(folder or results or Path("results"))
     if json:
-        typer.echo(writer.dumps({"records": found.count, "findings": [asdict(f) for f in found.findings]}, indent=1))
+        say_json({"records": found.count, "findings": [asdict(f) for f in found.findings]}, indent=1)
     else:
         for finding in found.findings:
-            typer.echo(visible(str(finding), longest=500))
+            say(visible(str(finding), longest=500))
         warnings = len(found.findings) - found.errors
         counts = ", ".join([counted(found.errors, "error"), counted(warnings, "warning")])
-        typer.echo(f"{counted(found.count, 'Record')}: {counts}")
+        say(f"{counted(found.count, 'Record')}: {counts}")
     if found.errors:
         raise typer.Exit(1)
 
@@ -85,6 +84,6 @@ def merge(
                 warn(visible(f"left out: {finding.place}: {finding.text}", longest=500))
         left_out = found.count - len(found.sound)
         refused += left_out
-        typer.echo(visible(f"{folder}: {added} added, {len(found.sound) - added} known already, {left_out} left out"))
+        say(visible(f"{folder}: {added} added, {len(found.sound) - added} known already, {left_out} left out"))
     if refused:
         raise typer.Exit(1)

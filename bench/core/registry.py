@@ -123,8 +123,9 @@ class Registry:
 
     def _point(self, name: str) -> EntryPoint:
         if name not in self._points:
-            known = ", ".join(self._points) or "none is installed"
-            raise SelectionError(f"no {self.noun} named {name!r}{nearest(name, self._points)}; known: {known}")
+            raise SelectionError(
+                f"no {self.noun} named {name!r}{nearest(name, self._points)}; `attnbench list {self.noun}s` lists all"
+            )
         return self._points[name]
 
 

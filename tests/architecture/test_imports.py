@@ -194,6 +194,15 @@ def test_rich_is_for_dashboards_and_the_command_line_alone():
             assert not tops(imports(name)) & {"rich", "typer"}, name
 
 
+def test_every_text_of_a_command_passes_one_place():
+    """Text of others must not reach a terminal as it is, so no command prints by itself."""
+    for name in below("bench.cli"):
+        if name not in ("bench.cli.output", "bench.cli.rich_console"):
+            text = MODULES[name].read_text(encoding="utf-8")
+            calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+            assert not {ast.unparse(call) for call in calls} & {"print", "typer.echo", "typer.secho", "Console"}, name
+
+
 CONTRACT = {"bench.core." + name for name in ("spec", "errors", "record", "cell", "hashing", "metrics")}
 
 

@@ -1,0 +1,85 @@
+"""Output: the one way of the commands to the terminal, on which text of others does nothing but show."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO
+
+from ...dashboards.escape import shortened, visible
+
+LONGEST = 1_000
+"""Characters of a notice or an error that are shown."""
+
+SUBSTITUTES = {
+    "×": "x", "−": "-", "–": "-", "—": "-", "±": "+-", "≈": "~", "≥": ">=", "≤": "<=", "…": "...", "·": "*", "•": "*",
+    "→": "->", "↑": "^", "↓": "v", "†": "+", "⚠": "!", "●": "*", "α": "alpha", "µ": "u", "²": "2", "“": '"', "”": '"',
+    "\u2018": "'", "\u2019": "'",
+}  # fmt: skip
+"""Characters of our own texts in ASCII, for a terminal or a pipe that knows no others."""
+
+
+def say(text: str = "", *, end: str = "\n") -> None:
+    """Text on standard output. Its ends of lines count, so text of others in it is made `visible` before."""
+    sys.stdout.write("\n".join(map(visible, text.split("\n"))) + end)
+
+
+def write(text: str) -> None:
+    """Text on standard output as it is: for one that a dashboard has made harmless in its own format."""
+    sys.stdout.write(text)
+
+
+def say_json(value: Any, *, indent: int = 2) -> None:
+    """A value as JSON on standard output, in ASCII."""
+    sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+
+
+def warn(text: str) -> None:
+    """One line on standard error, of bounded length."""
+    sys.stderr.write(line_of(text) + "\n")
+    sys.stderr.flush()
+
+
+def line_of(text: str) -> str:
+    """A notice or an error as one harmless line: long words lose their middle, a long text its end."""
+    return visible(shortened(text.strip("\n")), LONGEST)
+
+
+def warn_of(error: BaseException) -> None:
+    """An error as one line on standard error; each note that was added to it is a line of its own."""
+    warn(f"attnbench: {error}")
+    for note in getattr(error, "__notes__", ()):
+        warn(f"  {note}")
+
+
+def tolerate_any_encoding() -> None:
+    """Lets what the encoding of a stream lacks be replaced: by ASCII where we know how, else by a question mark."""
+    codecs.register_error("attnbench", _substitute)
+    for stream in (sys.stdout, sys.stderr):
+        # a test or a notebook puts streams of its own there, which take all text
+        with suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="attnbench")  # type: ignore[union-attr]
+
+
+def flush() -> None:
+    """Writes what is buffered: an error of the last write would otherwise show after the end, as a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+def give_up(stream: TextIO) -> None:
+    """Lets all that is still written to a stream vanish, since its reader has gone or its disk is full."""
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def _substitute(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(SUBSTITUTES.get(letter, "?") for letter in lacking), error.end

@@ -1,0 +1,128 @@
+"""Output of the commands: one line for each notice, harmless text, any encoding."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from attnbench.bench.cli import app, output
+from attnbench.bench.cli.live import Live
+from attnbench.bench.cli.rich_console import console
+from attnbench.bench.core.errors import DataError, SelectionError
+
+HOSTILE = "a\x1b[31m\x1b]0;title\x07b\u202ec\x9bd\re\nf\u2028g\ud800"
+
+
+def harmless(text: str) -> bool:
+    return all(letter.isprintable() or letter == "\n" for letter in text)
+
+
+def test_a_notice_is_one_harmless_line_of_bounded_length(capsys: pytest.CaptureFixture[str]) -> None:
+    output.warn(HOSTILE + "x" * 4_000 + " word" * 4_000)
+    shown = capsys.readouterr().err
+    assert harmless(shown) and shown.count("\n") == 1 and len(shown) < 1_200
+
+
+def test_the_live_view_shows_harmless_notices_and_names(capsys: pytest.CaptureFixture[str]) -> None:
+    with Live() as live:
+        live.notice(HOSTILE)
+        live.progress(HOSTILE, 1, 2)
+    shown = capsys.readouterr().err
+    assert harmless(shown) and shown.count("\n") == 2
+
+
+def test_rich_keeps_its_own_styles_and_shows_the_codes_of_others() -> None:
+    file = io.StringIO()
+    wide = console(file=file, force_terminal=True, width=200, color_system="standard")
+    table = Table("name")
+    table.add_row(Text(HOSTILE, style="bold"))
+    wide.print(table)
+    wide.print(HOSTILE, markup=False)
+    shown = file.getvalue()
+    assert "\x1b[1m" in shown and "\\x1b[31m" in shown and "\x1b[31m" not in shown
+    assert not {"\x07", "\u202e", "\x9b", "\r", "\u2028", "\ud800"} & set(shown)
+
+
+def test_standard_output_keeps_its_own_lines_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    output.say("one\ntwo \x1b[2J\u202e")
+    assert capsys.readouterr().out == "one\ntwo \\x1b[2J\\u202e\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_a_stream_of_any_encoding_takes_every_text(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    output.tolerate_any_encoding()
+    output.say("1.2× ≥ 3 – 漢")
+    output.flush()
+    shown = raw.getvalue().decode(encoding)
+    assert shown.startswith("1.2") and shown.endswith("?\n") and ">= 3" in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (SelectionError(f"no variant named {HOSTILE!s}"), 2, "no variant named a\\x1b[31m"),
+        (MemoryError(), 71, "out of memory"),
+        (ImportError("libtorch.so: failed to map segment from shared object"), 71, "out of memory"),
+        (OSError(36, "File name too long", "/" + "a" * 5_000), 4, "File name too long: /aaa"),
+        (OSError(28, "No space left on device"), 4, "cannot write the output: No space left on device"),
+        (ZeroDivisionError("division by zero"), 70, "please report it: ZeroDivisionError: division by zero"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_error_is_one_line_and_a_code(
+    error: BaseException,
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(**options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(app, "app", fails)
+    monkeypatch.setattr(app, "give_up", lambda stream: None)
+    assert app.main() == code
+    shown = capsys.readouterr().err
+    assert words in shown and shown.count("\n") == 1 and harmless(shown) and len(shown) < 600
+
+
+def test_each_note_of_an_error_is_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    error = DataError("no data")
+    error.add_note("first\nstill first")
+    error.add_note("second")
+    output.warn_of(error)
+    assert capsys.readouterr().err == "attnbench: no data\n  first still first\n  second\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rnu"], "No such command 'rnu'. Did you mean 'run'?; see `attnbench --help`"),
+        (["run", "--presett", "quick"], "--preset"),
+        (["leaderboard", "--format", "word"], "'word' is not one of 'rich'"),
+        (["show"], "Missing argument"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["attnbench", *arguments])
+    assert app.main() == 2
+    shown = capsys.readouterr().err
+    assert words in shown and shown.count("\n") == 1 and shown.startswith("attnbench: ")
+
+
+def test_a_command_without_arguments_prints_its_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["attnbench"])
+    assert app.main() == 2
+    assert capsys.readouterr().out.count("Usage: attnbench") == 1
