@@ -15,6 +15,9 @@ class Recipe:
 
     `length`: tokens per sequence. `test_examples`: size of a seeded slice of the test split, None = all of it; the same
     holds for validation and training. `schedule`: of the learning rate after a linear warm-up of `warmup` steps.
+    `one_cycle` is torch's OneCycleLR. `clip`: the largest norm of all gradients together, `clip_value`: of each entry; 0
+    = none. `pooling`: `mean` over real positions; `padded_mean` divides their sum by `length`. `departures`: where a
+    preset named after a published setting differs from it, and why.
     `accumulate`: batches whose mean gradient makes one step. `averaged`: the number of last evaluated states that are
     averaged into the tested model; 1 = the best by validation alone. `timing_seconds`: time to measure a cell.
     """
@@ -26,18 +29,19 @@ class Recipe:
     dropout: float = 0.1
     attention_dropout: float = 0.1
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
-    pooling: Literal["mean", "cls"] = "mean"
+    pooling: Literal["mean", "padded_mean", "cls"] = "mean"
     length: int = 512
     batch: int = 32
     steps: int = 200
     learning_rate: float = 1e-3
     warmup: int = 20
-    schedule: Literal["linear", "cosine", "constant", "rsqrt"] = "linear"
+    schedule: Literal["linear", "cosine", "constant", "rsqrt", "one_cycle"] = "linear"
     weight_decay: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-6
     clip: float = 1.0
+    clip_value: float = 0.0
     label_smoothing: float = 0.0
     evaluate_every: int = 50
     evaluate_batch: int = 64
@@ -48,6 +52,7 @@ class Recipe:
     test_examples: int | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     ranked: bool = True
+    departures: str = ""
     timing_seconds: float = 60.0
 
     @property
@@ -62,9 +67,9 @@ class Recipe:
         kinds = get_type_hints(type(self))
         changes: dict[str, Any] = {}
         for name, value in preset.parameters:
-            # `ranked` is no parameter: a smoke run must not enter a ranking
-            if name not in kinds or name == "ranked":
-                known = ", ".join(kind for kind in kinds if kind != "ranked")
+            # a smoke run must not enter a ranking, and a text is no setting
+            if name not in kinds or name in _NO_PARAMETERS:
+                known = ", ".join(kind for kind in kinds if kind not in _NO_PARAMETERS)
                 raise SelectionError(f"preset {preset.name!r} has no parameter {name!r}; it has: {known}")
             changes[name] = _accept(name, kinds[name], value, f"preset {preset.name!r}: expected {name}")
         changed = replace(self, **changes)
@@ -73,7 +78,18 @@ class Recipe:
         return changed
 
 
-_MAY_BE_ZERO = ("warmup", "dropout", "attention_dropout", "weight_decay", "clip", "label_smoothing", "beta1", "beta2")
+_NO_PARAMETERS = ("ranked", "departures")
+_MAY_BE_ZERO = (
+    "warmup",
+    "dropout",
+    "attention_dropout",
+    "weight_decay",
+    "clip",
+    "clip_value",
+    "label_smoothing",
+    "beta1",
+    "beta2",
+)
 
 
 def _accept(name: str, kind: Any, value: Any, expected: str) -> Any:

@@ -35,6 +35,7 @@ _OPTIONAL = {
     "accumulate": (1, "{accumulate} batches to a step"),
     "averaged": (1, "the last {averaged} evaluated states averaged"),
     "label_smoothing": (0, "label smoothing {label_smoothing:g}"),
+    "clip_value": (0, "entries of gradients clipped at {clip_value:g}"),
 }
 
 
@@ -54,6 +55,6 @@ def setting_words(setting: Mapping[str, Any]) -> list[str]:
         words = [part.format_map(setting) for part in (*_MODELS[objective_of(setting)], *_TRAINING)]
     except (KeyError, ValueError):
         return ["the full preset was not recorded"]
-    return words + [
-        part.format_map(setting) for name, (least, part) in _OPTIONAL.items() if setting.get(name, 0) > least
-    ]
+    words += [part.format_map(setting) for name, (least, part) in _OPTIONAL.items() if setting.get(name, 0) > least]
+    departures = setting.get("departures")
+    return words + ([f"differs from the published code: {departures}"] if departures else [])

@@ -23,6 +23,13 @@ Batch = tuple[Tensor, ...]
 
 BuildVariant = Callable[[AttentionShape], Variant]
 
+DEVIATION = 0.02
+"""Of token embeddings and learned positions at the start, as in GPT-2 (Radford et al. 2019) and the Nyströmformer code.
+
+Both alike: embeddings of deviation 1 would drown positions of 0.02, and ListOps then learns the order late. Tied to
+the output, larger ones begin with great losses.
+"""
+
 
 class Attention(nn.Module):
     """Projections round a variant: (batch, length, width) to the same."""
@@ -180,11 +187,19 @@ def position_table(recipe: Recipe, length: int) -> Tensor | None:
     if recipe.positions == "none":
         return None
     if recipe.positions == "learned":
-        return nn.Parameter(torch.randn(length, recipe.width) * 0.02)
+        return nn.Parameter(torch.randn(length, recipe.width) * DEVIATION)
     half = torch.exp(torch.arange(0, recipe.width, 2) * (-math.log(10_000.0) / recipe.width))
     angles = torch.arange(length)[:, None] * half[None, :]
     # the table of Vaswani et al. 2017, section 3.5, cut to an odd width where there is one
     return nn.Buffer(torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, : recipe.width], persistent=False)
+
+
+def embedding_scale(recipe: Recipe) -> float:
+    """The factor of a token's embedding before positions are added, so that both start with the same size.
+
+    The table of sines has values near 1; learned positions start as embeddings do.
+    """
+    return 1 / DEVIATION if recipe.positions == "sinusoidal" else 1.0
 
 
 def _count(parameters: list[nn.Parameter]) -> int:

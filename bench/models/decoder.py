@@ -12,10 +12,16 @@ from ...tasks.contract import Recipe
 from ...tasks.problems.language_modeling import Language
 from ...variants.contract import Mask
 from ..core.hashing import axis_seed
-from .blocks import BlockState, BuildVariant, Model, TransformerBlock, build_variants, position_table
-
-DEVIATION = 0.02
-"""Of the embedding at the start, as in GPT-2 (Radford et al. 2019): larger ones, tied, begin with great losses."""
+from .blocks import (
+    DEVIATION,
+    BlockState,
+    BuildVariant,
+    Model,
+    TransformerBlock,
+    build_variants,
+    embedding_scale,
+    position_table,
+)
 
 UNCOUNTED = -1
 """The target of a position that does not count."""
@@ -50,8 +56,7 @@ class Decoder(Model):
             self.dropout = nn.Dropout(recipe.dropout)
             self.blocks = nn.ModuleList(TransformerBlock(variant, before, recipe) for variant, before in brought)
             self.norm = nn.LayerNorm(recipe.width)
-        # the table of sines has values near 1, which would drown tokens of a smaller deviation
-        self.scale = 1 / DEVIATION if recipe.positions == "sinusoidal" and self.positions is not None else 1.0
+        self.scale = 1.0 if self.positions is None else embedding_scale(recipe)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (batch, length, vocabulary - 1) of the token after each of ids (batch, length)."""

@@ -9,7 +9,15 @@ from torch.nn import functional as F
 from ...tasks.contract import Classification, Recipe
 from ...variants.contract import Mask
 from ..core.hashing import axis_seed
-from .blocks import BuildVariant, Model, TransformerBlock, build_variants, position_table
+from .blocks import (
+    DEVIATION,
+    BuildVariant,
+    Model,
+    TransformerBlock,
+    build_variants,
+    embedding_scale,
+    position_table,
+)
 
 
 class Encoder(Model):
@@ -24,12 +32,17 @@ class Encoder(Model):
             torch.manual_seed(axis_seed(use="init", seed=seed))
             # id `vocabulary` is the token that CLS pooling prepends
             self.embedding = nn.Embedding(problem.vocabulary + 1, recipe.width, padding_idx=0)
+            nn.init.normal_(self.embedding.weight, std=DEVIATION)
+            with torch.no_grad():
+                # `normal_` has filled the row of padding too
+                self.embedding.weight[0].zero_()
             self.positions = position_table(recipe, length)
             self.dropout = nn.Dropout(recipe.dropout)
             self.blocks = nn.ModuleList(TransformerBlock(variant, before, recipe) for variant, before in brought)
             self.norm = nn.LayerNorm(recipe.width)
             parts = {"nli4": 4, "concat2": 2}[problem.head] if problem.towers == 2 else 1
             features = recipe.width * parts
+            self.scale = embedding_scale(recipe)
             self.head = nn.Sequential(
                 nn.Linear(features, recipe.feed_forward), nn.ReLU(), nn.Linear(recipe.feed_forward, problem.classes)
             )
@@ -49,7 +62,7 @@ class Encoder(Model):
         keep = None
         if self.problem.padded:
             keep = torch.arange(length, device=ids.device)[None, :] < lengths[:, None]
-        x = self.embedding(ids)
+        x = self.embedding(ids) * self.scale
         if self.positions is not None:
             x = x + self.positions[:length]
         x = self.dropout(x)
@@ -69,6 +82,8 @@ class Encoder(Model):
             return x[:, 0]
         if keep is None:
             return x.mean(1)
-        # Over real positions only: a mean over padding would depend on how long the batch is.
+        # Padding counts for nothing, or the result would depend on how long the batch is. `padded_mean` divides by the
+        # length of the preset all the same, as code does that pads every sequence to it and sets padded states to 0.
         real = keep[..., None].to(x.dtype)
-        return (x * real).sum(1) / real.sum(1).clamp(min=1)
+        count = self.recipe.length if self.recipe.pooling == "padded_mean" else real.sum(1).clamp(min=1)
+        return (x * real).sum(1) / count

@@ -175,6 +175,8 @@ def train_step(
         torch._foreach_div_([p.grad for p in model.parameters() if p.grad is not None], len(losses))
     if recipe.clip:
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+    if recipe.clip_value:
+        torch.nn.utils.clip_grad_value_(model.parameters(), recipe.clip_value)
     optimiser.step()
     # Some variants change buffers between steps, such as centroids or draws of random features.
     model.after_step()
@@ -190,7 +192,13 @@ def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
-    """Linear warm-up to `learning_rate`, then the schedule down to the last step."""
+    """Linear warm-up to `learning_rate`, then the schedule down to the last step.
+
+    `one_cycle`: from a 25th up to the peak in `warmup` steps, then linearly down to a 250,000th; torch's OneCycleLR
+    with its defaults and linear annealing (Smith and Topin 2018).
+    """
+    if recipe.schedule == "one_cycle":
+        return _one_cycle(step, recipe)
     if step < recipe.warmup:
         return recipe.learning_rate * (step + 1) / recipe.warmup
     if recipe.schedule == "constant":
@@ -201,3 +209,12 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     done = (step - recipe.warmup) / max(recipe.steps - recipe.warmup, 1)
     share = 1 - done if recipe.schedule == "linear" else (1 + math.cos(math.pi * min(done, 1.0))) / 2
     return recipe.learning_rate * max(share, 0.0)
+
+
+def _one_cycle(step: int, recipe: Recipe) -> float:
+    # torch's scheduler is at its peak one step before the end of the warm-up, and at its end on the last step
+    first, peak, last = recipe.learning_rate / 25, recipe.learning_rate, recipe.learning_rate / 25e4
+    top, end = recipe.warmup - 1, recipe.steps - 1
+    if step <= top:
+        return first + (peak - first) * step / max(top, 1)
+    return peak + (last - peak) * (step - top) / max(end - top, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..data.data import DataSource, SourcedTask
 from ..data.prepared import PreparedData
 from ._image.cifar import NAME, PIXELS, at_length
 from ._image.cifar_sources import sources
+from .pytorch_settings import NYSTROMFORMER, SKYFORMER
 
 
 def mean_intensity(dataset: Dataset, recipe: Recipe) -> Whole:
@@ -84,17 +86,22 @@ class Image(SourcedTask):
             validation_examples=500,
             test_examples=2_000,
         ),
-        # Nyströmformer's PyTorch port, which the published PyTorch tables follow
-        "pt-2x64": Recipe(
+        "pt-2x64": replace(
+            NYSTROMFORMER,
             length=PIXELS,
             batch=256,
             steps=35_000,
-            learning_rate=1e-4,
             warmup=175,
             evaluate_every=500,
             evaluate_batch=256,
-            validation_examples=None,
-            precision="bfloat16",
+        ),
+        "skyformer": replace(
+            SKYFORMER,
+            length=PIXELS,
+            batch=256,
+            warmup=175,
+            evaluate_every=500,
+            evaluate_batch=256,
         ),
         # The paper: 3 layers, 4 heads, query width 64, feed-forward 128, rate 0.01 (code: 1 layer, 8 heads, 5e-4). Our
         # blocks have one width, so 64 it is (code: embedding 128). The rate is the code's, which alone states the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import ClassVar
@@ -32,6 +33,7 @@ from ..data.subsets import make_dataset
 from ..data.tfds import ExportSource
 from ._listops.baselines import root_and_literals, root_operator
 from ._listops.grammar import IDS, OPEN, OPERATORS, SEED, VERSION, VOCABULARY, Sizes, generate
+from .pytorch_settings import NYSTROMFORMER, SKYFORMER
 
 NAME = "lra-listops"
 BUILDER = 1
@@ -87,16 +89,20 @@ class ListOps(Task):
             evaluate_batch=32,
             validation_examples=500,
         ),
-        # Nyströmformer's PyTorch port, which the published PyTorch tables follow
-        "pt-2x64": Recipe(
+        "pt-2x64": replace(
+            NYSTROMFORMER,
             length=2048,
             batch=32,
             steps=5_000,
-            learning_rate=1e-4,
             warmup=1_000,
             evaluate_every=250,
-            validation_examples=None,
-            precision="bfloat16",
+        ),
+        "skyformer": replace(
+            SKYFORMER,
+            length=2048,
+            batch=32,
+            warmup=1_000,
+            evaluate_every=250,
         ),
         # The paper's appendix where it disagrees with the released code: 6 layers and feed-forward 2,048 (code: 4 and
         # 1,024, shrunk after publication). Both agree on the rest. Peak rate: 0.05 / sqrt(1,000), see lra-text.

@@ -26,6 +26,7 @@ from ._pathfinder.archive import OfficialImages
 from ._pathfinder.images import VERSION, Scene
 from ._pathfinder.shards import OFFICIAL_EXAMPLES, generated, generator_identity
 from .image import mean_intensity
+from .pytorch_settings import NYSTROMFORMER, SKYFORMER
 
 SIDE, PATHX_SIDE = 32, 128
 SECONDS = {32: 0.0015, 64: 0.04, 128: 0.03}
@@ -48,17 +49,14 @@ SMOKE = Recipe(
     timing_seconds=4.0,
 )
 
-# Nyströmformer's PyTorch port, which the published PyTorch tables follow
-PORT = Recipe(
+PT_2X64 = replace(
+    NYSTROMFORMER,
     length=SIDE**2,
     batch=256,
     steps=62_400,
-    learning_rate=1e-4,
     warmup=312,
     evaluate_every=1_000,
     evaluate_batch=256,
-    validation_examples=None,
-    precision="bfloat16",
 )
 
 # The paper: 4 layers, 8 heads, query width and feed-forward 128, rate 0.01 (code: 4 heads, embedding 32, query width
@@ -179,7 +177,16 @@ class Pathfinder(PathfinderTask):
             validation_examples=64,
             test_examples=300,
         ),
-        "pt-2x64": PORT,
+        "pt-2x64": PT_2X64,
+        "skyformer": replace(
+            SKYFORMER,
+            length=SIDE**2,
+            batch=128,
+            learning_rate=2e-4,
+            warmup=312,
+            evaluate_every=1_000,
+            evaluate_batch=256,
+        ),
         "lra-paper": PAPER,
     }
 
@@ -211,8 +218,14 @@ class PathX(PathfinderTask):
 
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": replace(SMOKE, length=4 * PATHX_SIDE, train_examples=80, test_examples=10),
-        # no port publishes one: Pathfinder's, at the batch of Long Range Arena's Path-X
-        "pt-2x64": replace(PORT, length=PATHX_SIDE**2, batch=64, evaluate_batch=64),
+        "pt-2x64": replace(
+            PT_2X64,
+            length=PATHX_SIDE**2,
+            batch=64,
+            evaluate_batch=64,
+            departures="the code has no setting for this size, so this is Pathfinder's with the batch of Long Range "
+            f"Arena's Path-X; {PT_2X64.departures}",
+        ),
         # The paper gives no setting, so this is the code's; its query width of 16 is 32 here, as blocks have one width
         "lra-paper": replace(
             PAPER,

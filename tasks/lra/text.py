@@ -20,6 +20,7 @@ from ..data.baselines import bag_of_tokens, majority
 from ..data.data import DataSource, SourcedTask
 from ._text.imdb import NAME
 from ._text.imdb_sources import sources
+from .pytorch_settings import NYSTROMFORMER, SKYFORMER
 
 
 class Text(SourcedTask):
@@ -54,16 +55,20 @@ class Text(SourcedTask):
             validation_examples=500,
             test_examples=2_000,
         ),
-        # Nyströmformer's PyTorch port, which the published PyTorch tables follow
-        "pt-2x64": Recipe(
+        "pt-2x64": replace(
+            NYSTROMFORMER,
             length=4096,
             batch=32,
             steps=20_000,
-            learning_rate=1e-4,
             warmup=8_000,
             evaluate_every=500,
-            validation_examples=None,
-            precision="bfloat16",
+        ),
+        "skyformer": replace(
+            SKYFORMER,
+            length=4096,
+            batch=32,
+            warmup=80,
+            evaluate_every=500,
         ),
         # The paper's appendix where it disagrees with the released code: 6 layers of width 512 with 8 heads and 2,048
         # (code: 4, 256, 4, 1,024), and 4,000 bytes (code: 1,000; the paper's table takes the best of 1K to 4K on test,

@@ -36,7 +36,7 @@ def test_extra_parameters_are_those_of_the_variants() -> None:
     assert more - whole == added
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "padded_mean", "cls"])
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
 def test_padding_changes_no_logit(pooling: str, positions: str) -> None:
     model = encoder(pooling=pooling, positions=positions)
@@ -45,6 +45,26 @@ def test_padding_changes_no_logit(pooling: str, positions: str) -> None:
     alone = model(tokens[:1, :, :5], lengths[:1])
     together = model(tokens, lengths)
     torch.testing.assert_close(together[:1], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_tokens_and_positions_start_with_the_same_size(positions: str) -> None:
+    model = encoder(positions=positions, width=64, length=256)
+    tokens = model.embedding(ids(1, 256)).detach() * model.scale
+    assert model.positions is not None
+    ratio = float(tokens.std() / model.positions.detach().std())
+    assert 0.7 < ratio < 1.6
+    # the row of padding stays empty
+    assert not model.embedding.weight[0].any()
+
+
+def test_padded_mean_divides_by_the_length_of_the_preset() -> None:
+    tokens, lengths = ids(1, 1, 6), torch.tensor([[6]])
+    keep = torch.ones(1, 6, dtype=torch.bool)
+    states = torch.randn(1, 6, 16, generator=torch.Generator().manual_seed(0))
+    mean, padded = (encoder(pooling=pooling)._pool(states, keep) for pooling in ("mean", "padded_mean"))
+    torch.testing.assert_close(padded, mean * 6 / 12)
+    assert encoder(pooling="padded_mean")(tokens, lengths).shape == (1, 3)
 
 
 def test_mean_pooling_divides_by_the_true_length() -> None:

@@ -127,6 +127,34 @@ def test_schedules_have_their_closed_forms(schedule: str, at: int, expected: flo
     assert learning_rate(at, recipe) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("steps", "warmup"), [(200, 40), (50, 2), (50_000, 80)])
+def test_one_cycle_is_that_of_torch(steps: int, warmup: int) -> None:
+    recipe = Recipe(steps=steps, warmup=warmup, learning_rate=3e-4, schedule="one_cycle")
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, max_lr=3e-4, total_steps=steps, pct_start=warmup / steps, anneal_strategy="linear"
+    )
+    for step in range(min(steps, 200)):
+        assert learning_rate(step, recipe) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9), step
+        if step < steps - 1:
+            optimiser.step()
+            theirs.step()
+
+
+def test_gradients_are_clipped_by_norm_by_entry_or_not_at_all() -> None:
+    def step(**clipping: float) -> dict[str, torch.Tensor]:
+        run = trainer(recipe=replace(RECIPE, dropout=0.0, attention_dropout=0.0, **clipping))
+        train_step(run.model, run.optimiser, run.batches(0), run.recipe, 1e-2)
+        return {name: p.grad for name, p in run.model.named_parameters() if p.grad is not None}
+
+    free = step(clip=0.0)
+    by_norm, by_entry = step(clip=1e-3), step(clip=0.0, clip_value=1e-3)
+    total = torch.cat([gradient.flatten() for gradient in free.values()]).norm()
+    for name, gradient in free.items():
+        torch.testing.assert_close(by_norm[name], gradient * 1e-3 / total, rtol=1e-3, atol=1e-9)
+        torch.testing.assert_close(by_entry[name], gradient.clamp(-1e-3, 1e-3))
+
+
 def test_two_accumulated_batches_make_the_step_of_both_together() -> None:
     """Batches of like sizes and lengths weigh the same, so their mean gradient is that of the whole."""
     plain = replace(RECIPE, dropout=0.0, attention_dropout=0.0, clip=0.5)

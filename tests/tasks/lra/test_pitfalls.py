@@ -120,11 +120,38 @@ def test_pt_2x64_is_the_setting_of_nystromformers_port(
     task: Any, batch: int, rate: float, warmup: int, steps: int, length: int
 ) -> None:
     recipe = task.recipe(Spec("pt-2x64"))
-    model = (recipe.layers, recipe.width, recipe.heads, recipe.feed_forward, recipe.pooling, recipe.positions)
-    assert model == (2, 64, 2, 128, "mean", "learned")
+    _assert_shared_by_both_ports(recipe)
+    assert (recipe.clip, recipe.clip_value) == (0.0, 0.0)
     found = (recipe.batch, recipe.learning_rate, recipe.warmup, recipe.steps, recipe.length)
     assert found == (batch, rate, warmup, steps, length)
-    assert (recipe.dropout, recipe.attention_dropout, recipe.weight_decay, recipe.schedule) == (0.1, 0.1, 0.0, "linear")
+
+
+def _assert_shared_by_both_ports(recipe: Any) -> None:
+    model = (recipe.layers, recipe.width, recipe.heads, recipe.feed_forward, recipe.pooling, recipe.positions)
+    assert model == (2, 64, 2, 128, "padded_mean", "learned")
+    training = (recipe.dropout, recipe.attention_dropout, recipe.weight_decay, recipe.schedule)
+    assert training == (0.1, 0.1, 0.0, "one_cycle")
+    assert (recipe.beta1, recipe.beta2, recipe.epsilon) == (0.9, 0.999, 1e-6)
+    # the board names each difference that is left
+    assert "float16" in recipe.departures and "validation" in recipe.departures
+
+
+@pytest.mark.parametrize(
+    ("task", "batch", "rate", "warmup", "length"),
+    [
+        (ListOps(), 32, 1e-4, 1_000, 2_048),
+        (Text(), 32, 1e-4, 80, 4_096),
+        (Retrieval(), 16, 2e-4, 800, 4_096),
+        (Image(), 256, 1e-4, 175, 1_024),
+        (Pathfinder(), 128, 2e-4, 312, 1_024),
+    ],
+)
+def test_skyformer_is_the_setting_of_its_code(task: Any, batch: int, rate: float, warmup: int, length: int) -> None:
+    recipe = task.recipe(Spec("skyformer"))
+    _assert_shared_by_both_ports(recipe)
+    found = (recipe.batch, recipe.learning_rate, recipe.warmup, recipe.steps, recipe.length)
+    assert found == (batch, rate, warmup, 50_000, length)
+    assert (recipe.clip, recipe.clip_value) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +210,9 @@ def test_the_noise_of_a_test_set_is_on_the_board(share: float, examples: int, po
 
 
 @pytest.mark.parametrize("name", FIVE)
-def test_every_task_has_the_four_presets_and_path_x_has_no_quick(name: str) -> None:
+def test_every_task_has_the_five_presets_and_path_x_has_no_quick(name: str) -> None:
     task = TASKS.build(Spec(name))
-    for preset in ("smoke", "quick", "pt-2x64", "lra-paper"):
+    for preset in ("smoke", "quick", "pt-2x64", "skyformer", "lra-paper"):
         assert task.recipe(Spec(preset)).steps > 0
     assert not task.recipe(Spec("smoke")).ranked and task.recipe(Spec("quick")).ranked
     with pytest.raises(SelectionError, match="no preset 'quick'"):
