@@ -14,12 +14,13 @@ class Recipe:
     """All settings of one preset for one task: model, optimiser, schedule, lengths. All variants of a run share it.
 
     `length`: tokens per sequence. `test_examples`: size of a seeded slice of the test split, None = all of it; the same
-    holds for validation and training. `schedule`: of the learning rate after a linear warm-up of `warmup` steps.
-    `one_cycle` is torch's OneCycleLR. `clip`: the largest norm of all gradients together, `clip_value`: of each entry; 0
-    = none. `pooling`: `mean` over real positions; `padded_mean` divides their sum by `length`. `departures`: where a
-    preset named after a published setting differs from it, and why.
-    `accumulate`: batches whose mean gradient makes one step. `averaged`: the number of last evaluated states that are
-    averaged into the tested model; 1 = the best by validation alone. `timing_seconds`: time to measure a cell.
+    holds for validation and training. `pooling`: `mean` over real positions; `padded_mean` divides their sum by
+    `length`. `schedule`: of the learning rate after a linear warm-up of `warmup` steps; `one_cycle` is torch's
+    OneCycleLR. `clip`: the largest norm of all gradients together, `clip_value`: of each entry; 0 = none. `accumulate`:
+    batches whose mean gradient makes one step. `averaged`: the number of last evaluated states that are averaged into
+    the tested model; 1 = the best by validation alone. `timing_seconds`: time to measure a cell at most; measuring ends
+    when a difference of `resolution` (a share) to the reference would be found. `departures`: where a preset named
+    after a published setting differs from it, and why.
     """
 
     layers: int = 2
@@ -54,6 +55,7 @@ class Recipe:
     ranked: bool = True
     departures: str = ""
     timing_seconds: float = 60.0
+    resolution: float = 0.03
 
     @property
     def head_dim(self) -> int:

@@ -16,6 +16,8 @@ from .sweep_point import Floats, Heads, Level, Mode, Point, Precision, TimedTask
 SOURCE = "drawn at random from a seed"
 VOCABULARY = 257
 BATCH = 1
+MEASURING = ("timing_seconds", "resolution")
+"""The settings that a preset decides."""
 
 
 class Sweep(TimedTask):
@@ -23,13 +25,14 @@ class Sweep(TimedTask):
 
     `sweep[length=256..4096]` is five points: a range doubles. `batch`: number of sequences, or `tokens`: number of
     tokens in all. `input`: the structure that queries and keys share, see `sweep_inputs.py`. Decoding is always causal.
-    A preset only decides how long a point is measured: `quick[timing_seconds=5]`.
+    A preset only decides how long a point is measured: until a difference of `resolution` would be found, and at most
+    `timing_seconds`, as in `quick[resolution=0.02,timing_seconds=120]`.
     """
 
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": Point(timing_seconds=0.5, ranked=False),
-        "quick": Point(timing_seconds=20.0),
-        "pt-2x64": Point(timing_seconds=60.0),
+        "quick": Point(),
+        "pt-2x64": Point(timing_seconds=120.0, resolution=0.03),
     }
 
     def __init__(
@@ -90,15 +93,15 @@ class Sweep(TimedTask):
     def recipe(self, preset: Spec) -> Point:
         """This point with the preset's measuring time. Raises SelectionError for an override of anything else."""
         for name, _ in preset.parameters:
-            if name != "timing_seconds":
+            if name not in MEASURING:
                 raise SelectionError(
-                    f"a sweep takes no {name!r} from a preset, only timing_seconds; its own "
+                    f"a sweep takes no {name!r} from a preset, only {' and '.join(MEASURING)}; its own "
                     "parameters say the rest, such as sweep[heads=8]"
                 )
         # the preset gives the time; everything else is fixed by the task's own parameters, which are part of its name
         wanted = super().recipe(preset)
         known_point = {field.name: getattr(self.point, field.name) for field in fields(Point)}
-        return Point(**known_point | {"timing_seconds": wanted.timing_seconds, "ranked": wanted.ranked})
+        return Point(**known_point | {name: getattr(wanted, name) for name in (*MEASURING, "ranked")})
 
     def problem(self) -> Classification:
         return Classification(vocabulary=VOCABULARY, classes=2, padded=self.point.padding > 0)

@@ -38,7 +38,8 @@ class Point(Recipe):
     memory_bytes: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
-    timing_seconds: float = 20.0
+    timing_seconds: float = 60.0
+    resolution: float = 0.05
 
     @property
     def real(self) -> int:

@@ -14,7 +14,7 @@ from ..core.cell import REFERENCE
 from ..core.interval import Interval
 from ..core.metrics import Metric
 from ..core.protocol import LANE_VERSIONS, OBJECTIVE_VERSIONS, VERSION_ZERO
-from ..score.cost import controls, floor_of
+from ..score.cost import RelativeCost, controls, floor_of, resolution_of
 from ..score.quality import SeedScores
 from ..stats.bootstrap import DRAWS
 from ..stats.format import listed
@@ -149,11 +149,20 @@ def _null_control(context: BoardContext) -> Footnote:
         f"{REFERENCE} timed under a second name came out at {found.value:.3f}× ({found.low:.3f}–{found.high:.3f}), so "
         f"the noise floor is {floor:.1f} %; ≈ marks differences within it"
     )
+    text += resolution_words(context.timings)
     # every timed variant is one more chance to find a difference where there is none
     separates = any(difference_is_proven(null, len(context.timings) + len(nulls)) for null in nulls)
     if separates:
         text += f". {REFERENCE} separates from itself: trust no difference of that size"
     return Footnote(topic="null control", text=text, warning=separates)
+
+
+def resolution_words(*timings: dict[str, RelativeCost]) -> str:
+    """The smallest difference that all these could have told, as the end of a sentence; empty where none was timed."""
+    found = [resolution for resolution in map(resolution_of, timings) if resolution is not None]
+    if not found:
+        return ""
+    return f"; resolution {100 * math.expm1(max(found)):.0f} %: a smaller difference would mostly have been missed"
 
 
 def span_of(counts: Sequence[int]) -> str:

@@ -20,7 +20,7 @@ from .board import NO_RIVAL, Board, Footnote, Row, split_by_rank
 from .columns import cells_of, column_footnotes, plain_columns
 from .conditions import condition_footnotes
 from .crossover import mean_of
-from .footnotes import FAILURES, PERCENT, RANKS, span_of, unit_of, version_footnotes
+from .footnotes import FAILURES, PERCENT, RANKS, resolution_words, span_of, unit_of, version_footnotes
 from .length_columns import MODES, CostsByLength, LengthRow, length_columns
 
 
@@ -159,6 +159,7 @@ def _footnotes(sweep: LengthSweep, timings: CostsByLength, floor: float) -> Iter
         f"{PERCENT} t intervals over {unit_of(rounds)}{of_these}",
     )
     text = f"{100 * math.expm1(floor):.1f} %, by the null control; a smaller difference makes no rank and no crossover"
+    text += resolution_words(*(dict(found) for found in timings.values()))
     yield Footnote(topic="noise floor", text=text)
     yield Footnote(topic="rank", text=RANKS)
     if any(cost.outcome != Outcome.OK for found in timings.values() for cost in found.values()):

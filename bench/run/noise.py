@@ -51,7 +51,7 @@ def measure_noise(device: torch.device, seconds: float, task: str = TASK) -> Noi
     windows, drifts, notes = [], [], []
     for _ in range(WINDOWS):
         timing = interleave(
-            works, reference=REFERENCE, device=device, budget_seconds=seconds / WINDOWS, half_width=0.0,
+            works, reference=REFERENCE, device=device, budget_seconds=seconds / WINDOWS, resolution=0.0,
             drift_probe=drift_probe(device),
         )  # fmt: skip
         null, reference = (timing.samples[name].seconds for name in (NULL, REFERENCE))

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from ..core.cell import REFERENCE
 from ..core.protocol import LEAST_ROUNDS
 from ..core.record import Outcome
-from ..stats.intervals import Estimate, mean_estimate
+from ..stats.intervals import LEVEL, Estimate, mean_estimate
+from ..stats.power import minimal_detectable_effect
 from ..stats.scoring import capped, log_ratio, log_ratios, noise_floor
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
@@ -87,6 +88,19 @@ def _costs(table: ResultTable, board_key: BoardKey, mode: Mode) -> dict[str, Rel
 def floor_of(timings: dict[str, RelativeCost]) -> float:
     """The noise floor of the blocks that these timings come from, as a log-ratio."""
     return noise_floor(controls(timings))
+
+
+def resolution_of(timings: dict[str, RelativeCost]) -> float | None:
+    """The smallest difference to the reference that these timings could have told, as a log-ratio.
+
+    Of the noisiest variant, corrected for all that are compared, and never below the noise floor; None where nothing
+    was measured beside the reference.
+    """
+    measured = [t.cost.noise for t in timings.values() if t.cost is not None and t.cost.noise]
+    if not measured:
+        return None
+    level = 1 - (1 - LEVEL) / len(measured)
+    return max(floor_of(timings), *(minimal_detectable_effect(noise, level) for noise in measured))
 
 
 def controls(timings: dict[str, RelativeCost]) -> list[Estimate]:

@@ -196,7 +196,7 @@ def _time(plan, case, functions, leaves, skipped, seconds):
         timing = interleave(
             {name: functools.partial(work, name) for name in functions},
             reference=REFERENCE, device=torch.device(plan.device), budget_seconds=min(4.0, 0.35 * seconds),
-            half_width=0.01,
+            resolution=0.015,
         )  # fmt: skip
         reference = timing.samples[REFERENCE].seconds
         for name in functions:

@@ -131,7 +131,7 @@ def main() -> None:
                 subjects[label] = lambda a=attention, i=inputs, u=upstream: passes(a, i, u)
                 rows[label] = {"error": worst, "density": density(name, inputs), "input": kind}
     timing = interleave(
-        subjects, reference=REFERENCE, device=torch.device("cpu"), budget_seconds=chosen.seconds, half_width=0.01
+        subjects, reference=REFERENCE, device=torch.device("cpu"), budget_seconds=chosen.seconds, resolution=0.015
     )
     reference = timing.samples[REFERENCE].seconds
     print(f"{chosen.shape} float32, {chosen.threads} threads, {timing.rounds} rounds, {torch.__version__}")

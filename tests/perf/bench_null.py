@@ -30,7 +30,7 @@ def measured(setup: SweepWorkloads, other: SweepWorkloads, seconds: float) -> tu
     """Ratio of softmax on the inputs of `other` to softmax on those of `setup`, with how it was got."""
     works = {"softmax": setup.workload(Spec("softmax")).work, "other": other.workload(Spec("softmax")).work}
     timing = interleave(
-        works, reference="softmax", device=CPU, budget_seconds=seconds, half_width=0.01, drift_probe=drift_probe(CPU)
+        works, reference="softmax", device=CPU, budget_seconds=seconds, resolution=0.015, drift_probe=drift_probe(CPU)
     )  # fmt: skip
     found = ratio(log_ratio(timing.samples["other"].seconds, timing.samples["softmax"].seconds))
     return found, {"rounds": timing.rounds, "stopped": timing.stopped, "drift": round(timing.drift, 3),

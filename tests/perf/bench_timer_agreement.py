@@ -24,7 +24,7 @@ KERNELS = ["softmax", "softmax[impl=eager]", "linear"]
 
 def ours(setup: SweepWorkloads, work: Any) -> float:
     """Median seconds by the clock, of a second of rounds."""
-    timing = interleave({"it": work}, reference="it", device=setup.device, budget_seconds=1.0, half_width=0.0)
+    timing = interleave({"it": work}, reference="it", device=setup.device, budget_seconds=1.0, resolution=0.0)
     return statistics.median(timing.samples["it"].seconds)
 
 

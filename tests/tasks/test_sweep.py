@@ -61,7 +61,7 @@ def test_a_preset_decides_how_long_is_measured_and_no_more():
     task = Sweep(length=512)
     assert task.recipe(Spec.parse("quick[timing_seconds=3]")).timing_seconds == 3.0
     assert (task.recipe(Spec("smoke")).ranked, task.recipe(Spec("smoke")).length) == (False, 512)
-    with pytest.raises(SelectionError, match="only timing_seconds"):
+    with pytest.raises(SelectionError, match="only timing_seconds and resolution"):
         task.recipe(Spec.parse("quick[length=64]"))
 
 

@@ -150,6 +150,7 @@ def _interleave(turn: _Turn, ready: dict[Cell, Workload], workloads: Workloads) 
         reference=REFERENCE if REFERENCE in works else next(iter(works)),
         device=workloads.device,
         budget_seconds=workloads.recipe.timing_seconds,
+        resolution=workloads.recipe.resolution,
         # where a round takes long, a point of a sweep makes do with as many as its interval needs
         least_rounds=LEAST_ROUNDS if workloads.limit_seconds is None else FEWEST,
         before=turn,
