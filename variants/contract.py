@@ -138,6 +138,11 @@ class Variant(nn.Module):
     default. Rules that the gate checks: padded keys get no weight and change no real output, whatever the padding; a
     query that may see no key yields zeros; causal means that nothing after a query changes its output.
 
+    Parameters and all that is random besides, such as a projection or a pattern, are drawn in the constructor from
+    torch's own generator. The model seeds it by seed and layer, so that each seed of a run draws anew. Such buffers are
+    persistent, so that a model that is loaded has the draws it was trained with. After construction dropout alone
+    draws; Performer, which may draw its features again, keeps a seed of its own for that.
+
     Class attributes: `kind`: 'exact' computes the same function as `twin` names, implemented otherwise; 'approximate'
     aims at softmax; 'different' is its own function. `causality`: 'strict'; 'selection' where values never come from
     the future but which past keys are seen may depend on it; None where it cannot be causal. `crosses`: whether queries

@@ -32,6 +32,7 @@ def keep_of(*real: int, length: int) -> Tensor:
 
 
 def reformer(*, causal: bool = False, bucket: int = 4, hashes: int = 3) -> Reformer:
+    torch.manual_seed(seed(3))
     return Reformer(shape(causal), bucket=bucket, hashes=hashes).double()
 
 

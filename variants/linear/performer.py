@@ -15,10 +15,10 @@ from ..ops.features import FeatureVariant, KeyFeatures
 class Performer(FeatureVariant):
     """Softmax attention estimated with positive orthogonal random features (FAVOR+), in linear time.
 
-    `features` is int(d ln d) where None; they are drawn from `seed` and the layer at construction, and saved. Each key
-    is scaled by its own largest feature and the scale is carried in the log domain, where released codes subtract one
-    maximum over the whole sequence, which lets the future and the padding in. They also add 1e-4 to every feature,
-    which then depends on that maximum; here nothing is added.
+    `features` is int(d ln d) where None; they are drawn at construction, and saved. Each key is scaled by its own
+    largest feature and the scale is carried in the log domain, where released codes subtract one maximum over the whole
+    sequence, which lets the future and the padding in. They also add 1e-4 to every feature, which then depends on that
+    maximum; here nothing is added.
 
     `kernel=relu` is the generalised kernel relu(W x) + 1e-3, which does not aim at softmax. `redraw`: draw new features
     after so many optimiser steps; never where None. The features are shared by the heads.
@@ -29,6 +29,7 @@ class Performer(FeatureVariant):
     equation: ClassVar = "phi(x)_f = m^-1/2 exp(w_f·x d^-1/4 - |x|^2 d^-1/2 / 2), w orthogonal; O = phi(Q) S / phi(Q) z"
     paper: ClassVar = "Choromanski et al. 2021, Rethinking Attention with Performers, lemma 1"
 
+    feature_seed: Tensor
     projection: Tensor
     steps: Tensor
 
@@ -38,13 +39,14 @@ class Performer(FeatureVariant):
         *,
         features: int | None = None,
         kernel: Literal["softmax", "relu"] = "softmax",
-        seed: int = 0,
         redraw: int | None = None,
     ):
         super().__init__(shape)
         self.features = features or max(1, int(shape.head_dim * math.log(shape.head_dim)))
-        self.kernel, self.seed, self.redraw = kernel, seed, redraw
-        # saved, so that a model that is loaded has the features it was trained with
+        self.kernel, self.redraw = kernel, redraw
+        # of a seed of its own, so that drawing anew moves no other random number; both are saved, so that a model that
+        # is loaded has the features it was trained with, and goes on with those it would have had
+        self.register_buffer("feature_seed", torch.randint(2**31, ()))
         self.register_buffer("projection", self._draw(0).to(torch.get_default_dtype()))
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
@@ -89,7 +91,7 @@ class Performer(FeatureVariant):
         return projected
 
     def _draw(self, draw: int) -> Tensor:
-        generator = torch.Generator().manual_seed((self.seed * 1_009 + self.shape.layer) * 1_000_003 + draw)
+        generator = torch.Generator().manual_seed(int(self.feature_seed) + draw)
         return orthogonal_features(self.features, self.shape.head_dim, generator)
 
 

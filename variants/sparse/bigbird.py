@@ -17,10 +17,10 @@ class BigBird(PatternVariant):
     """Block-sparse attention: each block of queries sees a window of blocks, random blocks and the global blocks.
 
     `block`: 64 as in the paper, or 1/32 of max_length where that is less; `window_blocks`, odd, is centred on the
-    query's own. The random blocks differ by head and layer, are drawn once from `seed` over max_length, and never
-    coincide with window or global blocks; in a shorter sequence those past its end drop out. The first `global_blocks`
-    blocks see everything and are seen by all; the authors' code takes the first and the last block, but the last one
-    would move with the padding. Not causal, as in the paper, where decoders use full attention.
+    query's own. The random blocks differ by head and layer, are drawn over max_length at construction and saved, and
+    never coincide with window or global blocks; in a shorter sequence those past its end drop out. The first
+    `global_blocks` blocks see everything and are seen by all; the authors' code takes the first and the last block, but
+    the last one would move with the padding. Not causal, as in the paper, where decoders use full attention.
     """
 
     causality: ClassVar = None
@@ -40,7 +40,6 @@ class BigBird(PatternVariant):
         window_blocks: int = 3,
         random_blocks: int = 3,
         global_blocks: int = 2,
-        seed: int = 0,
     ):
         super().__init__(shape)
         self.block = whole("block", block, min(64, shape.max_length // 32))
@@ -49,12 +48,12 @@ class BigBird(PatternVariant):
             raise SelectionError(f"expected window_blocks to be odd, centred on the query's own, got {window_blocks}")
         self.random_blocks = whole("random_blocks", random_blocks, 3, least=0)
         self.global_blocks = whole("global_blocks", global_blocks, 2, least=0)
-        # drawn at construction from `seed`, for all passes: the gate asks for the same output twice
-        plan, planned = self._draw(torch.Generator().manual_seed(seed * 1_000_003 + shape.layer))
-        self.register_buffer("plan", plan, persistent=False)
-        self.register_buffer("planned", planned, persistent=False)
+        # drawn once, for all passes, and saved: a model that is loaded has the plan it was trained with
+        plan, planned = self._draw()
+        self.register_buffer("plan", plan)
+        self.register_buffer("planned", planned)
 
-    def _draw(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _draw(self) -> tuple[Tensor, Tensor]:
         """Blocks that each block sees, (heads, blocks, seen), and which of them count; the others are fillers."""
         blocks = -(-self.shape.max_length // self.block)
         at = torch.arange(blocks)
@@ -67,7 +66,7 @@ class BigBird(PatternVariant):
         plans, counts = [], []
         for _ in range(self.shape.heads):
             # -1 puts a window or global block behind every other, so that it is drawn only where nothing else is left
-            lot = torch.rand(blocks, blocks, generator=generator).masked_fill(is_window | is_global, -1.0)
+            lot = torch.rand(blocks, blocks).masked_fill(is_window | is_global, -1.0)
             drawn = lot.topk(many, -1)
             everywhere = at[is_global].expand(blocks, -1)
             # a fixed number of places for each block, so that keys gather into one tensor; those that do not count

@@ -31,8 +31,8 @@ class Reformer(Variant):
     their hash, padded ones last, and cut into chunks of `bucket`; a query sees its chunk and the one before, whatever
     the bucket, as in the released code; `hashes` rounds. A pair met in several rounds counts once. The first chunk has
     none before it, as in the paper's index set; released codes wrap around, across rounds. The number of hash buckets
-    follows the real length of each sequence, so that padding changes nothing. Rotations are drawn from `seed` and the
-    layer at construction, for all passes; released codes draw in each.
+    follows the real length of each sequence, so that padding changes nothing. Rotations are drawn at construction,
+    for all passes, and saved; released codes draw in each.
 
     Causal: values never come from the future, but it decides which past keys share a chunk. Hence no decoding that
     equals the parallel form. A longer sequence than `max_length` raises Unsupported.
@@ -53,14 +53,12 @@ class Reformer(Variant):
 
     rotations: Tensor
 
-    def __init__(self, shape: AttentionShape, *, bucket: int = 64, hashes: int = 2, seed: int = 0):
+    def __init__(self, shape: AttentionShape, *, bucket: int = 64, hashes: int = 2):
         super().__init__(shape)
         self.bucket, self.hashes = bucket, hashes
-        # a generator of its own: what else has been drawn before must not change the rotations
-        generator = torch.Generator().manual_seed(seed * 1_009 + shape.layer)
         # as many directions as half the buckets: each gives two, r and -r
         half = -(-shape.max_length // (2 * bucket))
-        rotations = torch.randn(hashes, shape.head_dim, half, generator=generator)
+        rotations = torch.randn(hashes, shape.head_dim, half)
         self.register_buffer("rotations", rotations.to(torch.get_default_dtype()))
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:

@@ -107,7 +107,10 @@ class SweepWorkloads(Workloads):
         return workload
 
     def _attention(self, spec: Spec) -> Workload:
-        variant = self.build(spec)(shape_of(self.point, self.device)).to(self.device)
+        with torch.random.fork_rng(devices=[]):
+            # a pattern or a projection is drawn: the same for each run of a point
+            torch.manual_seed(axis_seed(use="variant init", seed=0, layer=0))
+            variant = self.build(spec)(shape_of(self.point, self.device)).to(self.device)
         variant.train(self.point.mode == "step")
         parameters = [p for p in variant.parameters() if p.requires_grad]
         count = sum(p.numel() for p in parameters)

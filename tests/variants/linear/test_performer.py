@@ -20,18 +20,19 @@ def softmax(query: Tensor, key: Tensor) -> Tensor:
     return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
 
 
+def drawn_from(start: int, shape: AttentionShape, **parameters: int) -> Performer:
+    torch.manual_seed(start)
+    return Performer(shape, **parameters)
+
+
 def test_performer_approaches_softmax_as_features_grow() -> None:
     shape = AttentionShape(heads=HEADS, head_dim=WIDTH, max_length=64)
     query, key = draw(64, 64, scale=0.5)
     errors = []
     for features in (16, 64, 256, 1024):
-        seeds = [
-            (
-                Performer(shape, features=features, seed=s).double().weights(query, key, Mask()) - softmax(query, key)
-            ).norm()
-            for s in range(8)
-        ]
-        errors.append(float(torch.stack(seeds).mean() / softmax(query, key).norm()))
+        drawn = [drawn_from(s, shape, features=features).double().weights(query, key, Mask()) for s in range(8)]
+        distances = [(weights - softmax(query, key)).norm() for weights in drawn]
+        errors.append(float(torch.stack(distances).mean() / softmax(query, key).norm()))
     assert all(later < 0.7 * earlier for earlier, later in itertools.pairwise(errors)), errors
     # fourfold features halve the error of an unbiased estimate
     assert errors[-2] / errors[-1] == pytest.approx(2.0, rel=0.25)
@@ -60,23 +61,24 @@ def test_performer_features_are_orthogonal_in_blocks_with_the_norms_of_gaussian_
 
 def test_performer_draws_at_construction_saves_and_redraws_only_when_asked() -> None:
     shape = AttentionShape(heads=HEADS, head_dim=WIDTH, max_length=16)
-    first = Performer(shape)
-    assert torch.equal(first.projection, Performer(shape).projection)
-    assert not torch.equal(first.projection, Performer(shape, seed=1).projection)
-    other_layer = AttentionShape(heads=HEADS, head_dim=WIDTH, max_length=16, layer=1, layers=2)
-    assert not torch.equal(first.projection, Performer(other_layer).projection)
-    assert "projection" in first.state_dict()
+    first, again = (drawn_from(0, shape) for _ in range(2))
+    assert torch.equal(first.projection, again.projection)
+    assert not torch.equal(first.projection, drawn_from(1, shape).projection)
     for _ in range(3):
         first.after_step()
-    assert torch.equal(first.projection, Performer(shape).projection)
+    assert torch.equal(first.projection, again.projection)
 
-    redrawn = Performer(shape, redraw=2)
+    redrawn = drawn_from(0, shape, redraw=2)
+    assert torch.equal(first.projection, redrawn.projection)
     seen = [redrawn.projection.clone()]
     for _ in range(4):
+        before = torch.get_rng_state()
         redrawn.after_step()
+        # dropout is paired over variants: drawing features anew must leave it as it is
+        assert torch.equal(torch.get_rng_state(), before)
         seen.append(redrawn.projection.clone())
     assert [torch.equal(a, b) for a, b in itertools.pairwise(seen)] == [True, False, True, False]
-    resumed = Performer(shape, redraw=2)
+    resumed = drawn_from(7, shape, redraw=2)
     resumed.load_state_dict(redrawn.state_dict())
     for variant in (redrawn, resumed):
         variant.after_step()

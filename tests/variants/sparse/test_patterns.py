@@ -143,12 +143,8 @@ def test_longformer_decodes_from_its_window_and_global_tokens_alone():
     assert variant.state_bytes(shape(1000, causal=True)) == 2 * HEADS * 4 * 9 * 4
 
 
-def test_bigbird_draws_once_apart_from_window_and_global_blocks_and_by_head_and_layer():
+def test_bigbird_draws_once_apart_from_window_and_global_blocks_and_for_each_head():
     first = BigBird(shape(320), block=8, random_blocks=3)
-    again = BigBird(shape(320), block=8, random_blocks=3)
-    other = BigBird(shape(320, layer=1), block=8, random_blocks=3)
-    assert torch.equal(first.plan, again.plan)
-    assert not torch.equal(first.plan, other.plan)
     drawn = first.plan[:, :, -3:]
     assert not torch.equal(drawn[0], drawn[1])
     assert first.planned[:, :, -3:].all()

@@ -92,8 +92,6 @@ def test_reformer_uses_queries_as_keys_and_the_same_rotations_in_each_pass() -> 
     gradients = torch.autograd.grad(output.sum(), inputs, allow_unused=True)
     assert {n for n, g in zip(("query", "key", "value"), gradients, strict=True) if g is None} == variant.ignores
     assert torch.equal(variant.rotations, reformer().rotations)
-    assert not torch.equal(variant.rotations, Reformer(shape(), bucket=4, hashes=3, seed=1).rotations)
-    assert "rotations" in variant.state_dict()
     assert variant.state_bytes(shape(causal=True)) is None
     with pytest.raises(Unsupported, match="sorts all tokens anew"):
         variant.step(query, key, value)
