@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .bounds import Count, Seed
 from .hashing import content_hash
 from .spec import Spec
 
@@ -29,10 +30,10 @@ class Cell:
     variant: Spec
     task: Spec
     preset: Spec
-    seed: int = 0
+    seed: Seed = 0
     lane: Lane = "train"
     selection: Selection = "validation"
-    protocol: int = PROTOCOL
+    protocol: Count = PROTOCOL
 
     @property
     def key(self) -> str:

@@ -1,6 +1,7 @@
 """Typed values from JSON and TOML, and back: the one place where data from outside becomes dataclasses.
 
 A field of another type than declared, a missing field and an unknown key are refused, with the place where they stand.
+So are texts that are too long or no Unicode, numbers out of range, and nesting too deep; `bounds.py` has the types.
 """
 
 from __future__ import annotations
@@ -13,22 +14,44 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from .bounds import MOST_LINE_BYTES, MOST_SPEC_CHARACTERS
 from .errors import AttnbenchError, SelectionError, StoreError
 from .spec import Spec
 
 T = TypeVar("T")
 
+_NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+
 
 def parse_json(text: bytes) -> Any:
-    """The value of a JSON text, in which Python's NaN and Infinity may stand; raises StoreError for anything else."""
+    """The value of a JSON text; raises StoreError for anything else, and for one of more than MOST_LINE_BYTES.
+
+    NaN and Infinity, which Python writes and JSON lacks, become the texts `nan`, `inf` and `-inf`.
+    """
+    if len(text) > MOST_LINE_BYTES:
+        raise StoreError(f"it has {len(text):,} bytes; at most {MOST_LINE_BYTES:,} are read")
     try:
         return msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        # the slower reader of the standard library also knows NaN, Infinity, lone surrogates and integers of any size
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise StoreError(f"it is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        if b"NaN" not in text and b"Infinity" not in text:
+            raise StoreError(f"it is not JSON: {brief(error)}") from None
+    try:
+        found = json.loads(text, parse_constant=_NOT_FINITE.__getitem__)
+        # this reader lets lone surrogates pass, which no file and no terminal takes
+        json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"it is not JSON: {brief(error)}") from None
+    return found
+
+
+def brief(value: object, longest: int = 200) -> str:
+    """`value` as text for an error message, cut, however long a stranger made it.
+
+    >>> brief("abc"), brief("x" * 300, 5)
+    ('abc', 'xxxxx…')
+    """
+    text = str(value)
+    return text if len(text) <= longest else text[:longest] + "…"
 
 
 def convert(kind: type[T], values: Any, what: str, error: type[AttnbenchError] = StoreError) -> T:
@@ -38,12 +61,20 @@ def convert(kind: type[T], values: Any, what: str, error: type[AttnbenchError] =
     """
     try:
         found = msgspec.convert(values, kind, dec_hook=decode_hook)
-    except (msgspec.ValidationError, RecursionError) as problem:
-        raise error(f"not {what}: {problem}") from None
+    except (msgspec.ValidationError, RecursionError, OverflowError) as problem:
+        raise error(f"not {what}: {brief(problem)}") from None
     # msgspec refuses unknown keys of its own structures, and lets those of dataclasses pass
     if place := _unknown_key(kind, values):
-        raise error(f"not {what}: it has no key `${place}`")
+        raise error(f"not {what}: it has no key `${brief(place)}`")
     return found
+
+
+def check(kind: Any, values: Any, what: str) -> None:
+    """Raises StoreError as `convert` does, where known keys of `values` have other types than the structure `kind`."""
+    try:
+        msgspec.convert(values, kind)
+    except (msgspec.ValidationError, RecursionError, OverflowError) as problem:
+        raise StoreError(f"not {what}: {brief(problem)}") from None
 
 
 def to_builtins(value: Any) -> Any:
@@ -51,11 +82,24 @@ def to_builtins(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=encode_hook)
 
 
+def without_surrogates(value: Any) -> Any:
+    """JSON values with lone surrogates as `\\udcff`: names of files and messages of errors may hold them."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {without_surrogates(name): without_surrogates(each) for name, each in value.items()}
+    return [without_surrogates(each) for each in value] if isinstance(value, list) else value
+
+
 def decode_hook(kind: type[Any], value: Any) -> Any:
     """How msgspec reads the types that it does not know; raises ValueError where `value` is no text for one."""
     if not isinstance(value, str):
         raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
-    return _parse_spec(value) if kind is Spec else kind(value)
+    if kind is not Spec:
+        return kind(value)
+    if len(value) > MOST_SPEC_CHARACTERS:
+        raise ValueError(f"Expected `str` of length <= {MOST_SPEC_CHARACTERS}")
+    return _parse_spec(value)
 
 
 def encode_hook(value: Any) -> Any:
@@ -69,6 +113,10 @@ def encode_hook(value: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _parse_spec(text: str) -> Spec:
+    name, bracket, inside = text.partition("[")
+    # several values expand to their product, which a short text can make endless
+    if "," in name or (bracket and (".." in inside or not all("=" in part for part in inside.split(",")))):
+        raise ValueError(f"expected one name, got several in {text!r}")
     try:
         return Spec.parse(text)
     except SelectionError as error:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from .bounds import Name, Points
 from .interval import Interval
 
 MINUS = "−"
@@ -22,14 +23,14 @@ class Metric:
     An advantage is positive where it is better; a difference has the sign of the value itself.
     """
 
-    name: str
-    unit: str
+    name: Name
+    unit: Name
     better: Literal["higher", "lower", ""]
-    description: str = ""
-    points: float = 0.0
-    margin: float = 0.0
-    title: str = ""
-    question: str = ""
+    description: Name = ""
+    points: Points = 0.0
+    margin: Points = 0.0
+    title: Name = ""
+    question: Name = ""
     chance: float | None = None
 
     def __post_init__(self) -> None:

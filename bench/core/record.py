@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from .bounds import (
+    Count,
+    CountByName,
+    MachineId,
+    Name,
+    NameByName,
+    Names,
+    Open,
+    RecordKeys,
+    Samples,
+    Text,
+    Texts,
+    Whole,
+)
 from .cell import Cell
-from .decode import convert, parse_json, to_builtins
+from .decode import brief, check, convert, parse_json, to_builtins, without_surrogates
 from .errors import StoreError
 from .metrics import METRICS, Metric
 from .protocol import VERSION_ZERO
@@ -31,11 +46,11 @@ class Outcome(StrEnum):
 class Measurement:
     """One number with its raw samples. `where` narrows it: split, layer, head, block size, length."""
 
-    name: str
+    name: Name
     value: float
-    unit: str
-    samples: tuple[float, ...] = ()
-    where: dict[str, Any] = field(default_factory=dict)
+    unit: Name
+    samples: Samples = ()
+    where: Open = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, value: float, samples: tuple[float, ...] = (), **where: Any) -> Measurement:
@@ -47,15 +62,15 @@ class Measurement:
 class Machine:
     """Hardware and software that a speed depends on. `id` names it; speeds of two ids are never compared."""
 
-    id: str
-    system: str
-    processor: str
-    cores: int
-    threads: int
-    memory_bytes: int
-    accelerators: tuple[str, ...] = ()
-    driver: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
+    id: MachineId
+    system: Name
+    processor: Name
+    cores: Count
+    threads: Count
+    memory_bytes: Count
+    accelerators: Names = ()
+    driver: Name = ""
+    versions: NameByName = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +80,11 @@ class Provenance:
     `files`: name → SHA-256 of each original; `counts`: examples per split as used; `notes`: what a board must say.
     """
 
-    source: str
-    fidelity: str
-    files: dict[str, str] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    source: Text
+    fidelity: Name
+    files: NameByName = field(default_factory=dict)
+    counts: CountByName = field(default_factory=dict)
+    notes: Texts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,19 +100,19 @@ class Record:
 
     cell: Cell
     outcome: Outcome
-    reason: str = ""
+    reason: Text = ""
     measurements: tuple[Measurement, ...] = ()
     machine: Machine
     data: Provenance | None = None
-    digest: str = ""
+    digest: Name = ""
     metric: Metric | None = None
-    block: str = ""
-    setting: dict[str, Any] = field(default_factory=dict)
-    implementation: str = ""
-    artifacts: dict[str, str] = field(default_factory=dict)
-    started: str = ""
+    block: Name = ""
+    setting: Open = field(default_factory=dict)
+    implementation: Name = ""
+    artifacts: NameByName = field(default_factory=dict)
+    started: Name = ""
     seconds: float = 0.0
-    schema: int = SCHEMA
+    schema: Whole = SCHEMA
 
     @property
     def key(self) -> str:
@@ -121,7 +136,26 @@ class Record:
         for measurement in values["measurements"]:
             measurement["value"] = _finite_or_text(measurement["value"])
             measurement["samples"] = [_finite_or_text(sample) for sample in measurement["samples"]]
+            # what narrows a measurement has no such text: a note that is not a number says nothing
+            measurement["where"] = {name: each for name, each in measurement["where"].items() if _is_finite(each)}
         return values
+
+    def to_line(self) -> bytes:
+        """One line of a file, its end included; `from_line` reads it back.
+
+        Raises StoreError for a value that no Record may hold, such as NaN outside measurements. Lone surrogates, which
+        names of files and messages of errors can hold, are written as `\\udcff`.
+        """
+        values = self.to_json()
+        try:
+            text = json.dumps(values, separators=(",", ":"), allow_nan=False)
+        except ValueError as error:
+            raise StoreError(f"this Record cannot be written: {error}") from None
+        if "\\ud" in text:
+            text = json.dumps(without_surrogates(values), separators=(",", ":"))
+        line = text.encode()
+        self.from_line(line)
+        return line + b"\n"
 
     @classmethod
     def from_json(cls, values: Any) -> Record:
@@ -129,8 +163,10 @@ class Record:
         if not isinstance(values, dict):
             raise StoreError(f"expected a JSON object, got {type(values).__name__}")
         schema = values.get("schema")
-        if schema != SCHEMA:
-            raise StoreError(f"expected schema {SCHEMA}, got {schema!r}; read it with the version that wrote it")
+        if schema is True or schema != SCHEMA:
+            raise StoreError(
+                f"expected schema {SCHEMA}, got {brief(repr(schema), 60)}; read it with the version that wrote it"
+            )
         rest = {name: value for name, value in values.items() if name != "key"}
         kind = f"a record of schema {SCHEMA}"
         try:
@@ -141,8 +177,13 @@ class Record:
             if not isinstance(measurements, list):
                 raise
             record = convert(cls, rest | {"measurements": [_with_floats(m) for m in measurements]}, kind)
+        check(RecordKeys, rest, kind)
+        if record.metric is not None and not (record.metric.points > 0 and record.metric.margin >= 1e-6):
+            raise StoreError(f"not {kind}: no task is ranked by a metric without points and margin - at `$.metric`")
         if values.get("key") != record.key:
-            raise StoreError(f"a record's key {values.get('key')!r} does not match its cell ({record.key})")
+            raise StoreError(
+                f"a record's key {brief(repr(values.get('key')), 60)} does not match its cell ({record.key})"
+            )
         return record
 
     @classmethod
@@ -159,6 +200,10 @@ def version_of(digest: str) -> str:
     """
     version = digest.partition("-")[0]
     return version if version.startswith("lane") else VERSION_ZERO
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _finite_or_text(value: float) -> float | str:

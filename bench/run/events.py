@@ -7,10 +7,12 @@ types, and whoever shows a run reads fields instead of dictionaries.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
+from ..core.bounds import MOST_LINE_BYTES, Count, Name, Text
+from ..core.decode import brief, without_surrogates
+from ..core.errors import StoreError
 from ..core.record import Record
 
 
@@ -21,7 +23,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event"):
 class CellStarted(_Event, tag="subject", frozen=True):
     """Work on a Cell begins; if the process dies now, this Cell is the reason."""
 
-    key: str
+    key: Name
 
 
 class CellFinished(_Event, tag="finished", frozen=True):
@@ -33,10 +35,10 @@ class CellFinished(_Event, tag="finished", frozen=True):
 class TrainingProgress(_Event, tag="progress", frozen=True):
     """Steps made of a training. `loss` and `value`, in the unit of `metric`, are of the last validation, if any."""
 
-    key: str
-    done: int
-    of: int
-    metric: str
+    key: Name
+    done: Count
+    of: Count
+    metric: Name
     loss: float | None = None
     value: float | None = None
 
@@ -44,26 +46,26 @@ class TrainingProgress(_Event, tag="progress", frozen=True):
 class Stage(_Event, tag="stage", frozen=True):
     """A stage after the training of a Cell has begun: `test` or `sparsity`."""
 
-    key: str
-    stage: str
+    key: Name
+    stage: Name
 
 
 class Alive(_Event, tag="alive", frozen=True):
     """A sign of life in a long evaluation, so that it is not taken to hang."""
 
-    key: str
+    key: Name
 
 
 class Warned(_Event, tag="warning", frozen=True):
     """A sentence for the person who started the run."""
 
-    message: str
+    message: Text
 
 
 class Failed(_Event, tag="error", frozen=True):
     """A mistake or a lack that the person must cure, such as missing data; the worker ends with `exit_code`."""
 
-    message: str
+    message: Text
     exit_code: int
 
 
@@ -71,13 +73,13 @@ class LengthTried(_Event, tag="length", frozen=True):
     """One length of the search for the longest: its peak, None where memory was refused, or why it cannot be tried."""
 
     peak_bytes: float | None = None
-    error: str = ""
+    error: Text = ""
 
 
 class _RecordLine(_Event, tag="record", frozen=True):
     """The wire form of CellFinished: a Record as the store writes it, where numbers that are not finite are text."""
 
-    record: dict[str, Any]
+    record: msgspec.Raw
 
 
 Event = CellStarted | CellFinished | TrainingProgress | Stage | Alive | Warned | Failed | LengthTried
@@ -88,12 +90,21 @@ _DECODER: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 def encode(event: Event) -> bytes:
-    """One line, its end included."""
-    line = _RecordLine(event.record.to_json()) if isinstance(event, CellFinished) else event
-    return msgspec.json.encode(line) + b"\n"
+    """One line, its end included. Raises StoreError for a Record that no file would take."""
+    line = _RecordLine(msgspec.Raw(event.record.to_line()[:-1])) if isinstance(event, CellFinished) else event
+    try:
+        return msgspec.json.encode(line) + b"\n"
+    except UnicodeEncodeError:
+        # a message may name a file whose name is no Unicode
+        return msgspec.json.encode(without_surrogates(msgspec.to_builtins(line))) + b"\n"
 
 
 def decode(line: bytes) -> Event:
-    """The event of a line. Raises msgspec.DecodeError for anything else, and StoreError for a Record that is none."""
-    event = _DECODER.decode(line)
-    return CellFinished(Record.from_json(event.record)) if isinstance(event, _RecordLine) else event
+    """The event of a line; raises StoreError for anything else, such as what a plugin printed there."""
+    if len(line) > 2 * MOST_LINE_BYTES:
+        raise StoreError(f"it has {len(line):,} bytes; at most {2 * MOST_LINE_BYTES:,} are read")
+    try:
+        event = _DECODER.decode(line)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"it is no event: {brief(error)}") from None
+    return CellFinished(Record.from_line(bytes(event.record))) if isinstance(event, _RecordLine) else event

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Provenance, Record
+from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 
 RECORD = Record(
@@ -81,6 +82,33 @@ def test_what_is_no_json_is_refused(line):
         Record.from_line(line)
 
 
+def test_bare_words_outside_measurements_are_refused():
+    for change in ({"seconds": math.inf}, {"setting": {"learning_rate": math.nan}}):
+        with pytest.raises(StoreError, match="Expected `float`, got `str`"):
+            Record.from_line(json.dumps(RECORD.to_json() | change).encode())
+
+
+def test_text_that_is_no_unicode_is_refused_and_never_written():
+    line = json.dumps(RECORD.to_json() | {"reason": "bad \udcff name", "seconds": math.nan})
+    for text in (line, line.replace("NaN", "1.0")):
+        with pytest.raises(StoreError, match="it is not JSON"):
+            Record.from_line(text.encode())
+    written = replace(RECORD, reason="bad \udcff name").to_line()
+    assert Record.from_line(written).reason == r"bad \udcff name"
+
+
+def test_a_note_of_a_measurement_that_is_not_a_number_is_not_written():
+    measured = Measurement.of("canary_seconds", 1.0, drift=math.nan, length=512)
+    (back,) = Record.from_line(replace(RECORD, measurements=(measured,)).to_line()).measurements
+    assert back.where == {"length": 512}
+
+
+def test_a_record_that_could_not_be_read_again_is_not_written():
+    for change in ({"seconds": math.nan}, {"setting": {"steps": "many"}}, {"reason": "x" * 200_000}):
+        with pytest.raises(StoreError):
+            replace(RECORD, **change).to_line()
+
+
 def test_numbers_of_numpy_are_written_as_numbers():
     measured = Measurement.of("loss", np.float64(0.1), (np.float64(0.3),), examples=3)
     written = json.dumps(replace(RECORD, measurements=(measured,)).to_json()["measurements"])
@@ -93,6 +121,21 @@ def test_the_keys_of_a_line_are_those_documented():
     documented = "key cell outcome reason measurements machine data digest started seconds schema artifacts"
     assert set(documented.split()) | {"block", "setting", "implementation", "metric"} == RECORD.to_json().keys()
     assert RECORD.to_json()["measurements"][0].keys() == {"name", "value", "unit", "samples", "where"}
+
+
+def presets():
+    for entry in TASKS.entries():
+        kind = TASKS.load(entry.name)
+        yield from ((entry.name, name, recipe) for name, recipe in kind.presets().items())
+
+
+def test_every_preset_of_our_tasks_can_be_written_and_read():
+    found = 0
+    for task, preset, recipe in presets():
+        written = replace(RECORD, cell=replace(RECORD.cell, task=Spec(task)), setting=asdict(recipe))
+        assert Record.from_line(written.to_line()).setting.keys() == asdict(recipe).keys(), (task, preset)
+        found += 1
+    assert found > 20
 
 
 def test_first_finds_by_name_and_by_what_narrows_it():
@@ -117,6 +160,13 @@ def test_every_quantity_says_its_unit_and_what_it_is():
 
 def without(name):
     return {key: value for key, value in RECORD.to_json().items() if key != name}
+
+
+def where(**keys):
+    return RECORD.to_json() | {"measurements": [{"name": "loss", "value": 1.0, "unit": "nats", "where": keys}]}
+
+
+ENDLESS = "a[" + ",".join(f"{name}=1,2,3,4,5,6,7,8" for name in "bcdefghijklmnop") + "]"
 
 
 @pytest.mark.parametrize(
@@ -150,6 +200,25 @@ def without(name):
         ),
         (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"lane": "fast"}}, "Invalid enum value 'fast'"),
         ([], "expected a JSON object, got list"),
+        (RECORD.to_json() | {"schema": "9" * 1000}, "got '9{59}…;"),
+        (RECORD.to_json() | {"outcome": "x" * 1000}, "Invalid enum value 'x{100}.*…$"),
+        (RECORD.to_json() | {"x" * 1000: 1}, "no key `.*…`"),
+        (RECORD.to_json() | {"seconds": 10**400}, "Number out of range"),
+        (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"seed": -1}}, r"`int` >= 0 - at `\$.cell.seed`"),
+        (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"seed": 2**63}}, r"`int` <= 9223372036854775807"),
+        (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"task": "x" * 2000}}, "of length <= 1000"),
+        (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"task": ENDLESS}}, "expected one name, got several"),
+        (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"task": "a[b=1..1000000000000]"}}, "got several"),
+        (RECORD.to_json() | {"machine": RECORD.to_json()["machine"] | {"id": "../x"}}, "matching regex"),
+        (RECORD.to_json() | {"setting": {"steps": None}}, r"got `null` - at `\$.setting.steps`"),
+        (RECORD.to_json() | {"setting": {"other": {"deep": 1}}}, r"got `object` - at `\$.setting"),
+        (RECORD.to_json() | {"data": {"source": "", "fidelity": "", "counts": {"test": 1.5}}}, "Expected `int`"),
+        (RECORD.to_json() | {"metric": {"name": "accuracy", "unit": "", "better": "", "points": 1}}, "without points"),
+        (where(layer=None), r"got `null` - at `\$.measurements\[0\].where.layer`"),
+        (where(layer=10**6), "`int` <= 9999"),
+        (where(examples="many"), "Expected `int"),
+        (where(set=["a"]), "Expected `str"),
+        (where(other=[[1]]), "got `array`"),
     ],
 )
 def test_what_is_no_record_is_refused_with_the_reason(line, message):

@@ -1,0 +1,61 @@
+"""Events survive their wire, and anything else on it is one named error."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.errors import StoreError
+from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.run.events import (
+    Alive,
+    CellFinished,
+    CellStarted,
+    Event,
+    Failed,
+    LengthTried,
+    Stage,
+    TrainingProgress,
+    Warned,
+    decode,
+    encode,
+)
+
+RECORD = Record(
+    cell=Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=Spec("smoke")),
+    outcome=Outcome.OK,
+    measurements=(Measurement.of("loss", float("inf"), split="test"),),
+    machine=Machine(id="box-1", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1),
+)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        CellStarted("k"), CellFinished(RECORD), TrainingProgress("k", 1, 2, "accuracy", 0.5, None), Stage("k", "test"),
+        Alive("k"), Warned("w"), Failed("f", 3), LengthTried(None, "because"),
+    ],
+)  # fmt: skip
+def test_events_survive_their_wire(event: Event) -> None:
+    line = encode(event)
+    assert line.endswith(b"\n") and line.count(b"\n") == 1 and decode(line) == event
+
+
+def test_a_message_that_is_no_unicode_is_passed_on_in_ascii() -> None:
+    assert decode(encode(Warned("bad \udcff name"))) == Warned(r"bad \udcff name")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"hello\n", b"\xff\n", b"[" * 100_000, b"{}", b'{"event":"party"}', b'{"event":"alive"}',
+        b'{"event":"alive","key":1}', b'{"event":"alive","key":"\\ud800"}', b'{"event":"record","record":{}}',
+        b'{"event":"progress","key":"k","done":-1,"of":2,"metric":"m"}',
+        b'{"event":"error","message":"' + b"x" * 200_000 + b'","exit_code":1}',
+    ],
+)  # fmt: skip
+def test_anything_else_is_one_short_error(line: bytes) -> None:
+    with pytest.raises(StoreError) as raised:
+        decode(line)
+    assert len(str(raised.value)) < 400
