@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Self
 
 import numpy as np
@@ -71,6 +72,15 @@ class Subset:
         for index in self.indices:
             for tower in range(self.split.towers):
                 yield self.split.sequence(int(index), tower)
+
+    def documents(self) -> npt.NDArray[np.int32]:
+        """(examples, towers): a number for each sequence, the same for sequences of the same tokens.
+
+        Examples that share a document are not independent of one another.
+        """
+        digests = [sha256(sequence.tobytes()).digest() for sequence in self.sequences()]
+        numbers = {digest: number for number, digest in enumerate(dict.fromkeys(digests))}
+        return np.array([numbers[digest] for digest in digests], dtype=np.int32).reshape(-1, self.split.towers)
 
     def batch(self, at: Whole, length: int) -> tuple[Ids, Whole, Whole]:
         """Examples `at` (positions in this subset), cut or padded to `length`.

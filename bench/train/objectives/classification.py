@@ -21,12 +21,13 @@ from .objective import Columns, Evaluation, Objective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassificationResult(Evaluation):
-    """Loss (nats per example), predicted classes and whether they are right, in the order of the subset."""
+    """Loss (nats per example), predicted classes and whether they are right, in the order of `subset`."""
 
     metric: ClassVar[str] = "accuracy"
     loss: float
     predicted: Whole
     correct: Whole
+    subset: Subset
 
     @property
     def value(self) -> float:
@@ -39,7 +40,9 @@ class ClassificationResult(Evaluation):
         ]
 
     def predictions(self) -> dict[str, Columns]:
-        return {"correct": self.correct.astype(np.uint8), "predicted": self.predicted.astype(np.uint8)}
+        found: dict[str, Columns] = {name: getattr(self, name).astype(np.uint8) for name in ("correct", "predicted")}
+        # pairs that share a document are no independent examples: boards resample by document
+        return found | {"documents": self.subset.documents()} if self.subset.split.towers > 1 else found
 
 
 class ClassificationObjective(Objective):
@@ -74,7 +77,7 @@ class ClassificationObjective(Objective):
                 heartbeat()
         # By example, since comparisons between variants are paired by example.
         correct = (predicted == subset.labels).astype(np.int64)
-        return ClassificationResult(loss=losses / len(subset), predicted=predicted, correct=correct)
+        return ClassificationResult(loss=losses / len(subset), predicted=predicted, correct=correct, subset=subset)
 
     def measure_baseline(self, predicted: Columns, test: Subset) -> list[Measurement]:
         accuracy = float(np.mean(predicted == test.labels))

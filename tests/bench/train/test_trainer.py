@@ -195,3 +195,21 @@ def test_the_last_states_are_averaged_and_survive_a_kill(tmp_path: Path, monkeyp
         assert torch.equal(value, whole.model.state_dict()[name]), name
     kept = read_parameters(file, CPU)
     assert all(torch.equal(kept[name], value) for name, value in resumed.model.state_dict().items())
+
+
+def test_predictions_of_pairs_name_their_documents() -> None:
+    single = toy_data()
+    split = single.test.split
+    pairs = replace(split, labels=split.labels[: len(split) // 2], towers=2).subset(np.arange(10))
+    problem = Classification(vocabulary=11, classes=2, towers=2)
+    for objective, subset in (
+        (ClassificationObjective(problem, RECIPE), pairs),
+        (ClassificationObjective(Classification(vocabulary=11, classes=2), RECIPE), single.test),
+    ):
+        model = objective.model(lambda shape: build("softmax", shape), 0)
+        kept = objective.evaluate(model, subset, CPU).predictions()
+        assert len(kept["correct"]) == len(kept["predicted"]) == len(subset)
+        if subset is pairs:
+            assert kept["documents"].shape == (10, 2)
+        else:
+            assert "documents" not in kept
