@@ -44,7 +44,7 @@ def test_no_match_and_too_few_words_make_nothing() -> None:
 def test_a_draw_is_the_corpus_of_the_examples_that_it_holds() -> None:
     rng = np.random.default_rng(3)
     statistics = np.column_stack([rng.uniform(50, 90, 40), rng.integers(20, 40, 40)]).astype(np.float64)
-    counts = resamples(40)
+    counts = resamples(40, consecutive=True)
     drawn = resampled_scores("bits_per_character", statistics)
     for at in (0, 17, DRAWS - 1):
         rows = np.repeat(statistics, counts[at].astype(int), axis=0)
