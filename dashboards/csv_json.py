@@ -46,7 +46,7 @@ def with_parts(boards: Sequence[Board]) -> Iterator[Board]:
     for board in boards:
         yield board
         for part in board.parts:
-            yield replace(part, title=f"{board.title}: {part.title}", question=part.question or board.question)
+            yield replace(part, title=f"{board.title}: {part.title}", question=part.question)
 
 
 def _numbers(cell: TableCell) -> tuple[float | str | None, ...]:
@@ -63,10 +63,11 @@ def _board(board: Board) -> dict[str, object]:
         "name": board.name,
         "title": board.title,
         "question": board.question,
+        "headline": board.headline,
         "columns": [asdict(column) for column in board.columns],
         "ranked": rows["ranked"],
         "unranked": rows["unranked"],
         "baselines": rows["baseline"],
-        "footnotes": [asdict(footnote) for footnote in board.footnotes],
+        "footnotes": [asdict(note) for note in board.notes],
         "parts": [_board(part) for part in board.parts],
     }

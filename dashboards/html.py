@@ -19,6 +19,9 @@ from ..bench.board.report import RecordSummary, Report
 from .escape import visible
 from .figures import Chart, FigureSpec, datasets, figure_specs
 
+CHIEF_NOTES = 6
+"""So many notes stand below a board, in their short form; all of them, in full, in a section that opens."""
+
 _RECORD = tuple(field.name for field in fields(RecordSummary))
 
 
@@ -96,7 +99,9 @@ def _board(board: Board, columns: dict[tuple[Column, ...], int]) -> dict[str, An
         "title": board.title,
         "question": board.question,
         "columns": columns.setdefault(board.columns, len(columns)),
-        "footnotes": [asdict(footnote) for footnote in board.footnotes],
+        "headline": board.headline,
+        "notes": [asdict(note) for note in board.notes],
+        "chiefNotes": min(len(board.chief_notes), CHIEF_NOTES),
         "parts": [_board(part, columns) for part in board.parts],
         "rows": rows,
     }

@@ -26,7 +26,8 @@ def to_latex(boards: Sequence[Board]) -> str:
 
 def _board(board: Board) -> str:
     filled = board.filled
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(board.title)}. {_escaped(board.question)}}}"]
+    caption = " ".join(filter(None, [board.question or f"{board.title}.", board.headline]))
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}"]
     lines += [rf"\begin{{tabular}}{{ll{'r' * len(filled)}}}", r"\toprule"]
     lines.append(_line(["rank", "variant", *(_escaped(board.columns[at].heading) for at in filled)]))
     before = None
@@ -38,11 +39,11 @@ def _board(board: Board) -> str:
         cells = [row.entries[at].shown() for at in filled]
         lines.append(_line([_escaped(text) for text in (rank, row.name, *cells)]))
     lines += [r"\bottomrule", r"\end{tabular}", "", r"\footnotesize\raggedright"]
-    reasons = [row for _, row in board.rows if row.reason]
     lines += [
-        rf"\textbf{{{_escaped(row.name)}}} (unranked): {_escaped(row.reason, LONGEST_REASON)}. \\" for row in reasons
+        rf"\textbf{{{_escaped(', '.join(names))}}} (unranked): {_escaped(reason, LONGEST_REASON)}. \\"
+        for reason, names in board.reasons
     ]
-    lines += [rf"\textbf{{{_escaped(note.topic)}}}: {_escaped(note.text)}. \\" for note in board.footnotes]
+    lines += [rf"\textbf{{{_escaped(note.topic)}}}: {_escaped(note.text)}. \\" for note in board.notes]
     return "\n".join([*lines, r"\end{table}"])
 
 

@@ -21,16 +21,16 @@ def render(boards: Sequence[Board]) -> str:
 
 def _board(board: Board) -> str:
     reasons = [
-        f"- **{_escaped(row.name)}**: {_escaped(row.reason, LONGEST_REASON)}" for _, row in board.rows if row.reason
+        f"- **{_escaped(', '.join(names))}**: {_escaped(reason, LONGEST_REASON)}" for reason, names in board.reasons
     ]
-    sections = [f"## {_escaped(board.title)}", f"_{_escaped(board.question)}_", _table(board)]
+    headline = f"**{_escaped(board.headline)}**" if board.headline else ""
+    sections = [f"## {_escaped(board.question)}", headline, _table(board)]
     sections += ["\n".join(["Unranked:", "", *reasons])] if reasons else []
     for part in board.parts:
         sections += [f"### {_escaped(part.title)}", _table(part, with_rank=False)]
     sections.append(
         "\n".join(
-            f"- {'⚠ ' if note.warning else ''}**{_escaped(note.topic)}**: {_escaped(note.text)}"
-            for note in board.footnotes
+            f"- {'⚠ ' if note.warning else ''}**{_escaped(note.topic)}**: {_escaped(note.text)}" for note in board.notes
         )
     )
     return "\n\n".join(section for section in sections if section)

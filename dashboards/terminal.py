@@ -7,78 +7,123 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..bench.board.board import Board, Row
+from ..bench.board.board import Board, Footnote, Form
 from .escape import visible
 
 GAP = 2
 CHIEF = 3
-"""Columns up to this importance are shown in a brief form before any of them is hidden."""
+"""Texts and headings get shorter before any column up to this importance is hidden."""
+
+KEPT = 1
+"""Columns up to this importance are never hidden: what does not fit stands in a second table."""
 
 LONGEST_NAME = 32
+SHORTEST_NAME = 12
+"""Names are cut to this many letters before a column is hidden."""
+
+NOTE_LINES = 6
+"""Lines of notes, the line that counts the rest among them, where not all are asked for."""
+
+NAMED = 4
+"""So many of the names that share a reason are listed, where not all notes are asked for."""
+
 VERDICT = "verdict"
 """The column of conclusions: coloured in a board; below a part in which there is no room for it."""
 
 LONGEST_REASON = 300
 
+_STEPS: tuple[tuple[Form, bool], ...] = (("full", False), ("brief", False), ("brief", True), ("bare", True))
+"""How much of the cells is shown, and whether headings are short, from the widest board to the narrowest."""
+
 _STYLES = {"better": "green", "worse": "red"}
 
 
-def show(boards: Sequence[Board], console: Console) -> None:
-    """Prints the boards at the console's width."""
+def show(boards: Sequence[Board], console: Console, *, all_notes: bool = False) -> None:
+    """Prints the boards at the console's width, with `NOTE_LINES` lines of notes each, or with all."""
     for at, board in enumerate(boards):
         if at:
             console.print()
-        _show(board, console)
+        _show(board, console, all_notes)
 
 
-def render(boards: Sequence[Board], width: int = 120) -> str:
+def render(boards: Sequence[Board], width: int = 120, *, all_notes: bool = False) -> str:
     """The boards as plain text of that width, without colours."""
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False, legacy_windows=False)
     with console.capture() as capture:
-        show(boards, console)
+        show(boards, console, all_notes=all_notes)
     return "\n".join(line.rstrip() for line in capture.get().split("\n"))
 
 
-def _show(board: Board, console: Console) -> None:
-    console.print(Text(visible(board.title), style="bold"))
-    console.print(Text(visible(board.question), style="italic"), end="\n\n")
+def _show(board: Board, console: Console, all_notes: bool) -> None:
+    console.print(Text(visible(board.question), style="bold"))
+    if board.headline:
+        console.print(Text(visible(board.headline)))
+    console.print()
     chosen = layout(board, console.width)
-    if board.rows:
-        console.print(_table(board, chosen))
-    for _, row in board.rows:
-        if row.reason:
-            _note(console, f"– {_name(row)}", visible(row.reason, LONGEST_REASON))
-    if board.baselines:
-        _note(console, "· baselines", "predictors without trained attention, for scale")
+    for columns in chosen.tables if board.rows else ():
+        console.print(_table(board, chosen, columns))
+    for reason, names in board.reasons:
+        # the headline gives a reason that all rows share
+        if all_notes or visible(reason) not in visible(board.headline):
+            _note(console, f"– {_listed(names, len(names) if all_notes else NAMED)}", visible(reason, LONGEST_REASON))
     for part in board.parts:
         fitting = layout(part, console.width)
         console.print(Text(f"\n{visible(part.title)}", style="bold"))
-        console.print(_table(part, fitting, with_rank=False))
+        for columns in fitting.tables:
+            console.print(_table(part, fitting, columns, with_rank=False))
         for name, text in _hidden_verdicts(part, fitting):
             _note(console, name, text)
     if board.parts:
         console.print()
+    if all_notes:
+        _all_notes(board, chosen, console)
+    else:
+        _chief_notes(board, chosen, console)
+
+
+def _all_notes(board: Board, chosen: Layout, console: Console) -> None:
     hidden = [board.columns[at] for at in chosen.hidden]
-    for footnote in board.footnotes:
-        if footnote.column not in {column.name for column in hidden}:
-            _note(console, footnote.topic, visible(footnote.text), "yellow" if footnote.warning else "dim")
-    if hidden or chosen.brief:
-        titles = [*(column.title for column in hidden), *(["intervals"] if chosen.brief else [])]
+    for note in board.notes:
+        if note.column not in {column.name for column in hidden}:
+            _note(console, note.topic, visible(note.text), _style(note))
+    if hidden or chosen.form != "full":
+        titles = [*(column.title for column in hidden), *([] if chosen.form == "full" else ["intervals"])]
         _note(console, "not shown", f"{', '.join(titles)}; widen the terminal, or use --format markdown")
 
 
-def _table(board: Board, chosen: Layout, *, with_rank: bool = True) -> Table:
+def _chief_notes(board: Board, chosen: Layout, console: Console) -> None:
+    """The most important notes, as many as there are lines for, and how to see the rest."""
+    hidden = {board.columns[at].name for at in chosen.hidden}
+    shown, room = 0, NOTE_LINES - 1
+    for note in board.chief_notes:
+        text = visible(note.brief or note.text)
+        lines = len(_text(note.topic, text).wrap(console, console.width))
+        if note.column not in hidden and lines <= room:
+            _note(console, note.topic, text, _style(note))
+            shown, room = shown + 1, room - lines
+    rest = sum(note.column not in hidden for note in board.notes) - sum(
+        not note.brief or note.brief == note.text for note in board.chief_notes[:shown]
+    )
+    more = [f"{rest} note{'s' * (rest > 1)} with `leaderboard --notes`"] if rest > 0 else []
+    more += [f"{len(hidden)} column{'s' * (len(hidden) > 1)} with --format markdown"] if hidden else []
+    if more:
+        _note(console, "more", "; ".join(more))
+
+
+def _table(board: Board, chosen: Layout, columns: Sequence[int], *, with_rank: bool = True) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
     if with_rank:
         table.add_column("rank", no_wrap=True)
     table.add_column("variant", no_wrap=True, overflow="ellipsis")
-    for at in chosen.shown:
-        table.add_column(board.columns[at].heading, justify="right", no_wrap=True, overflow="ellipsis")
+    for at in columns:
+        table.add_column(
+            _heading(board, at, chosen.form, chosen.short), justify="right", no_wrap=True, overflow="ellipsis"
+        )
     before = None
     for kind, row in board.rows:
         if before not in (None, (kind, row.group)):
@@ -86,9 +131,9 @@ def _table(board: Board, chosen: Layout, *, with_rank: bool = True) -> Table:
         before = kind, row.group
         style = "dim" if kind == "baseline" else ""
         rank = row.place or ("·" if kind == "baseline" else "–")
-        cells = [*[Text(rank)] * with_rank, Text(_name(row), style=style or "bold")]
-        for at in chosen.shown:
-            text = visible(row.entries[at].shown(chosen.brief))
+        cells = [*[Text(rank)] * with_rank, Text(_cut(row.name, chosen.names), style=style or "bold")]
+        for at in columns:
+            text = visible(row.entries[at].shown(chosen.form))
             colour = _STYLES.get(text.partition(" ")[0], "") if board.columns[at].name == VERDICT else ""
             cells.append(Text(text, style=style or colour))
         table.add_row(*cells)
@@ -97,46 +142,95 @@ def _table(board: Board, chosen: Layout, *, with_rank: bool = True) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Places of the columns that fit beside rank and name, and of those that do not; `brief`: only with brief texts."""
+    """Places of the columns of each table, of which there is one where a board fits, and of the columns left out.
 
-    shown: tuple[int, ...]
+    `form`: how much of a cell is shown; `short`: with short headings; `names`: the width that names are cut to.
+    """
+
+    tables: tuple[tuple[int, ...], ...]
     hidden: tuple[int, ...]
-    brief: bool
+    form: Form
+    short: bool
+    names: int
 
 
 def layout(board: Board, width: int) -> Layout:
-    """The most important columns stay; texts are brief where the chief columns do not fit in full.
+    """The most important columns stay; intervals get short, then headings, then intervals go, then names are cut.
 
     Columns without any entry are neither shown nor hidden.
     """
     rows, filled = [row for _, row in board.rows], board.filled
-    chief = {at for at in filled if board.columns[at].importance <= CHIEF}
-    names = max([4, *(cell_len(row.place) for row in rows)]) + GAP + max([7, *(cell_len(_name(row)) for row in rows)])
-    kept: set[int] = set()
-    for brief in (False, True):
-        kept, used = set(), names
-        for at in sorted(filled, key=lambda at: board.columns[at].importance):
-            texts = [board.columns[at].heading, *(visible(row.entries[at].shown(brief)) for row in rows)]
-            used += GAP + max(map(cell_len, texts))
-            if used > width:
-                break
-            kept.add(at)
-        if chief <= kept:
+    by_importance = sorted(filled, key=lambda at: board.columns[at].importance)
+    places = max([4, *(cell_len(row.place) for row in rows)]) + GAP
+    names = max([7, *(cell_len(_cut(row.name, LONGEST_NAME)) for row in rows)])
+    widths: dict[int, int] = {}
+    form: Form = "full"
+    for form, short in _STEPS:
+        widths = {at: GAP + _width(board, at, form, short) for at in filled}
+        # intervals are worth more than the columns that are not always kept
+        least = CHIEF if not short else KEPT
+        needed = sum(widths[at] for at in filled if board.columns[at].importance <= least)
+        if places + names + needed <= width:
             break
-    return Layout(tuple(at for at in filled if at in kept), tuple(at for at in filled if at not in kept), brief)
+    else:
+        names = min(names, max(SHORTEST_NAME, width - places - needed))
+    room = width - places - names
+    tables: list[list[int]] = [[]]
+    hidden: list[int] = []
+    used = 0
+    for at in by_importance:
+        fits = used + widths[at] <= room and not hidden
+        if not fits and board.columns[at].importance > KEPT:
+            hidden.append(at)
+            continue
+        if not fits and tables[-1]:
+            tables.append([])
+            used = 0
+        tables[-1].append(at)
+        used += widths[at]
+    return Layout(tuple(tuple(sorted(found)) for found in tables), tuple(sorted(hidden)), form, short, names)
+
+
+def _width(board: Board, at: int, form: Form, short: bool) -> int:
+    texts = [row.entries[at].shown(form) for _, row in board.rows]
+    return max(map(cell_len, [_heading(board, at, form, short), *map(visible, texts)]))
+
+
+def _heading(board: Board, at: int, form: Form, short: bool) -> str:
+    """The heading of the column; where there is no room for intervals, none for the arrow either."""
+    column = board.columns[at]
+    title = column.short or column.title if short else column.title
+    return visible(title if form == "bare" else title + column.arrow)
 
 
 def _hidden_verdicts(board: Board, chosen: Layout) -> Iterator[tuple[str, str]]:
     """Names and conclusions of the rows, where there was no room for that column."""
     for at in chosen.hidden:
         if board.columns[at].name == VERDICT:
-            yield from ((_name(row), visible(row.entries[at].text)) for _, row in board.rows if row.entries[at].text)
+            yield from (
+                (_cut(row.name, LONGEST_NAME), visible(row.entries[at].text))
+                for _, row in board.rows
+                if row.entries[at].text
+            )
 
 
 def _note(console: Console, topic: str, text: str, style: str = "dim") -> None:
-    console.print(Text.assemble((topic, f"{style} bold"), (f": {text}" if text else "", style)))
+    console.print(_text(topic, text, style))
 
 
-def _name(row: Row) -> str:
-    name = visible(row.name)
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+def _text(topic: str, text: str, style: str = "dim") -> Text:
+    return Text.assemble((topic, f"{style} bold"), (f": {text}" if text else "", style))
+
+
+def _style(note: Footnote) -> str:
+    return "yellow" if note.warning else "dim"
+
+
+def _listed(names: Sequence[str], most: int) -> str:
+    rest = len(names) - most
+    return ", ".join(_cut(name, LONGEST_NAME) for name in names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _cut(name: str, longest: int) -> str:
+    name = visible(name)
+    return name if cell_len(name) <= longest else set_cell_size(name, longest - 1) + "…"

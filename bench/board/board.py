@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..stats.ranking import Standing
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["ranked", "unranked", "baseline"]
 
+Form = Literal["full", "brief", "bare"]
+"""How much of a cell is shown: all, a short interval, or the value alone."""
+
 NO_RIVAL = "no other variant to be ranked against"
 
 _ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
@@ -20,39 +24,51 @@ _ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """`better`: the good direction, '' for neither. `importance`: a narrow display drops the highest numbers first."""
+    """`better`: the good direction, '' for neither. `importance`: a narrow display drops the highest numbers first.
+
+    `short`: the heading of a narrow display, where it differs from the title.
+    """
 
     name: str
     title: str
+    short: str = ""
     unit: str = ""
     better: Literal["higher", "lower", ""] = ""
     description: str = ""
     importance: int = 1
 
     @property
+    def arrow(self) -> str:
+        """An arrow in the good direction, after a space; empty for neither."""
+        return _ARROWS[self.better]
+
+    @property
     def heading(self) -> str:
-        """Its title with an arrow in the good direction."""
-        return self.title + _ARROWS[self.better]
+        """Its title with the arrow."""
+        return self.title + self.arrow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCell:
     """One number of a row: as text for people; as value with its interval for machines, in the column's unit.
 
-    `brief`: the text for a narrow display, where it differs. `note`: a mark of one letter, or why there is no number.
+    `brief`: the text for a narrow display, and `bare` for one that has no room for intervals, where they differ.
+    `note`: a mark of one letter, or why there is no number.
     """
 
     text: str = ""
     brief: str = ""
+    bare: str = ""
     value: float | None = None
     low: float | None = None
     high: float | None = None
     note: str = ""
 
-    def shown(self, brief: bool = False) -> str:
-        """Its text, or the brief one, with its mark."""
+    def shown(self, form: Form = "full") -> str:
+        """Its text in that form, with its mark."""
         mark = f" {self.note}" if len(self.note) == 1 else ""
-        return ((brief and self.brief) or self.text) + mark
+        brief = "" if form == "full" else self.brief
+        return ((form == "bare" and self.bare) or brief or self.text) + mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +104,45 @@ def split_by_rank(standings: Sequence[Standing], rows: Mapping[str, Row]) -> tup
     return ranked, tuple(row for name, row in rows.items() if name not in names)
 
 
+class NoteKind(StrEnum):
+    """The subject of a footnote, in the order in which boards show them: the most important first."""
+
+    LEARNING = "learning"
+    """Who did not learn the task."""
+    DATA = "data"
+    """Origin of the data, and the split that chose the checkpoints."""
+    UNDECIDED = "undecided"
+    """Differences that these Records cannot tell."""
+    NOISE = "noise"
+    """Noise floor of the speeds, and conditions that disturbed them."""
+    VERSIONS = "versions"
+    """Records of other versions, and the command that measures anew."""
+    MACHINES = "machines"
+    """Values of other machines."""
+    MISSING = "missing"
+    """Records and failures that the rows leave out or cap."""
+    METHOD = "method"
+    """How the numbers were made."""
+    COLUMN = "column"
+    """Meaning of one column."""
+
+
+_KINDS = {kind: at for at, kind in enumerate(NoteKind)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footnote:
     """A fact that a reader needs; `topic` in a word or two, `warning` where the numbers cannot be trusted without it.
 
-    `column`: name of the column that it explains, and with which it is hidden; empty for the whole board.
+    `brief`: the same in about 80 characters with the topic, for a narrow display. A note without it that is no warning
+    is shown only where there is room for all. `column`: name of the column that it explains, and with which it is
+    hidden; empty for the whole board.
     """
 
     topic: str
     text: str
+    kind: NoteKind = NoteKind.METHOD
+    brief: str = ""
     warning: bool = False
     column: str = ""
 
@@ -106,7 +152,8 @@ class Board:
     """`name` is unique among boards. `ranked` in order of rank; `unranked` with reasons.
 
     `baselines`: trivial predictors, for scale. `parts`: smaller boards of the same question, shown below it without
-    ranks; their footnotes are in `footnotes`.
+    ranks; their footnotes are in `footnotes`. `question`: heads the board, with task and preset in it. `headline`: the
+    answer in one or two sentences, as far as the Records give one.
     """
 
     name: str
@@ -117,6 +164,7 @@ class Board:
     unranked: tuple[Row, ...] = ()
     baselines: tuple[Row, ...] = ()
     footnotes: tuple[Footnote, ...] = ()
+    headline: str = ""
     parts: tuple[Board, ...] = ()
 
     @property
@@ -126,6 +174,25 @@ class Board:
             "ranked": self.ranked, "unranked": self.unranked, "baseline": self.baselines,
         }  # fmt: skip
         return tuple((kind, row) for kind, rows in groups.items() for row in rows)
+
+    @property
+    def notes(self) -> tuple[Footnote, ...]:
+        """The footnotes in the order of their kinds, warnings first within a kind."""
+        return tuple(sorted(self.footnotes, key=lambda note: (_KINDS[note.kind], not note.warning)))
+
+    @property
+    def chief_notes(self) -> tuple[Footnote, ...]:
+        """The notes that a display without room for all shows, the most important first."""
+        return tuple(note for note in self.notes if note.brief or note.warning)
+
+    @property
+    def reasons(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Each reason for which rows are unranked, with their names."""
+        found: dict[str, list[str]] = {}
+        for _, row in self.rows:
+            if row.reason:
+                found.setdefault(row.reason, []).append(row.name)
+        return tuple((reason, tuple(names)) for reason, names in found.items())
 
     @property
     def filled(self) -> tuple[int, ...]:

@@ -28,21 +28,21 @@ def mean_cell(values: Sequence[float], words: Callable[[float], str]) -> TableCe
     return TableCell(text=words(mean), value=mean, low=min(values), high=max(values))
 
 
-def interval_cell(found: Interval, text: str, brief: str = "", note: str = "") -> TableCell:
+def interval_cell(found: Interval, text: str, brief: str = "", note: str = "", bare: str = "") -> TableCell:
     """A value with its interval."""
-    return TableCell(text=text, brief=brief, value=found.value, low=found.low, high=found.high, note=note)
+    return TableCell(text=text, brief=brief, bare=bare, value=found.value, low=found.low, high=found.high, note=note)
 
 
 def level_cell(metric: Metric, level: Interval, brief: str = "", note: str = "") -> TableCell:
     """The level of a metric, in its points."""
     shown = Interval(*(metric.points * end for end in (level.value, level.low, level.high)))
-    return interval_cell(shown, metric.level(level), brief, note)
+    return interval_cell(shown, metric.level(level), brief, note, metric.value(level.value))
 
 
 def difference_cell(metric: Metric, advantage: Interval, suffix: str = "") -> TableCell:
     """A difference in a metric, in its points and with the sign of the metric itself."""
-    brief = metric.gap_in_brief(advantage) + suffix
-    return interval_cell(metric.difference(advantage), metric.gap(advantage) + suffix, brief)
+    brief, bare = metric.gap_in_brief(advantage) + suffix, metric.signed(advantage.value) + suffix
+    return interval_cell(metric.difference(advantage), metric.gap(advantage) + suffix, brief, bare=bare)
 
 
 def ratio_cell(cost: Estimate, note: str = "") -> TableCell:
@@ -53,4 +53,4 @@ def ratio_cell(cost: Estimate, note: str = "") -> TableCell:
 
 def reference_cell(value: float) -> TableCell:
     """The cell of the reference in a column of comparisons with it."""
-    return TableCell(text="reference", value=value)
+    return TableCell(text="reference", bare="ref.", value=value)

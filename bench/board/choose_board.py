@@ -16,7 +16,7 @@ from ..stats.format import listed, size
 from ..stats.ranking import standings
 from ..stats.scoring import verdict
 from ..store.table import ResultTable
-from .board import Board, Footnote, Row, TableCell, split_by_rank
+from .board import Board, Footnote, NoteKind, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, number_cell, ratio_cell, reference_cell
 from .columns import BoardColumn, cells_of, plain_columns
 from .crossover import mean_of
@@ -100,12 +100,14 @@ def board_for_choice(
     )
     ranked, unranked = split_by_rank(order, rows)
     margins = [metric.margin_words(requirements.margin_of(metric)) for metric in metrics.values() or [ACCURACY]]
-    mode = f"{MODES[requirements.mode]} at length {requirements.length:,}"
+    memory = f", in {size(requirements.memory_bytes)}" if requirements.memory_bytes is not None else ""
+    title = f"{MODES[requirements.mode]} at length {requirements.length:,}{memory}"
     return Board(
         name=f"choice/{requirements.mode}/{requirements.length}",
-        title=mode + (f", in {size(requirements.memory_bytes)}" if requirements.memory_bytes is not None else ""),
-        question=f"Which attention costs least and is at most {' or '.join(dict.fromkeys(margins))} worse than "
-        f"{REFERENCE}?",
+        title=title,
+        question=f"Which attention costs least for {title} and is at most {' or '.join(dict.fromkeys(margins))} worse "
+        f"than {REFERENCE}?",
+        headline=_headline(ranked),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
@@ -232,6 +234,18 @@ def _cost(candidate: Candidate) -> TableCell:
     return reference_cell(1.0) if candidate.name == REFERENCE else ratio_cell(mean_of(costs))
 
 
+def _headline(ranked: Sequence[Row]) -> str:
+    """Whom to take."""
+    if not ranked:
+        return "No variant fits."
+    if [row.name for row in ranked] == [REFERENCE]:
+        return f"Take {REFERENCE}: no other variant fits."
+    best = [row for row in ranked if row.group == ranked[0].group]
+    if len(best) == 1:
+        return f"Take {best[0].name}: {best[0].entries[0].text}."
+    return f"Take one of {listed([row.name for row in best])}: their costs cannot be told apart."
+
+
 def _footnotes(
     timed: list[BoardKey], judged: list[BoardKey], requirements: Requirements, rows: Iterable[Row]
 ) -> Iterator[Footnote]:
@@ -244,9 +258,10 @@ def _footnotes(
         if all(q.selection == "test" for q in judged):
             yield CHOSEN_ON_TEST
     else:
-        yield Footnote(topic="not measured", text="quality: no variant was trained here", warning=True)
+        text = "quality: no variant was trained here"
+        yield Footnote(topic="not measured", text=text, kind=NoteKind.MISSING, warning=True)
     if all(row.entries[1].value is None for row in rows):
-        yield Footnote(topic="not measured", text="memory", warning=True)
+        yield Footnote(topic="not measured", text="memory", kind=NoteKind.MISSING, warning=True)
     if requirements.memory_bytes is not None:
         of = "one sequence" if requirements.mode == "decode" else "one training step"
         text = f"limit of {size(requirements.memory_bytes)} on the {requirements.memory_words} of {of}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from .board import Column, Footnote, Row, TableCell
+from .board import Column, Footnote, NoteKind, Row, TableCell
 
 RowContext = TypeVar("RowContext", contravariant=True)
 """All that the cells of one row are made from."""
@@ -23,6 +23,7 @@ class BoardColumn(Generic[RowContext]):
     name: str
     title: str
     cell: Callable[[RowContext], TableCell]
+    short: str = ""
     unit: str = ""
     better: Literal["higher", "lower", ""] = ""
     description: str = ""
@@ -37,7 +38,13 @@ def plain_columns(columns: Iterable[BoardColumn[RowContext]]) -> tuple[Column, .
     """The columns as values, as a `Board` holds them."""
     return tuple(
         Column(
-            name=c.name, title=c.title, unit=c.unit, better=c.better, description=c.description, importance=c.importance
+            name=c.name,
+            title=c.title,
+            short=c.short,
+            unit=c.unit,
+            better=c.better,
+            description=c.description,
+            importance=c.importance,
         )
         for c in columns
     )
@@ -52,4 +59,5 @@ def column_footnotes(columns: Sequence[BoardColumn[RowContext]], rows: Iterable[
     """The footnotes of the columns that need one, in the order of the columns."""
     for column, cells in zip(columns, zip(*(row.entries for row in rows), strict=True), strict=False):
         if column.footnote and any(cell.note == column.mark if column.mark else cell.text for cell in cells):
-            yield Footnote(topic=column.title, text=column.footnote, warning=column.warning, column=column.name)
+            kind, name = NoteKind.COLUMN, column.name
+            yield Footnote(topic=column.title, text=column.footnote, kind=kind, warning=column.warning, column=name)

@@ -11,7 +11,7 @@ from ..score.cost import RelativeCost, controls
 from ..stats.intervals import LEVEL
 from ..stats.scoring import ratio
 from ..store.table import ResultTable
-from .board import Footnote
+from .board import Footnote, NoteKind
 
 DRIFT = 0.1
 """Share by which the drift probe may slow down within a block, or differ between blocks, before there is a warning."""
@@ -28,7 +28,7 @@ def condition_footnotes(table: ResultTable, timings: Mapping[int, Mapping[str, R
         "host bound": _host_bound(_largest(table, timings, "host_bound")),
     }
     for topic, found in texts.items():
-        yield from (Footnote(topic=topic, text=text, warning=True) for text in found)
+        yield from (Footnote(topic=topic, text=text, kind=NoteKind.NOISE, warning=True) for text in found)
 
 
 def _null_control(timings: Mapping[int, Mapping[str, RelativeCost]]) -> Iterator[str]:

@@ -13,14 +13,26 @@ from ..core.spec import Spec
 from ..score.cost import Mode, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import outcome_words
+from ..stats.format import speed
 from ..stats.intervals import Estimate
-from ..stats.ranking import standings
+from ..stats.ranking import Advantage, Standing, difference_is_proven, standings
+from ..stats.scoring import CAP, ratio
 from ..store.table import ResultTable
-from .board import NO_RIVAL, Board, Footnote, Row, split_by_rank
+from .board import NO_RIVAL, Board, Footnote, NoteKind, Row, split_by_rank
 from .columns import cells_of, column_footnotes, plain_columns
 from .conditions import condition_footnotes
 from .crossover import mean_of
-from .footnotes import FAILURES, PERCENT, RANKS, resolution_words, span_of, unit_of, version_footnotes
+from .footnotes import (
+    FAILURES,
+    PERCENT,
+    RANKS,
+    resolution_in_brief,
+    resolution_words,
+    span_of,
+    unit_of,
+    version_footnotes,
+)
+from .headline import cost_headline, nothing_ranked
 from .length_columns import MODES, CostsByLength, LengthRow, length_columns
 
 
@@ -104,15 +116,17 @@ def board_for_lengths(table: ResultTable, sweep: LengthSweep, mode: Mode = "step
         )
         for variant in variants
     }
-    ranked, unranked = split_by_rank(standings(complete, gap, floor) if len(complete) > 1 else [], rows)
+    order = standings(complete, gap, floor) if len(complete) > 1 else []
+    ranked, unranked = split_by_rank(order, rows)
     keys = [key for key in (*sweep.board_keys.values(), sweep.max_length) if key is not None]
     runs = [run for board_key in keys for run in board_key.runs(table, "time")]
     several = len(lengths) > 1
     return Board(
         name=f"{sweep.name}/{sweep.machine}/{mode}",
         title=f"{sweep.name}: {MODES[mode]} {'over lengths' if several else f'at length {lengths[0]:,}'}",
-        question=f"How long does {MODES[mode]} take against {REFERENCE}'s"
-        + (", and from which length on is a variant faster?" if several else "?"),
+        question=f"How fast is {MODES[mode]} on {sweep.name}"
+        + (", by length?" if several else f", at length {lengths[0]:,}?"),
+        headline=_headline(order, gap, floor) if order else nothing_ranked(unranked),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
@@ -123,6 +137,21 @@ def board_for_lengths(table: ResultTable, sweep: LengthSweep, mode: Mode = "step
             *version_footnotes(table, runs, [(key.task, key.preset) for key in keys]),
         ),
     )
+
+
+def _headline(order: list[Standing], gap: Advantage, floor: float) -> str:
+    """Who is faster than the reference on the mean over lengths, corrected for all pairs of the ranks."""
+    names, pairs = [standing.name for standing in order], len(order) * (len(order) - 1) // 2
+    if REFERENCE not in names:
+        return ""
+    gaps = {name: gap(name, REFERENCE) for name in names if name != REFERENCE}
+    proven = {
+        name: found.value > 0 if abs(found.value) > floor and difference_is_proven(found, pairs) else None
+        for name, found in gaps.items()
+    }
+    first = order[0].name
+    alone = first != REFERENCE and order[0].last == 1
+    return cost_headline(proven, f"{first}, {speed(ratio(gap(REFERENCE, first)))}" if alone else "")
 
 
 def _timings(table: ResultTable, sweep: LengthSweep, mode: Mode) -> CostsByLength:
@@ -160,7 +189,11 @@ def _footnotes(sweep: LengthSweep, timings: CostsByLength, floor: float) -> Iter
     )
     text = f"{100 * math.expm1(floor):.1f} %, by the null control; a smaller difference makes no rank and no crossover"
     text += resolution_words(*(dict(found) for found in timings.values()))
-    yield Footnote(topic="noise floor", text=text)
+    resolution = resolution_in_brief(*(dict(found) for found in timings.values()))
+    brief = f"{100 * math.expm1(floor):.1f} %{resolution}: a smaller difference makes no rank"
+    yield Footnote(topic="noise floor", text=text, kind=NoteKind.NOISE, brief=brief)
     yield Footnote(topic="rank", text=RANKS)
     if any(cost.outcome != Outcome.OK for found in timings.values() for cost in found.values()):
-        yield Footnote(topic="failures", text=f"out of memory and timeout {FAILURES}")
+        brief = f"out of memory and timeout count as {CAP:.0f} × {REFERENCE}"
+        text = f"out of memory and timeout {FAILURES}"
+        yield Footnote(topic="failures", text=text, kind=NoteKind.MISSING, brief=brief)

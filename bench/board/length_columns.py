@@ -73,7 +73,8 @@ def length_columns(
     fitted = "exponent of length, fitted over the upper half of the lengths, of"
     return (
         *(
-            BoardColumn(name=f"at_{length}", title=f"{length:,}", unit="× reference", better="lower", importance=1 + at,
+            BoardColumn(name=f"at_{length}", title=f"{length:,}", unit="× reference", better="lower",
+                        importance=len(lengths) - at,
                         description=f"time of {MODES[mode]} at length {length:,} over {REFERENCE}'s",
                         cell=partial(_time, length))
             for at, length in enumerate(lengths)

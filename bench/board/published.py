@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ..core.errors import StoreError
 from ..core.metrics import METRICS
 from ..core.paths import PACKAGE
-from .board import Board, Column, Footnote, Row, TableCell
+from .board import Board, Column, Footnote, NoteKind, Row, TableCell
 from .cells import EMPTY, number_cell
 from .report import Report
 
@@ -161,6 +161,8 @@ def published_board(board: Board, task: str) -> Board | None:
         Footnote(
             topic="ours",
             text=f"{board.title}; sizes, lengths, steps and data differ from the papers', so nothing here is ranked",
+            kind=NoteKind.DATA,
+            brief="sizes, lengths, steps and data differ from the papers': nothing here is ranked",
             warning=True,
         ),
         *(Footnote(topic=table.paper, text=_origin(table)) for table in tables),
@@ -256,7 +258,8 @@ def _board(table: Table) -> Board:
     return Board(
         name=f"published/{table.title}",
         title=f"published: {table.title}",
-        question=f"{measured[0].upper()}{measured[1:]}{unit}, as printed; never ranked with ours",
+        question=f"Which numbers did {table.title} report?",
+        headline=f"{measured[0].upper()}{measured[1:]}{unit}, as printed; never ranked with ours.",
         columns=tuple(columns),
         ranked=(),
         unranked=tuple(rows),

@@ -15,12 +15,14 @@ from ..score.quality import Predictions, SeedScores, metric_of, scores_by_varian
 from ..stats.format import listed
 from ..stats.intervals import Estimate
 from ..stats.ranking import standings
+from ..stats.scoring import verdict
 from ..store.table import ResultTable
-from .board import NO_RIVAL, Board, Footnote, Row, TableCell, split_by_rank
+from .board import NO_RIVAL, Board, Footnote, NoteKind, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell
 from .columns import BoardColumn, cells_of, plain_columns
 from .crossover import mean_of
 from .footnotes import CHOSEN_ON_TEST, PERCENT, RANKS, version_footnotes
+from .headline import nothing_ranked, quality_headline
 
 
 class SuiteRow(NamedTuple):
@@ -68,28 +70,40 @@ def board_for_suite(
         covered = sum(not own.missing_reason for own in found.values())
         return SuiteRow(levels, covered, variant in complete, difference)
 
-    columns = suite_columns(tasks, metric)
+    columns = suite_columns(name, tasks, metric)
     rows = {
         variant: Row(name=variant, entries=cells_of(columns, row(variant)), reason=missing[variant] or NO_RIVAL)
         for variant in variants
     }
     ranked, unranked = split_by_rank(standings(complete, gap) if len(complete) > 1 else [], rows)
+    margin = metric.margin / metric.points
+    verdicts = {
+        variant: verdict(gap(variant, REFERENCE).interval(), margin)
+        for variant in complete
+        if variant != REFERENCE and REFERENCE in complete
+    }
+    headline = (
+        quality_headline(verdicts, metric.margin_words(metric.margin), average=True)
+        if ranked
+        else nothing_ranked(unranked)
+    )
     best = {task: found for task, key in by_task.items() if (found := _best_baseline(table, key, metric, predictions))}
     levels = {task: level for task, (_, level) in best.items()}
     baseline = SuiteRow(levels, len(best), len(best) == len(tasks), EMPTY)
     return Board(
         name=f"suite {name}/{board_keys[0].preset}/{board_keys[0].selection}",
         title=f"suite {name}, preset {board_keys[0].preset}",
-        question=f"Which attention {metric.question} over the {len(tasks)} tasks of {name}?",
+        question=f"Which attention {metric.question} over the {len(tasks)} tasks of {name} ({board_keys[0].preset})?",
+        headline=headline,
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
         baselines=(Row(name="best trivial", entries=cells_of(columns, baseline)),) if best else (),
-        footnotes=tuple(_footnotes(table, board_keys, best)),
+        footnotes=tuple(_footnotes(table, name, board_keys, best)),
     )
 
 
-def suite_columns(tasks: list[str], metric: Metric) -> tuple[BoardColumn[SuiteRow], ...]:
+def suite_columns(suite: str, tasks: list[str], metric: Metric) -> tuple[BoardColumn[SuiteRow], ...]:
     """One column for each task, then the average, the difference from the reference, and coverage."""
 
     def on(task: str) -> Callable[[SuiteRow], TableCell]:
@@ -106,13 +120,14 @@ def suite_columns(tasks: list[str], metric: Metric) -> tuple[BoardColumn[SuiteRo
 
     return (
         *(
-            BoardColumn(name=task, title=task, unit=metric.display_unit, better=metric.better, cell=on(task),
-                        description=f"test {metric.title}")
+            BoardColumn(name=task, title=task, short=task.removeprefix(f"{suite}-"), unit=metric.display_unit,
+                        better=metric.better, cell=on(task), description=f"test {metric.title}")
             for task in tasks
         ),
-        BoardColumn(name="average", title="average", unit=metric.display_unit, better=metric.better, importance=0,
-                    description=f"mean {metric.title} over these tasks", cell=average),
-        BoardColumn(name="gap", title=f"vs {REFERENCE}", unit=metric.of_difference, better=metric.better, importance=0,
+        BoardColumn(name="average", title="average", short="mean", unit=metric.display_unit, better=metric.better,
+                    importance=0, description=f"mean {metric.title} over these tasks", cell=average),
+        BoardColumn(name="gap", title=f"vs {REFERENCE}", short="gap", unit=metric.of_difference, better=metric.better,
+                    importance=0,
                     description=f"mean over tasks of the differences from {REFERENCE}, with its 95 % interval",
                     cell=lambda row: row.gap),
         BoardColumn(name="coverage", title="tasks", importance=2, description="tasks that count for this variant",
@@ -148,15 +163,30 @@ def _best_baseline(
 
 def _missing(variant: str, tasks: list[str], scores: Mapping[str, Mapping[str, SeedScores]]) -> str:
     found = {task: scores.get(task, {}).get(variant) for task in tasks}
-    reasons = {task: own.missing_reason if own else "not run" for task, own in found.items()}
-    return "; ".join(f"{task}: {reason}" for task, reason in reasons.items() if reason)
+    lacking: dict[str, list[str]] = {}
+    for task, own in found.items():
+        reason = own.missing_reason if own else "not run"
+        if reason:
+            lacking.setdefault(reason, []).append(task)
+    return "; ".join(f"{listed(there)}: {reason}" for reason, there in lacking.items())
 
 
 def _footnotes(
-    table: ResultTable, board_keys: list[BoardKey], best: Mapping[str, tuple[str, Interval]]
+    table: ResultTable, suite: str, board_keys: list[BoardKey], best: Mapping[str, tuple[str, Interval]]
 ) -> Iterator[Footnote]:
-    fidelities = ", ".join(f"{board_key.task} {board_key.fidelity}" for board_key in board_keys)
-    yield Footnote(topic="data", text=fidelities, warning=any(q.fidelity == "surrogate" for q in board_keys))
+    by_fidelity: dict[str, list[str]] = {}
+    for board_key in board_keys:
+        by_fidelity.setdefault(board_key.fidelity, []).append(board_key.task)
+    yield Footnote(
+        topic="data",
+        text="; ".join(f"{fidelity}: {listed(tasks)}" for fidelity, tasks in by_fidelity.items()),
+        kind=NoteKind.DATA,
+        brief="; ".join(
+            f"{fidelity} {', '.join(task.removeprefix(f'{suite}-') for task in tasks)}"
+            for fidelity, tasks in by_fidelity.items()
+        ),
+        warning="surrogate" in by_fidelity,
+    )
     if board_keys[0].selection == "test":
         yield CHOSEN_ON_TEST
     yield Footnote(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..core.cell import REFERENCE
 from ..core.record import Outcome
 from ..score.baselines import trivial_levels
 from ..score.key import BoardKey
@@ -22,7 +21,8 @@ from .footnotes import (
     quality_footnotes,
     version_footnotes,
 )
-from .task_columns import task_columns
+from .headline import nothing_ranked, quality_headline
+from .task_columns import task_columns, verdict_on
 from .task_context import BoardContext, VariantContext
 from .test_sets import SetStatistics, scores_by_set, set_boards, set_footnotes
 
@@ -60,6 +60,7 @@ def board_for_task(
         else []
     )
     ranked, unranked = split_by_rank(order, rows)
+    verdicts = {variant.name: found for variant in variants if (found := verdict_on(context, variant)) is not None}
     by_set = scores_by_set(table, board_key, metric, sets)
     attention = attention_boards(table, board_key) if by_set else []
     trivial = list(trivial_levels(table, board_key, metric, predictions))
@@ -78,7 +79,10 @@ def board_for_task(
     return Board(
         name=board_key.name,
         title=f"{board_key.task}, preset {board_key.preset}",
-        question=f"Which attention {metric.question} on {board_key.task}, and what does it cost against {REFERENCE}?",
+        question=f"Which attention {metric.question} on {board_key.task} ({board_key.preset})?",
+        headline=(
+            quality_headline(verdicts, metric.margin_words(context.margin)) if ranked else nothing_ranked(unranked)
+        ),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,

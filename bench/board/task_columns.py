@@ -15,7 +15,7 @@ from ..score.matched_budget import advantage_at_equal_state, advantage_at_equal_
 from ..score.quality import outcome_words
 from ..stats.bootstrap import DRAWS
 from ..stats.format import count, duration, memory, percent, size
-from ..stats.scoring import CAP, verdict
+from ..stats.scoring import CAP, Verdict, verdict
 from ..store.table import ResultTable
 from .attention_tables import lowest_error
 from .board import TableCell
@@ -44,7 +44,7 @@ def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ..
         BoardColumn(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better,
                     description=f"mean difference from {REFERENCE} on the same seeds, with its 95 % interval",
                     cell=partial(_gap, context)),
-        BoardColumn(name="verdict", title="verdict", importance=4, cell=partial(_verdict, context),
+        BoardColumn(name="verdict", title="verdict", importance=2, cell=partial(_verdict, context),
                     description="conclusion from that interval, given the margin",
                     footnote=f"from the 95 % interval of the difference, with a margin of {within}"),
         BoardColumn(name="step_time", title="step time", unit="× reference", better="lower",
@@ -53,7 +53,7 @@ def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ..
         BoardColumn(name="memory", title="peak memory", unit="× reference", better="lower", importance=3,
                     description=f"peak memory of one training step over {REFERENCE}'s",
                     cell=partial(_memory, table, context.newest_of_reference("peak_bytes"))),
-        BoardColumn(name="sparsity", title="zeros", unit="fraction", importance=2, cell=mean("sparsity"),
+        BoardColumn(name="sparsity", title="zeros", unit="fraction", importance=4, cell=mean("sparsity"),
                     description="share of allowed attention weights that are exactly zero"),
         BoardColumn(name="block_sparsity", title="zero blocks", unit="fraction", importance=5,
                     description="share of 64 × 64 blocks without a positive weight; only these can save time",
@@ -140,13 +140,21 @@ def _gap(context: BoardContext, variant: VariantContext) -> TableCell:
     return TableCell(text=metric.signed(gap.value), value=metric.difference(gap).value)
 
 
-def _verdict(context: BoardContext, variant: VariantContext) -> TableCell:
+def verdict_on(context: BoardContext, variant: VariantContext) -> Verdict | None:
+    """The verdict on the variant against the reference; None where there is none to give."""
     if not variant.scores or variant.name == REFERENCE or _shared_seeds(context, variant) < LEAST_SEEDS:
+        return None
+    gap = variant.scores.advantage_over(context.scores[REFERENCE]).interval()
+    return verdict(gap, context.margin / context.metric.points)
+
+
+def _verdict(context: BoardContext, variant: VariantContext) -> TableCell:
+    found = verdict_on(context, variant)
+    if found is None:
         return EMPTY
     margin = context.metric.margin_words(context.margin)
-    gap = variant.scores.advantage_over(context.scores[REFERENCE]).interval()
-    found = verdict(gap, context.margin / context.metric.points)
-    return TableCell(text={"within margin": f"within {margin}", "worse": f"worse by > {margin}"}.get(found, found))
+    text = {"within margin": f"within {margin}", "worse": f"worse by > {margin}"}.get(found, found)
+    return TableCell(text=text, brief={"within margin": "within", "worse": "worse"}.get(found, ""))
 
 
 def _step_time(floor: float, variant: VariantContext) -> TableCell:
@@ -160,7 +168,7 @@ def _step_time(floor: float, variant: VariantContext) -> TableCell:
         words = outcome_words(cost.outcome) if cost.outcome != Outcome.OK else "too few rounds"
         return TableCell(text=words, note=cost.reason)
     if variant.name == REFERENCE:
-        return TableCell(text=f"{duration(cost.median)} a step", value=1.0)
+        return TableCell(text=f"{duration(cost.median)} a step", bare=duration(cost.median), value=1.0)
     return ratio_cell(cost.cost, "≈" if abs(cost.cost.value) <= floor else "")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .leaderboard import show
-from .options import FILTERS, Format, Json, Mode, ShownAs, sharing
+from .options import FILTERS, Format, Json, Mode, Notes, ShownAs, sharing
 from .output import say, say_json, warn
 
 
@@ -43,10 +43,11 @@ def choose(
     memory: Annotated[
         str | None, typer.Option(help="Memory limit of a training step, or of decoding one sequence, such as 40GB.")
     ] = None,
+    notes: Notes = False,
     format: ShownAs = Format.RICH,
     **filters: Any,
 ) -> None:
     """List the variants that fit a length, a memory limit and a margin of quality, by cost; say why others do not."""
     from .. import api
 
-    show([api.choose(length, mode=mode.value, memory=memory, notice=warn, **filters)], format)
+    show([api.choose(length, mode=mode.value, memory=memory, notice=warn, **filters)], format, all_notes=notes)

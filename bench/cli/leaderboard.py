@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import FILTERS, Format, Mode, Published, ShownAs, sharing
+from .options import FILTERS, Format, Mode, Notes, Published, ShownAs, sharing
 from .output import warn, write
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def leaderboard(
     mode: Annotated[
         Mode | None, typer.Option(help="Time that a board of cost alone shows (default: every one measured).")
     ] = None,
+    notes: Notes = False,
     format: ShownAs = Format.RICH,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write, or an existing folder for one file a board.")
@@ -34,30 +36,34 @@ def leaderboard(
     boards = api.boards(
         suite=suite, lengths=lengths, mode=mode.value if mode else None, published=published, notice=warn, **filters
     )
-    show(boards, format, out)
+    show(boards, format, out, all_notes=notes)
 
 
-def show(boards: list[Board], format: Format = Format.RICH, out: Path | None = None) -> None:
-    """The boards in that format, to the terminal or a file."""
+def show(
+    boards: list[Board], format: Format = Format.RICH, out: Path | None = None, *, all_notes: bool = False
+) -> None:
+    """The boards in that format, to the terminal or a file. `all_notes`: where they are drawn as text, too."""
+    from functools import partial
+
     from ...dashboards import csv_json, latex, markdown, terminal
 
     if out is not None and out.is_dir():
         for board in boards:
-            show([board], format, out / file_name(board, format))
+            show([board], format, out / file_name(board, format), all_notes=all_notes)
         return
     if format is Format.RICH and out is None:
         from .rich_console import console
 
-        terminal.show(boards, console())
+        terminal.show(boards, console(), all_notes=all_notes)
         return
-    render = {
-        Format.RICH: terminal.render,
+    render: dict[Format, Callable[[Sequence[Board]], str]] = {
+        Format.RICH: partial(terminal.render, all_notes=all_notes),
         Format.MARKDOWN: markdown.render,
         Format.CSV: csv_json.to_csv,
         Format.JSON: csv_json.to_json,
         Format.LATEX: latex.to_latex,
-    }[format]
-    emit(render(boards), out)
+    }
+    emit(render[format](boards), out)
 
 
 def file_name(board: Board, format: Format) -> str:

@@ -42,6 +42,7 @@ Figures = Annotated[Picture | None, typer.Option("--figures", help="Also write e
 Published = Annotated[
     bool, typer.Option("--published", help="Show numbers that papers reported beside ours; they are never ranked.")
 ]
+Notes = Annotated[bool, typer.Option("--notes", help="Show all notes, in full; other formats always do.")]
 ShownAs = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
 Preset = Annotated[
     str | None, typer.Option("--preset", help="smoke, quick, pt-2x64, …; `quick\\[steps=100]` changes it.")

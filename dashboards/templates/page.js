@@ -5,7 +5,9 @@
   const blocks = [...document.querySelectorAll("script[data-name]")];
   const shared = JSON.parse($("shared").textContent);
   const parsed = new Map();
-  const state = { q: 0, sort: "", dir: "", show: "", row: "", theme: "" };
+  const state = { q: 0, sort: "", dir: "", show: "", row: "", theme: "", notes: "" };
+
+  const KEPT = ["sort", "dir", "show", "row", "theme", "notes"];
 
   function make(tag, text, properties = {}) {
     const element = document.createElement(tag);
@@ -49,13 +51,13 @@
     const given = new URLSearchParams(location.hash.slice(1));
     const at = blocks.findIndex((block) => block.dataset.name === given.get("q"));
     state.q = at < 0 ? 0 : at;
-    for (const name of ["sort", "dir", "show", "row", "theme"]) state[name] = given.get(name) || "";
+    for (const name of KEPT) state[name] = given.get(name) || "";
   }
 
   function writeAddress() {
     const kept = new URLSearchParams();
     if (blocks.length) kept.set("q", blocks[state.q].dataset.name);
-    for (const name of ["sort", "dir", "show", "row", "theme"]) if (state[name]) kept.set(name, state[name]);
+    for (const name of KEPT) if (state[name]) kept.set(name, state[name]);
     history.replaceState(null, "", "#" + kept);
   }
 
@@ -293,23 +295,34 @@
     place.replaceChildren(...drawn);
   }
 
+  // a line for each of the most important notes; all of them, in full, in a section that opens
+  function drawNotes({ notes, chiefNotes }) {
+    const lines = (chosen, words) => chosen.flatMap((note) => {
+      const className = note.warning ? "warning" : "";
+      return [make("dt", (note.warning ? "⚠ " : "") + note.topic, { className }), make("dd", words(note), { className })];
+    });
+    const chief = notes.filter((note) => note.brief || note.warning).slice(0, chiefNotes);
+    $("chief-notes").replaceChildren(...lines(chief, (note) => note.brief || note.text));
+    $("notes").replaceChildren(...lines(notes, (note) => note.text));
+    $("all-notes").hidden = !notes.length;
+    $("all-notes").open = state.notes === "all";
+    $("all-notes").firstElementChild.textContent = notes.length === 1 ? "The note in full" : `All ${notes.length} notes`;
+  }
+
   function drawAll() {
     document.documentElement.dataset.theme = dark() ? "dark" : "light";
     $("theme").textContent = dark() ? "Light" : "Dark";
     $("theme").setAttribute("aria-pressed", String(dark()));
     if (!blocks.length) {
-      $("question").textContent = "No Records yet.";
+      $("headline").textContent = "No Records yet.";
       return;
     }
     const { board } = report();
     $("report").value = String(state.q);
     $("filter").value = state.show;
-    $("title").textContent = board.title;
-    $("question").textContent = board.question;
-    $("notes").replaceChildren(...board.footnotes.flatMap((note) => {
-      const className = note.warning ? "warning" : "";
-      return [make("dt", (note.warning ? "⚠ " : "") + note.topic, { className }), make("dd", note.text, { className })];
-    }));
+    $("title").textContent = board.question || board.title;
+    $("headline").textContent = board.headline;
+    drawNotes(board);
     drawTable();
     drawParts();
     drawMaps();
@@ -327,6 +340,10 @@
     state.show = event.target.value;
     drawTable();
     drawParts();
+    writeAddress();
+  });
+  $("all-notes").addEventListener("toggle", () => {
+    state.notes = $("all-notes").open ? "all" : "";
     writeAddress();
   });
   for (const id of ["layer", "head"]) $(id).addEventListener("change", drawMaps);

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.bench.board.board import Board
+from attnbench.bench.board.board import Board, Footnote
 from attnbench.bench.board.report import (
     Alpha,
     AttentionMap,
@@ -265,13 +265,36 @@ def test_a_phone_scrolls_the_table_and_not_the_page(browser: object, file: Path)
     phone.close()
 
 
+def test_few_notes_are_shown_and_all_in_a_section_that_opens_and_stays_in_the_address(
+    browser: object, report: Report, tmp_path: Path
+) -> None:
+    made = [Footnote(topic=f"n{at}", text=f"all of note {at}", brief=f"note {at} <b>" * (at != 8)) for at in range(9)]
+    path = tmp_path / "notes.html"
+    noted = replace(report, board=replace(report.board, footnotes=tuple(made), headline="Nobody can tell <i>."))
+    path.write_text(html.render([noted]), encoding="utf-8")
+    opened = browser.new_page()
+    troubles = watch(opened)
+    open_at(opened, path)
+    assert opened.inner_text("h2") == report.board.question and opened.inner_text("#headline") == "Nobody can tell <i>."
+    assert opened.locator("#chief-notes dd").all_inner_texts() == [f"note {at} <b>" for at in range(6)]
+    assert opened.locator("#notes").is_hidden() and opened.inner_text("#all-notes summary") == "All 9 notes"
+    opened.focus("#all-notes summary")
+    opened.keyboard.press("Enter")
+    assert opened.locator("#notes dd").all_inner_texts() == [f"all of note {at}" for at in range(9)]
+    opened.wait_for_function("location.hash.includes('notes=all')")
+    opened.reload()
+    opened.wait_for_selector("#notes dd")
+    assert opened.locator("#notes").is_visible() and troubles == []
+    opened.close()
+
+
 def test_no_records_make_a_page_that_says_so(browser: object, tmp_path: Path) -> None:
     path = tmp_path / "empty.html"
     path.write_text(html.render([]), encoding="utf-8")
     empty = browser.new_page()
     troubles = watch(empty)
     empty.goto(path.as_uri())
-    assert empty.inner_text("#question") == "No Records yet." and troubles == []
+    assert empty.inner_text("#headline") == "No Records yet." and troubles == []
     empty.close()
 
 

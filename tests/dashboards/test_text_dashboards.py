@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from attnbench.bench.board.board import Board, Footnote
+from attnbench.bench.board.board import Board, Column, Footnote, NoteKind, Row, TableCell
 from attnbench.dashboards import csv_json, escape, latex, markdown, terminal
 from attnbench.dashboards.escape import visible
 
@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 RENDERERS = {
     "board-80.txt": lambda board: terminal.render([board], 80),
-    "board-200.txt": lambda board: terminal.render([board], 200),
+    "board-200.txt": lambda board: terminal.render([board], 200, all_notes=True),
     "board.md": lambda board: markdown.render([board]),
     "board.csv": lambda board: csv_json.to_csv([board]),
     "board.json": lambda board: csv_json.to_json([board]),
@@ -48,7 +48,9 @@ def test_no_line_is_wider_than_the_terminal(width: int, board: Board) -> None:
 def test_a_narrow_terminal_keeps_quality_and_cost_and_says_what_it_left_out(board: Board) -> None:
     narrow = terminal.render([board], 80)
     assert "+8.0 ± 1.1" in narrow and "3.10× slower" in narrow and "2.98" not in narrow
-    assert "not shown: " in narrow and "parameters" in narrow.partition("not shown: ")[2]
+    assert "2 notes with `leaderboard --notes`; 3 columns with --format markdown" in narrow.replace("\n", " ")
+    whole = terminal.render([board], 80, all_notes=True)
+    assert "not shown: " in whole and "parameters" in whole.partition("not shown: ")[2]
     wide = terminal.render([board], 200)
     assert "(2.98–3.22)" in wide and "120k †" in wide and "not shown" not in wide
 
@@ -115,7 +117,8 @@ def test_lone_surrogates_and_null_bytes_are_shown_as_codes() -> None:
 def test_a_footnote_goes_with_its_column(board: Board) -> None:
     note = Footnote(topic="on size", text="explains the parameters", column="parameters")
     explained = replace(board, footnotes=(*board.footnotes, note))
-    assert "on size" in terminal.render([explained], width=200) and "on size" not in terminal.render([explained], 80)
+    wide, narrow = (terminal.render([explained], width, all_notes=True) for width in (200, 80))
+    assert "on size" in wide and "on size" not in narrow
 
 
 def test_parts_stand_below_their_board_without_places(board: Board, part: Board) -> None:
@@ -142,3 +145,77 @@ def test_machines_and_papers_get_the_parts_too(board: Board, part: Board) -> Non
     (kept,) = json.loads(csv_json.to_json([whole]))["boards"][0]["parts"]
     assert kept["unranked"][0]["entries"]["vs_copy"]["value"] == 3.1
     assert latex.to_latex([whole]).count(r"\begin{table}") == 2
+
+
+def noted(board: Board, count: int, brief: str) -> Board:
+    notes = [
+        Footnote(topic=f"note {at}", text=f"{brief}, and the rest", kind=NoteKind.NOISE, brief=brief)
+        for at in range(count)
+    ]
+    return replace(board, ranked=(), unranked=(), footnotes=tuple(notes))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(("count", "words"), [(1, 1), (5, 1), (30, 1), (30, 30), (30, 200)])
+def test_a_terminal_shows_six_lines_of_notes_at_most(board: Board, width: int, count: int, words: int) -> None:
+    shown = terminal.render([noted(board, count, "short " * words)], width)
+    below = shown[shown.index("majority") :].split("\n")[1:-1]
+    assert len(below) <= 6
+    if words == 1:
+        assert [line.partition(":")[0] for line in below[:5]] == [f"note {at}" for at in range(min(count, 5))] + (
+            ["more"] if count < 5 else []
+        )
+    assert f"{count} note{'s' * (count > 1)} with `leaderboard --notes`" in " ".join(below)
+    assert terminal.render([noted(board, count, "short")], width, all_notes=True).count("and the rest") == count
+
+
+def of_tasks(*tasks: str, rows: int = 2) -> Board:
+    """A board of a suite: a cell for each task, their mean, and the difference from the reference."""
+    columns = (
+        *(Column(name=f"lra-{task}", title=f"lra-{task}", short=task, better="higher") for task in tasks),
+        Column(name="average", title="average", short="mean", better="higher", importance=0),
+        Column(name="gap", title="vs softmax", short="gap", better="higher", importance=0),
+        Column(name="coverage", title="tasks", importance=2),
+    )
+    level = TableCell(text="49.9 ± 2.1", brief="49.9", bare="49.9", value=49.9)
+    gap = TableCell(text="−10.2 (−13.2 to −7.3)", brief="−10.2 ± 3.0", bare="−10.2", value=-10.2)
+    entries = (*[level] * (len(tasks) + 1), gap, TableCell(text=f"{len(tasks)} of {len(tasks)}"))
+    named = [Row(name=f"variant{at}[impl=eager]", entries=entries, reason="a: not run") for at in range(rows)]
+    return Board(name="lra", title="lra", question="Which?", columns=columns, ranked=(), unranked=tuple(named))
+
+
+FIVE = ("image", "listops", "pathfinder", "retrieval", "text")
+
+
+@pytest.mark.parametrize("width", [80, 90, 100, 120, 200])
+def test_every_task_of_a_suite_keeps_its_column_and_intervals_go_first(width: int) -> None:
+    shown = terminal.render([of_tasks(*FIVE)], width)
+    heads = next(line for line in shown.split("\n") if "variant" in line)
+    assert all(task in heads for task in FIVE) and ("lra-image" in heads) == (width == 200)
+    assert ("−10.2 ± 3.0" in shown) == (width == 120) and ("−13.2" in shown) == (width == 200)
+    assert max(cell_len(line) for line in shown.split("\n")) <= width
+
+
+def test_tasks_that_do_not_fit_stand_in_a_second_table() -> None:
+    tasks = [f"the-task-number-{at}" for at in range(12)]
+    shown = terminal.render([of_tasks(*tasks)], 80)
+    assert all(task in shown for task in tasks) and shown.count("rank  variant") > 1
+    assert max(cell_len(line) for line in shown.split("\n")) <= 80
+
+
+def test_a_reason_that_rows_share_is_said_once_and_not_again_below_the_headline() -> None:
+    unsaid = of_tasks(*FIVE, rows=5)
+    for shown in (terminal.render([unsaid], 120), markdown.render([unsaid]), latex.to_latex([unsaid])):
+        assert " ".join(shown.split()).count("a: not run") == 1
+    assert "variant3[impl=eager] and 1 more: a: not run" in terminal.render([unsaid], 200)
+    assert "variant4[impl=eager]: a: not run" in terminal.render([unsaid], 200, all_notes=True)
+    said = replace(unsaid, headline="Nothing is ranked: a: not run.")
+    assert terminal.render([said], 120).count("a: not run") == 1
+
+
+def test_the_question_heads_the_board_and_the_headline_follows(board: Board) -> None:
+    first = [terminal.render([board], 120), markdown.render([board]).replace("\\", "")]
+    for shown in first:
+        heading, headline = [line.strip("#*_ ") for line in shown.split("\n") if line][:2]
+        assert heading == board.question and headline == board.headline
+    assert board.headline in json.loads(csv_json.to_json([board]))["boards"][0]["headline"]

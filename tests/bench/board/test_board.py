@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from attnbench.bench.board import footnotes as module
-from attnbench.bench.board.board import Board, Row, TableCell
+from attnbench.bench.board.board import Board, Footnote, NoteKind, Row, TableCell
 from attnbench.bench.board.cells import EMPTY
 from attnbench.bench.board.columns import BoardColumn, cells_of, column_footnotes, plain_columns
 
@@ -76,7 +76,40 @@ def test_a_footnote_is_shown_with_the_cells_that_need_it() -> None:
     assert list(column_footnotes(COLUMNS, rows[1:])) == [] == list(column_footnotes(COLUMNS, []))
 
 
-@pytest.mark.parametrize(("brief", "shown"), [(False, "1.00× faster ≈"), (True, "1× ≈")])
-def test_a_cell_is_shown_with_its_mark(brief: bool, shown: str) -> None:
-    assert TableCell(text="1.00× faster", brief="1×", note="≈").shown(brief) == shown
-    assert TableCell(text="crashed", note="out of disk").shown(brief) == "crashed"
+@pytest.mark.parametrize(
+    ("form", "shown"), [("full", "1.00× faster (0.99–1.01) ≈"), ("brief", "1.00× faster ≈"), ("bare", "1× ≈")]
+)
+def test_a_cell_is_shown_with_its_mark(form: str, shown: str) -> None:
+    cell = TableCell(text="1.00× faster (0.99–1.01)", brief="1.00× faster", bare="1×", note="≈")
+    assert cell.shown(form) == shown
+
+
+@pytest.mark.parametrize("form", ["full", "brief", "bare"])
+def test_a_form_that_a_cell_lacks_is_the_next_longer_one(form: str) -> None:
+    assert TableCell(text="88 %").shown(form) == "88 %"
+    assert TableCell(text="crashed", note="out of disk").shown(form) == "crashed"
+    assert TableCell(text="88.0 %", brief="88 %").shown(form) == ("88.0 %" if form == "full" else "88 %")
+
+
+def test_notes_stand_by_kind_with_warnings_first_and_stay_in_order_within() -> None:
+    made = [
+        Footnote(topic="column", text="c", kind=NoteKind.COLUMN),
+        Footnote(topic="speed", text="s"),
+        Footnote(topic="noise", text="n", kind=NoteKind.NOISE, brief="n"),
+        Footnote(topic="data 1", text="d", kind=NoteKind.DATA),
+        Footnote(topic="data 2", text="d", kind=NoteKind.DATA, warning=True),
+        Footnote(topic="learned", text="l", kind=NoteKind.LEARNING, brief="l"),
+        Footnote(topic="data 3", text="d", kind=NoteKind.DATA),
+    ]
+    found = Board(name="b", title="b", question="", columns=(), ranked=(), footnotes=tuple(made))
+    assert [note.topic for note in found.notes] == [
+        "learned", "data 2", "data 1", "data 3", "noise", "speed", "column",
+    ]  # fmt: skip
+    # where there is no room for all: those with a short form, and warnings
+    assert [note.topic for note in found.chief_notes] == ["learned", "data 2", "noise"]
+
+
+def test_a_reason_that_several_rows_share_stands_once() -> None:
+    rows = tuple(Row(name=n, entries=(), reason=r) for n, r in (("a", "not run"), ("b", "crashed"), ("c", "not run")))
+    found = Board(name="b", title="b", question="", columns=(), ranked=(), unranked=rows)
+    assert found.reasons == (("not run", ("a", "c")), ("crashed", ("b",)))

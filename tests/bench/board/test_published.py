@@ -148,7 +148,7 @@ def test_perplexities_are_shown_in_full_and_never_beside_our_bits(task: str, mod
     mine = ours(task, "bits_per_character", "bits")
     assert published_board(mine, task) is None
     shown = with_published([mine], None)[1]
-    assert shown.question == "Perplexity, as printed; never ranked with ours"
+    assert shown.headline == "Perplexity, as printed; never ranked with ours."
     assert {row.name: row.entries[0].text for row in shown.unranked}[model] == text
 
 

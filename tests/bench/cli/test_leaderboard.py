@@ -49,7 +49,13 @@ def test_shows_the_board_of_a_folder(results: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "begin"), [("markdown", "## lra"), ("csv", "board,group"), ("json", "{"), ("latex", "\\begin{table}")]
+    ("form", "begin"),
+    [
+        ("markdown", "## Which attention is"),
+        ("csv", "board,group"),
+        ("json", "{"),
+        ("latex", "\\begin{table}"),
+    ],
 )
 def test_every_format_goes_to_the_terminal_or_a_file(form: str, begin: str, results: Path, tmp_path: Path) -> None:
     assert run("--results", str(results), "--format", form).startswith(begin)
@@ -69,6 +75,13 @@ def test_missing_or_broken_predictions_are_told_and_cost_only_the_pairing(result
         file.write_bytes(b"not a zip")
     shown = run("--results", str(results))
     assert "not all predictions are paired by example" in shown and "+10.0" in shown
+
+
+def test_a_terminal_gets_a_few_notes_and_all_where_they_are_asked_for(results: Path) -> None:
+    few, whole = run("--results", str(results)), run("--results", str(results), "--notes")
+    assert "notes with `leaderboard --notes`" in few and "Student's t" not in few
+    assert "Student's t" in whole and "leaderboard --notes" not in whole
+    assert len(few.split("\n")) < len(whole.split("\n"))
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
@@ -114,7 +127,8 @@ def test_compare_names_what_there_is(results: Path) -> None:
 
 def test_a_suite_shows_what_it_lacks(results: Path) -> None:
     board = json.loads(run("--results", str(results), "--suite", "lra", "-f", "json"))["boards"][0]
-    assert "lra-listops: not run" in board["unranked"][0]["reason"]
+    assert board["unranked"][0]["reason"] == "lra-image, lra-listops, lra-pathfinder and lra-retrieval: not run"
+    assert board["headline"] == f"Nothing is ranked: {board['unranked'][0]['reason']}."
     assert board["unranked"][0]["entries"]["lra-text"]["value"] == pytest.approx(70.0)
 
 
@@ -138,7 +152,9 @@ def test_an_existing_folder_takes_one_file_a_board(results: Path, tmp_path: Path
     assert run("--results", str(results), "--format", "markdown", "--out", str(folder)) == ""
     (file,) = folder.iterdir()
     assert file.name == "lra-text-quick-official-validation-protocol-1.md"
-    assert file.read_text(encoding="utf-8").startswith("## lra-text, preset quick")
+    assert file.read_text(encoding="utf-8").startswith(
+        "## Which attention is right most often on lra-text (quick)?\n\n**"
+    )
 
 
 COMMITTED = Path(__file__).parents[3] / "results"

@@ -1,0 +1,90 @@
+"""Headline: the answer of a board in one or two sentences, as far as the Records give one.
+
+It stands above the rows. A reader of a board acts on it first, so it says what cannot be told, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..core.cell import REFERENCE
+from ..stats.format import listed
+from ..stats.scoring import Verdict
+from .board import Row
+
+NAMED = 4
+"""So many names are listed; of more, the number of the rest is given."""
+
+
+def nothing_ranked(unranked: Sequence[Row]) -> str:
+    """The reason that all rows share where nothing is ranked; else that each row has its own.
+
+    >>> nothing_ranked([Row(name="rela", entries=(), reason="fewer than 3 seeds")])
+    'Nothing is ranked: fewer than 3 seeds.'
+    """
+    reasons = {row.reason for row in unranked if row.reason}
+    if not reasons:
+        return ""
+    return f"Nothing is ranked: {reasons.pop()}." if len(reasons) == 1 else "Nothing is ranked; the reasons differ."
+
+
+def quality_headline(verdicts: Mapping[str, Verdict], within: str, *, average: bool = False) -> str:
+    """Who is better and worse than the reference, and of whom that cannot be told; empty for no verdicts.
+
+    `within`: the margin in words. `average`: whether the verdicts are on a mean over tasks.
+
+    >>> quality_headline({"rela": "better", "linear": "worse", "local": "undecided"}, "1 point")
+    'Better than softmax: rela. Worse by more than 1 point: linear. Undecided: local.'
+    >>> quality_headline({"rela": "undecided", "local": "undecided"}, "1 point")
+    'None of the 2 variants can be told from softmax.'
+    """
+    groups: dict[Verdict, list[str]] = {"better": [], "within margin": [], "worse": [], "undecided": []}
+    for name, found in verdicts.items():
+        groups[found].append(name)
+    of = f"the average of {REFERENCE}" if average else REFERENCE
+    if verdicts and len(groups["undecided"]) == len(verdicts):
+        return (
+            f"None of the {len(verdicts)} variants can be told from {of}."
+            if len(verdicts) > 1
+            else f"{_some(groups['undecided'])} cannot be told from {of}."
+        )
+    words = {
+        "better": f"Better than {of}",
+        "within margin": f"At most {within} worse",
+        "worse": f"Worse by more than {within}",
+        "undecided": "Undecided",
+    }
+    return " ".join(f"{words[found]}: {_some(names)}." for found, names in groups.items() if names)
+
+
+def cost_headline(faster: Mapping[str, bool | None], fastest: str = "") -> str:
+    """Who is faster and slower than the reference; None: that cannot be told. `fastest`: first in rank, in words.
+
+    >>> cost_headline({"linear": True, "rela": None, "topk": False}, "linear, 2.00× faster")
+    'Fastest: linear, 2.00× faster. Slower than softmax: topk. Undecided: rela.'
+    """
+    groups: dict[bool | None, list[str]] = {True: [], False: [], None: []}
+    for name, found in faster.items():
+        groups[found].append(name)
+    if not faster:
+        return ""
+    if len(groups[None]) == len(faster):
+        return f"No variant can be told from {REFERENCE} by its time."
+    words = {True: f"Faster than {REFERENCE}", False: f"Slower than {REFERENCE}", None: "Undecided"}
+    if fastest and groups[True]:
+        groups[True] = [name for name in groups[True] if not fastest.startswith(f"{name},")]
+        said = [f"Fastest: {fastest}."]
+        words[True] = "Also faster"
+    else:
+        said = []
+    return " ".join([*said, *(f"{words[found]}: {_some(names)}." for found, names in groups.items() if names)])
+
+
+def _some(names: Sequence[str]) -> str:
+    """
+    >>> _some(["a", "b", "c", "d", "e", "f"])
+    'a, b, c and 3 more'
+    """
+    if len(names) <= NAMED:
+        return listed(list(names))
+    return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} more"
