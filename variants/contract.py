@@ -8,25 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..bench.core.errors import SelectionError, Unsupported
+from ..bench.core.spec import Range
 
 __all__ = [
     "AttentionShape",
     "Causality",
+    "Count",
     "KeyValueCache",
     "Kind",
     "Mask",
+    "Range",
     "ScoreMap",
     "ScoredVariant",
     "SelectionError",
     "Unsupported",
     "Variant",
+    "Width",
     "accumulator",
     "allowed_keys",
     "masked_softmax",
@@ -35,6 +39,12 @@ __all__ = [
 
 Kind = Literal["exact", "approximate", "different"]
 Causality = Literal["strict", "selection"]
+
+Width = Annotated[int, Range(1, 65_536)]
+"""A size that parameters or scores are allocated with: hidden units, features, landmarks, clusters."""
+
+Count = Annotated[int, Range(1, 1_048_576)]
+"""A number of positions: a window, a block, a stride."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +164,7 @@ class Variant(nn.Module):
     of positions (an instance may set its own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are
     shown. `implementation`: the code that the last forward went through, such as "eager" or "triton"; recorded with
     every number (an instance sets its own). `parameters_from`: the function whose keyword-only arguments are the
-    parameters that `name[key=value]` sets; None = the constructor.
+    parameters that `name[key=value]` sets; None = the constructor. `Annotated[int, Range(1, 64)]` bounds a parameter.
     """
 
     kind: ClassVar[Kind] = "different"

@@ -11,6 +11,7 @@ import ast
 import difflib
 import importlib.util
 import inspect
+import math
 import os
 import sys
 import types
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import SelectionError
-from .spec import Spec, Value, value_text
+from .spec import Range, Spec, Value, value_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +130,9 @@ class Registry:
         return self._points[name]
 
 
+ANY_NUMBER = Range(-(2**63), 2**63 - 1)
+"""The range of a parameter that declares none."""
+
 VARIANTS = Registry("attnbench.variants", "variant")
 TASKS = Registry("attnbench.tasks", "task")
 
@@ -154,27 +158,44 @@ class Parameter:
                 if value is None:
                     return None
             elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value)
+                return self._inside(_as_float(value), owner)
             elif isinstance(option, type) and type(value) is option:
-                return value
+                return value if isinstance(value, bool | str | None) else self._inside(value, owner)
             elif option is str and not isinstance(value, str):
                 return value_text(value)
         raise SelectionError(f"{owner}: expected {self.name} to be {self.kind_text()}, got {value_text(value)!r}")
 
+    @property
+    def range(self) -> Range:
+        """The values that a number may have; without a declared range those that PyTorch takes."""
+        declared = (extra for kind in _alternatives(self.kind) for extra in getattr(kind, "__metadata__", ()))
+        return next((extra for extra in declared if isinstance(extra, Range)), ANY_NUMBER)
+
+    def _inside(self, value: float, owner: str) -> float:
+        limits = self.range
+        # PyTorch takes any finite float, and no whole number beyond 64 bits
+        fits = math.isfinite(value) if limits is ANY_NUMBER and isinstance(value, float) else value in limits
+        if not fits:
+            raise SelectionError(f"{owner}: expected {self.name} to be {self.kind_text()}, got {value_text(value)}")
+        return value
+
     def kind_text(self) -> str:
+        """The types and the range of its values in words."""
         texts = []
         for option in _options(self.kind):
             if typing.get_origin(option) is typing.Literal:
                 texts += [value_text(v) for v in typing.get_args(option)]
             else:
                 texts.append("none" if option is type(None) else getattr(option, "__name__", str(option)))
+                if option in (int, float) and self.range is not ANY_NUMBER:
+                    texts[-1] += f" {self.range}"
         return " | ".join(texts)
 
 
 def parameters(plugin: type[Any]) -> dict[str, Parameter]:
     """The keyword-only parameters of a plugin's constructor, or of the function `parameters_from` that it names."""
     function = getattr(plugin, "parameters_from", None) or plugin.__init__
-    hints = typing.get_type_hints(function)
+    hints = typing.get_type_hints(function, include_extras=True)
     return {
         p.name: Parameter(name=p.name, kind=hints.get(p.name, str), default=p.default)
         for p in inspect.signature(function).parameters.values()
@@ -214,8 +235,22 @@ def _origin(point: EntryPoint) -> str:
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
+    """The types that a value may have, without what is annotated beside them."""
+    alternatives = _alternatives(kind)
+    return tuple(typing.get_args(k)[0] if typing.get_origin(k) is typing.Annotated else k for k in alternatives)
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return typing.get_args(kind) if is_union else (kind,)
+
+
+def _as_float(value: float) -> float:
+    """`value` as a float, infinite where it is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")
 
 
 def _first_line(path: Path, attribute: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
@@ -15,6 +16,15 @@ Value = bool | int | float | str | None
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]*")
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([kM]?)")
 _SUFFIX = {"": 1, "k": 1_000, "M": 1_000_000}
+
+LONGEST_TEXT = 100_000
+"""Characters of a selection; a Spec of a Record is one too."""
+
+LONGEST_NAME = 120
+LONGEST_NUMBER = 40
+MOST_SPECS = 1_000
+"""Specs that a selection expands to: more are a slip, and would take days."""
+
 _WORDS: dict[str, Value] = {"true": True, "false": False, "none": None}
 
 
@@ -77,10 +87,14 @@ def parse_selection(text: str) -> list[Spec]:
     ['rela', 'local[flange=0,window=64]', 'local[flange=8,window=64]', 'local[flange=0,window=128]',
      'local[flange=8,window=128]', 'local[flange=0,window=256]', 'local[flange=8,window=256]']
     """
+    if len(text) > LONGEST_TEXT:
+        raise SelectionError(f"expected a selection of at most {LONGEST_TEXT:,} characters, got {len(text):,}")
     found: dict[Spec, None] = {}
     for item in _split_outside_brackets(text):
         for spec in _expand(item):
             found[spec] = None
+        if len(found) > MOST_SPECS:
+            raise SelectionError(f"expected a selection of at most {MOST_SPECS:,} names, got {len(found):,} or more")
     if not found:
         raise SelectionError(f"expected a name such as `softmax` or `local[flange=64]`, got {text!r}")
     return list(found)
@@ -98,7 +112,7 @@ def value_text(value: Value) -> str:
 
 
 def parse_value(text: str) -> Value:
-    """A Boolean, none, an integer, a finite float or, failing all, the text itself.
+    """A Boolean, none, an integer, a finite float or, failing all, the text itself; SelectionError for a long number.
 
     >>> parse_value("1k"), parse_value("1.5"), parse_value("true"), parse_value("learned")
     (1000, 1.5, True, 'learned')
@@ -108,6 +122,8 @@ def parse_value(text: str) -> Value:
     match = _NUMBER.fullmatch(text)
     if not match:
         return text
+    if len(text) > LONGEST_NUMBER:
+        raise SelectionError(f"expected a number of at most {LONGEST_NUMBER} digits, got {len(text):,} of them")
     digits, suffix = match.groups()
     is_whole = re.fullmatch(r"[+-]?\d+", digits) is not None
     if not math.isfinite(float(digits) * _SUFFIX[suffix]):
@@ -119,17 +135,40 @@ def parse_value(text: str) -> Value:
     return scaled
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The least and the greatest value of a parameter: `k: Annotated[int, Range(1, 1024)] = 32` in a constructor."""
+
+    least: float
+    most: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        return f"from {_plain(self.least)} to {_plain(self.most)}"
+
+
+def _plain(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
 def _expand(item: str) -> Iterator[Spec]:
     name, bracket, rest = item.partition("[")
     name = name.strip()
     if not _NAME.fullmatch(name):
         raise SelectionError(f"expected a name of letters, digits, '-', '_', got {name!r} in {item!r}")
+    if len(name) > LONGEST_NAME:
+        raise SelectionError(f"expected a name of at most {LONGEST_NAME} characters, got {len(name):,}")
     if not bracket:
         yield Spec(name)
         return
     if not rest.endswith("]"):
         raise SelectionError(f"expected `{name}[parameter=value]`, got {item!r}: the bracket is not closed at the end")
     axes = _axes(rest[:-1], item)
+    count = math.prod(map(len, axes.values()))
+    if count > MOST_SPECS:
+        raise SelectionError(f"expected at most {MOST_SPECS:,} combinations of values, got {count:,} in {item!r}")
     for values in product(*axes.values()):
         yield Spec(name, tuple(sorted(zip(axes, values, strict=True))))
 
@@ -183,7 +222,9 @@ def _split_outside_brackets(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kMGT]?)(i?)B?")
+MOST_BYTES = 1e15
+
 _POWER = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -196,4 +237,7 @@ def bytes_of(text: str) -> float:
     if not match:
         raise SelectionError(f"expected a size such as 40GB or 512MiB, got {text!r}")
     number, prefix, binary = match.groups()
-    return float(number) * (1024.0 if binary else 1000.0) ** _POWER[prefix]
+    size = float(number) * (1024.0 if binary else 1000.0) ** _POWER[prefix]
+    if not 1.0 <= size <= MOST_BYTES:
+        raise SelectionError(f"expected a size from 1 byte to {MOST_BYTES / 1e12:,.0f} TB, got {text!r}")
+    return size

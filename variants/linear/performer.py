@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract import AttentionShape, accumulator
+from ..contract import AttentionShape, Count, Width, accumulator
 from ..ops.features import FeatureVariant, KeyFeatures
 
 
@@ -37,9 +37,9 @@ class Performer(FeatureVariant):
         self,
         shape: AttentionShape,
         *,
-        features: int | None = None,
+        features: Width | None = None,
         kernel: Literal["softmax", "relu"] = "softmax",
-        redraw: int | None = None,
+        redraw: Count | None = None,
     ):
         super().__init__(shape)
         self.features = features or max(1, int(shape.head_dim * math.log(shape.head_dim)))

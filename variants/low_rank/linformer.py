@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator
+from ..contract import AttentionShape, Mask, Unsupported, Variant, Width, accumulator
 
 
 class Linformer(Variant):
@@ -30,7 +30,11 @@ class Linformer(Variant):
     memory: ClassVar = "O(N k)"
 
     def __init__(
-        self, shape: AttentionShape, *, k: int = 128, sharing: Literal["separate", "headwise", "key-value"] = "headwise"
+        self,
+        shape: AttentionShape,
+        *,
+        k: Width = 128,
+        sharing: Literal["separate", "headwise", "key-value"] = "headwise",
     ):
         super().__init__(shape)
         self.k = k

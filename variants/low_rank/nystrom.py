@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, SelectionError, Variant, masked_softmax
+from ..contract import AttentionShape, Mask, Range, SelectionError, Variant, Width, masked_softmax
 from ..ops.landmarks import iterated_inverse, nystrom_density, real_tokens, segments
 
 
@@ -29,7 +29,14 @@ class Nystrom(Variant):
     time: ClassVar = "O(N m d + m^3)"
     memory: ClassVar = "O(N m + m^2)"
 
-    def __init__(self, shape: AttentionShape, *, landmarks: int = 128, iterations: int = 6, kernel: int = 33):
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        landmarks: Width = 128,
+        iterations: Annotated[int, Range(0, 100)] = 6,
+        kernel: Annotated[int, Range(0, 65_535)] = 33,
+    ):
         super().__init__(shape)
         if kernel and kernel % 2 == 0:
             raise SelectionError(f"expected an odd width of the convolution, or 0 for none, got kernel={kernel}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract import AttentionShape, Mask, SelectionError, Variant
+from ..contract import AttentionShape, Mask, Range, SelectionError, Variant, Width
 from ..ops.landmarks import iterated_inverse, nystrom_density, picks, real_tokens
 
 
@@ -28,7 +28,14 @@ class Skyformer(Variant):
     time: ClassVar = "O(N m d + m^3)"
     memory: ClassVar = "O(N m + m^2)"
 
-    def __init__(self, shape: AttentionShape, *, landmarks: int = 128, iterations: int = 6, ridge: float = 0.1):
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        landmarks: Width = 128,
+        iterations: Annotated[int, Range(0, 100)] = 6,
+        ridge: Annotated[float, Range(1e-9, 1e3)] = 0.1,
+    ):
         super().__init__(shape)
         if landmarks < 2 or landmarks % 2:
             raise SelectionError(f"expected an even number of landmarks, half queries and half keys, got {landmarks}")

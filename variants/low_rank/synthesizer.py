@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..contract import AttentionShape, ScoredVariant, Unsupported, accumulator
+from ..contract import AttentionShape, ScoredVariant, Unsupported, Width, accumulator
 from ..ops.per_head_mlp import HeadwiseMap
 
 
@@ -32,7 +32,7 @@ class Synthesizer(ScoredVariant):
         shape: AttentionShape,
         *,
         variant: Literal["dense", "random", "factorised-dense", "factorised-random"] = "dense",
-        rank: int = 8,
+        rank: Width = 8,
     ):
         super().__init__(shape)
         heads, width, longest = shape.heads, shape.head_dim, shape.max_length

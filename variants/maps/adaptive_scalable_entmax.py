@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, accumulator
+from ..contract import AttentionShape, Mask, Range, ScoredVariant, SelectionError, accumulator
 from ..ops.entmax import entmax
 from ..ops.log_length import log_length
 
@@ -33,9 +33,9 @@ class ASEntmax(ScoredVariant):
         shape: AttentionShape,
         *,
         form: Literal["query", "head"] = "query",
-        alpha: float = 1.5,
-        delta: float = 1.0,
-        gamma_range: float = 2.0,
+        alpha: Annotated[float, Range(1, 1e6)] = 1.5,
+        delta: Annotated[float, Range(-100, 100)] = 1.0,
+        gamma_range: Annotated[float, Range(0, 100)] = 2.0,
     ):
         super().__init__(shape)
         if not 1.0 <= alpha < float("inf"):

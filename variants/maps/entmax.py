@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..contract import AttentionShape, SelectionError, accumulator
+from ..contract import AttentionShape, Range, SelectionError, accumulator
 from ..ops.entmax import _weights, entmax
 from .sparse_map import SparseMap
 
@@ -29,7 +29,7 @@ class Entmax(SparseMap):
         self,
         shape: AttentionShape,
         *,
-        alpha: float | Literal["learned"] = 1.5,
+        alpha: Annotated[float, Range(1, 1e6)] | Literal["learned"] = 1.5,
         impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
     ):
         super().__init__(shape, impl=impl)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, ScoredVariant
+from ..contract import AttentionShape, Mask, Range, ScoredVariant
 from ..kernels.dispatch import choose_implementation, refusal
 
 
@@ -41,7 +41,7 @@ class ReLA(ScoredVariant):
         *,
         gated: bool = True,
         norm: Literal["concat", "head"] = "concat",
-        epsilon: float = 1e-8,
+        epsilon: Annotated[float, Range(0, 1)] = 1e-8,
         impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
     ):
         super().__init__(shape)

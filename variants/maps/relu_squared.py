@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor
 
-from ..contract import allowed_keys, score_map
+from ..contract import Range, allowed_keys, score_map
 
 
 @score_map(
@@ -12,7 +14,7 @@ from ..contract import allowed_keys, score_map
     paper="Wortsman et al. 2023, Replacing softmax with ReLU in Vision Transformers",
     simplex=False,
 )
-def relu_squared(scores: Tensor, allowed: Tensor | None, *, power: float = 1.0) -> Tensor:
+def relu_squared(scores: Tensor, allowed: Tensor | None, *, power: Annotated[float, Range(-10, 10)] = 1.0) -> Tensor:
     """Squared ReLU of the scores as weights, divided by the number of keys so that sums stay of order one.
 
     `power` is the exponent of that number: the paper finds about 1 best, 0 leaves the weights undivided. Counted are

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor
 
-from ..contract import allowed_keys, score_map
+from ..contract import Range, allowed_keys, score_map
 
 
 @score_map(
@@ -12,7 +14,9 @@ from ..contract import allowed_keys, score_map
     paper="Ramapuram et al. 2024, Theory, Analysis, and Best Practices for Sigmoid Self-Attention",
     simplex=False,
 )
-def sigmoid(scores: Tensor, allowed: Tensor | None, *, bias: float | None = None) -> Tensor:
+def sigmoid(
+    scores: Tensor, allowed: Tensor | None, *, bias: Annotated[float, Range(-1e4, 1e4)] | None = None
+) -> Tensor:
     """Sigmoid of each score as weight, without competition between keys.
 
     `bias` is added to every score; by default -ln n with n the number of keys that the query may see, the paper's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..contract import SelectionError, masked_softmax, score_map
+from ..contract import Count, masked_softmax, score_map
 
 
 @score_map(
@@ -13,14 +13,12 @@ from ..contract import SelectionError, masked_softmax, score_map
     time="O(N^2 (d + log k))",
     simplex=True,
 )
-def topk(scores: Tensor, allowed: Tensor | None, *, k: int = 32) -> Tensor:
+def topk(scores: Tensor, allowed: Tensor | None, *, k: Count = 32) -> Tensor:
     """Softmax over the k highest scores of each query.
 
     Keys that tie with the k-th highest are all kept, so that the order of keys does not matter: a row may then have
     more than k weights. A row that may see at most k keys is plain softmax. Which keys are kept passes no gradient.
     """
-    if k < 1:
-        raise SelectionError(f"variant 'topk': expected k of 1 or more, got {k}")
     # the choice passes no gradient; the scores that are kept do
     visible = scores.detach()
     if allowed is not None:

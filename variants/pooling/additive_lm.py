@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, accumulator, masked_softmax
+from ..contract import (
+    AttentionShape,
+    Count,
+    Mask,
+    Range,
+    SelectionError,
+    Unsupported,
+    Variant,
+    Width,
+    accumulator,
+    masked_softmax,
+)
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.prefix_scan import PrefixSoftmax, Remembered, extend, prefix_softmax, window_softmax, without
 
@@ -40,10 +51,10 @@ class AdditiveLM(Variant):
         self,
         shape: AttentionShape,
         *,
-        rescale: float = 15.0,
-        window: int | None = None,
-        kernel_size: int | None = None,
-        groups: int = 1,
+        rescale: Annotated[float, Range(1e-6, 1e6)] = 15.0,
+        window: Count | None = None,
+        kernel_size: Count | None = None,
+        groups: Width = 1,
         impl: Literal["auto", "eager", "triton"] = "auto",
     ):
         super().__init__(shape)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, KeyValueCache, Mask, ScoredVariant, SelectionError, accumulator
+from ..contract import AttentionShape, KeyValueCache, Mask, ScoredVariant, SelectionError, Width, accumulator
 from ..kernels.dispatch import choose_implementation, refusal
 
 # values of tanh held at once: a cache's worth on a CPU, enough to fill the device elsewhere
@@ -39,7 +39,7 @@ class Additive(ScoredVariant):
         self,
         shape: AttentionShape,
         *,
-        hidden: int | None = None,
+        hidden: Width | None = None,
         bias: bool = False,
         normalized: bool = False,
         impl: Literal["auto", "eager", "triton"] = "auto",

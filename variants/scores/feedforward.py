@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, accumulator, masked_softmax
+from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, Width, accumulator, masked_softmax
 from ..ops.prefix_scan import Remembered, extend, prefix_softmax, without
 
 
@@ -29,7 +29,7 @@ class FeedForward(ScoredVariant):
     time: ClassVar = "O(N d hidden)"
     memory: ClassVar = "O(N d)"
 
-    def __init__(self, shape: AttentionShape, *, hidden: int | None = None):
+    def __init__(self, shape: AttentionShape, *, hidden: Width | None = None):
         super().__init__(shape)
         if hidden is not None and hidden < 1:
             raise SelectionError(

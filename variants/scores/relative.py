@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, accumulator
+from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, Width, accumulator
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import scaled
 
@@ -34,7 +34,7 @@ class Relative(ScoredVariant):
         self,
         shape: AttentionShape,
         *,
-        clip: int = 16,
+        clip: Width = 16,
         values: bool = True,
         impl: Literal["auto", "eager", "triton", "flex"] = "auto",
     ):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, SelectionError, Unsupported
+from ..contract import AttentionShape, Mask, Range, SelectionError, Unsupported, Width
 from ..ops.bands import attend
 from ..ops.patterns import PatternVariant, whole
 
@@ -36,10 +36,10 @@ class BigBird(PatternVariant):
         self,
         shape: AttentionShape,
         *,
-        block: int | None = None,
-        window_blocks: int = 3,
-        random_blocks: int = 3,
-        global_blocks: int = 2,
+        block: Width | None = None,
+        window_blocks: Width = 3,
+        random_blocks: Annotated[int, Range(0, 65_536)] = 3,
+        global_blocks: Annotated[int, Range(0, 65_536)] = 2,
     ):
         super().__init__(shape)
         self.block = whole("block", block, min(64, shape.max_length // 32))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ..contract import AttentionShape, Mask
+from ..contract import AttentionShape, Count, Mask, Range, Width
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import Band, RecentCache, attend, cached_bytes
 from ..ops.patterns import PatternVariant, absent, whole
@@ -35,10 +35,10 @@ class Local(PatternVariant):
         self,
         shape: AttentionShape,
         *,
-        query_block: int | None = None,
-        flange: int | None = None,
+        query_block: Count | None = None,
+        flange: Annotated[int, Range(0, 1_048_576)] | None = None,
         relative: bool = False,
-        max_relative: int | None = None,
+        max_relative: Width | None = None,
         impl: Literal["auto", "eager", "triton", "flex"] = "auto",
     ):
         super().__init__(shape)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ..contract import AttentionShape, Mask, Variant
+from ..contract import AttentionShape, Count, Mask, Range, Variant, Width
 from ..ops.patterns import whole
 from .local import Local
 from .routing import Routing
@@ -35,19 +35,19 @@ class LocalRouting(Variant):
         self,
         shape: AttentionShape,
         *,
-        skip_first: int = 0,
-        query_block: int | None = None,
-        flange: int | None = None,
-        clusters: int | None = None,
-        window: int | None = None,
+        skip_first: Annotated[int, Range(0, 1_000)] = 0,
+        query_block: Count | None = None,
+        flange: Annotated[int, Range(0, 1_048_576)] | None = None,
+        clusters: Width | None = None,
+        window: Count | None = None,
         form: Literal["paper", "strict"] = "paper",
         share_qk: bool = False,
         suppress_self: bool = False,
-        scale: float = 1.0,
-        decay: float = 0.999,
-        beta: float = 1e-4,
+        scale: Annotated[float, Range(-1e3, 1e3)] = 1.0,
+        decay: Annotated[float, Range(0, 0.999_999)] = 0.999,
+        beta: Annotated[float, Range(0, 1e3)] = 1e-4,
         relative: bool = True,
-        max_relative: int | None = None,
+        max_relative: Width | None = None,
         impl: Literal["auto", "eager", "triton"] = "auto",
     ):
         super().__init__(shape)

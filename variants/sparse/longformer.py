@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract import AttentionShape, Mask
+from ..contract import AttentionShape, Count, Mask, Range
 from ..ops.bands import Band, RecentCache, attend, cached_bytes
 from ..ops.patterns import PatternVariant, whole
 
@@ -27,7 +27,13 @@ class Longformer(PatternVariant):
     time: ClassVar = "O(N (window + global_tokens) d)"
     memory: ClassVar = "O(N (window + global_tokens))"
 
-    def __init__(self, shape: AttentionShape, *, window: int | None = None, global_tokens: int = 1):
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        window: Count | None = None,
+        global_tokens: Annotated[int, Range(0, 1_048_576)] = 1,
+    ):
         super().__init__(shape)
         self.window = whole("window", window, min(256, shape.max_length // 8))
         self.global_tokens = whole("global_tokens", global_tokens, 1, least=0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator, masked_softmax
+from ..contract import AttentionShape, Mask, Range, Unsupported, Variant, Width, accumulator, masked_softmax
 from ..ops.chunks import cut, paired_density, with_previous
 
 _SELF_SCORE = -5e4
@@ -53,7 +53,7 @@ class Reformer(Variant):
 
     rotations: Tensor
 
-    def __init__(self, shape: AttentionShape, *, bucket: int = 64, hashes: int = 2):
+    def __init__(self, shape: AttentionShape, *, bucket: Width = 64, hashes: Annotated[int, Range(1, 64)] = 2):
         super().__init__(shape)
         self.bucket, self.hashes = bucket, hashes
         # as many directions as half the buckets: each gives two, r and -r

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ..contract import AttentionShape, KeyValueCache, Mask, SelectionError, Unsupported, Variant
+from ..contract import AttentionShape, Count, KeyValueCache, Mask, Range, SelectionError, Unsupported, Variant, Width
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import Band, attend, group_weights, scaled
 from ..ops.centroids import Centroids, ClusterOrder, Groups, normalised
@@ -57,16 +57,16 @@ class Routing(Variant):
         self,
         shape: AttentionShape,
         *,
-        clusters: int | None = None,
-        window: int | None = None,
+        clusters: Width | None = None,
+        window: Count | None = None,
         form: Literal["paper", "strict"] = "paper",
         share_qk: bool = False,
         suppress_self: bool = False,
-        scale: float = 1.0,
-        decay: float = 0.999,
-        beta: float = 1e-4,
+        scale: Annotated[float, Range(-1e3, 1e3)] = 1.0,
+        decay: Annotated[float, Range(0, 0.999_999)] = 0.999,
+        beta: Annotated[float, Range(0, 1e3)] = 1e-4,
         relative: bool = True,
-        max_relative: int | None = None,
+        max_relative: Width | None = None,
         impl: Literal["auto", "eager", "triton"] = "auto",
     ):
         super().__init__(shape)

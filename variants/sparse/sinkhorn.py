@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator, masked_softmax
+from ..contract import AttentionShape, Mask, Range, Unsupported, Variant, Width, accumulator, masked_softmax
 from ..ops.chunks import cut, paired_density
 from ..ops.per_head_mlp import HeadwiseMap
 
@@ -36,9 +36,9 @@ class Sinkhorn(Variant):
         self,
         shape: AttentionShape,
         *,
-        block: int = 64,
-        iterations: int = 7,
-        temperature: float = 0.75,
+        block: Width = 64,
+        iterations: Annotated[int, Range(0, 100)] = 7,
+        temperature: Annotated[float, Range(1e-3, 1e3)] = 0.75,
         gumbel: bool = False,
     ):
         super().__init__(shape)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, KeyValueCache, Mask, SelectionError, masked_softmax
+from ..contract import AttentionShape, Count, KeyValueCache, Mask, SelectionError, masked_softmax
 from ..ops.bands import Band, attend, scaled
 from ..ops.patterns import PatternVariant, whole
 
@@ -41,8 +41,8 @@ class Sparse(PatternVariant):
         shape: AttentionShape,
         *,
         pattern: Literal["strided", "fixed"] = "fixed",
-        stride: int | None = None,
-        summary: int | None = None,
+        stride: Count | None = None,
+        summary: Count | None = None,
     ):
         super().__init__(shape)
         self.pattern = pattern

@@ -90,5 +90,5 @@ def test_maps_off_the_simplex_do_see_a_constant(name: str) -> None:
 
 def test_a_wrong_alpha_is_refused() -> None:
     for name in ("asentmax[alpha=0.5]", "entmax[alpha=0.5]"):
-        with pytest.raises(SelectionError, match=r"alpha of 1 or more.* got 0.5"):
+        with pytest.raises(SelectionError, match=r"alpha to be float from 1 to .* got 0.5"):
             variant(name)
