@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from .core.errors import AttnbenchError as AttnbenchError
-from .core.errors import SelectionError
+from .core.errors import PluginError, SelectionError
 from .core.record import Record
 from .core.registry import TASKS, VARIANTS
 from .core.spec import Spec, bytes_of, parse_selection, parse_value
+from .process.ask import ask, asking
 from .store.records import Records
 
 if TYPE_CHECKING:
@@ -115,37 +116,12 @@ def run(
 
     >>> found = attnbench.run("rela,entmax15", "lra-text", preset="smoke")                         # doctest: +SKIP
     """
-    from .run.events import CellFinished
     from .run.listener import LoggingListener
 
     told = progress or LoggingListener()
-    runner = _runner(variants, tasks, told, executor, **options)
-    runner.plan()
-    runner.prepare()
-    made = runner.plan()
-    for notice in made.notices:
-        told.notice(notice)
-    for task, data in made.data.items():
-        if data is not None and data.fidelity == "surrogate":
-            told.notice(
-                f"{task} runs on a surrogate ({data.source}), since the original is not here; "
-                f"`attnbench data list {task.name}` says how to get it"
-            )
-    told.begin(made, str(runner.preset), runner.machine)
-    measured: dict[str, Record] = {}
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, CellFinished):
-            measured[event.record.key] = event.record
-        told.on_event(event)
-
-    runner.run(made.blocks, on_event)
-    found = [measured.get(step.cell.key, step.record) for step in made.steps]
-    return Records(
-        results=runner.request.results,
-        records=tuple(record for record in found if record is not None),
-        measured=tuple(measured.values()),
-    )
+    # one child for each distribution answers for it, up to the end of this call
+    with asking():
+        return _measure(_runner(variants, tasks, told, executor, **options), told)
 
 
 def plan(
@@ -163,7 +139,8 @@ def plan(
     """
     from .run.listener import LoggingListener
 
-    return _runner(variants, tasks, progress or LoggingListener(), **options | {"offline": True}).plan()
+    with asking():
+        return _runner(variants, tasks, progress or LoggingListener(), **options | {"offline": True}).plan()
 
 
 def records(results: str | Path = RESULTS, *, notice: Callable[[str], None] = LOG.warning) -> Records:
@@ -299,12 +276,19 @@ def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32"
     >>> report = attnbench.check("rela")                                                           # doctest: +SKIP
     >>> assert report, report.failures                                                             # doctest: +SKIP
     """
-    from .gate.report import check_variant
+    from .gate.report import CheckReport, check_variant
+    from .plan.facts import resolve
+    from .run.questions import CHECK_PATIENCE, CheckVariant
 
-    if isinstance(variant, str):
-        variant = VARIANTS.resolve(Spec.parse(variant))
-    name = str(variant) if isinstance(variant, Spec) else getattr(variant, "__name__", "variant")
-    return check_variant(variant, name, device=device, dtype=dtype)
+    if not isinstance(variant, str | Spec):
+        return check_variant(variant, getattr(variant, "__name__", "variant"), device=device, dtype=dtype)
+    spec = Spec.parse(variant) if isinstance(variant, str) else variant
+    with asking():
+        try:
+            spec = resolve(VARIANTS, spec)
+            return ask(VARIANTS, spec.name, CheckVariant(spec, device, dtype), patience=CHECK_PATIENCE)
+        except PluginError as error:
+            return CheckReport(name=str(spec), results=(), seconds=0.0, problem=error.reason)
 
 
 def register(name: str, target: type) -> None:
@@ -340,6 +324,37 @@ def specs_of(names: Names) -> tuple[Spec, ...]:
     """
     listed = [names] if isinstance(names, str | Spec) else names
     return tuple(spec for name in listed for spec in ([name] if isinstance(name, Spec) else parse_selection(name)))
+
+
+def _measure(runner: Runner, told: RunListener) -> Records:
+    from .run.events import CellFinished
+
+    runner.plan()
+    runner.prepare()
+    made = runner.plan()
+    for notice in made.notices:
+        told.notice(notice)
+    for task, data in made.data.items():
+        if data is not None and data.fidelity == "surrogate":
+            told.notice(
+                f"{task} runs on a surrogate ({data.source}), since the original is not here; "
+                f"`attnbench data list {task.name}` says how to get it"
+            )
+    told.begin(made, str(runner.preset), runner.machine)
+    measured: dict[str, Record] = {}
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, CellFinished):
+            measured[event.record.key] = event.record
+        told.on_event(event)
+
+    runner.run(made.blocks, on_event)
+    found = [measured.get(step.cell.key, step.record) for step in made.steps]
+    return Records(
+        results=runner.request.results,
+        records=tuple(record for record in found if record is not None),
+        measured=tuple(measured.values()),
+    )
 
 
 def _runner(

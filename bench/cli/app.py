@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..core.errors import AttnbenchError, StoreError
+from ..process.ask import asking
 from .answers import choose, compare
 from .catalogue import list_, show
 from .check import check
@@ -78,11 +79,13 @@ app.command("doctor")(doctor)
 app.add_typer(data, name="data")
 
 
-def main() -> int:
+def run_app() -> int:
     """Runs the command line; whatever goes wrong ends in one line and a non-zero exit code, not in a traceback."""
     tolerate_any_encoding()
     try:
-        code = _run()
+        # what a command asks of plugins is asked once, whichever functions it calls
+        with asking():
+            code = _run()
         flush()
     except BrokenPipeError:
         # the reader of our output has gone, as `| head` does
@@ -105,9 +108,8 @@ def _run() -> int:
         return error.exit_code
     except UsageProblem as problem:
         return _usage(problem)
-    except (KeyboardInterrupt, typer.Abort):
-        warn("attnbench: interrupted; finished results are kept, and the same command resumes")
-        return 130
+    except typer.Abort:
+        return 1
     except BrokenPipeError:
         raise
     except OSError as error:

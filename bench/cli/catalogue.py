@@ -7,19 +7,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import AttnbenchError, SelectionError
+from ..core.errors import AttnbenchError, PluginError, SelectionError
 from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
 from ..core.spec import Spec, value_text
+from ..plan.facts import recipe_facts
+from ..process.ask import Question, Told, ask
 from .options import DataDir, Json
 from .output import say, say_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ...tasks.contract import Problem, Recipe, Task
     from ...variants.contract import AttentionShape, Variant
 
@@ -106,12 +107,17 @@ def _items(what: What, load: bool) -> Iterator[Item]:
     for entry in registry.entries():
         problem = _problem(registry, entry.name) if load else None
         yield Item(name=entry.name, origin=entry.origin, description=registry.describe(entry.name), problem=problem)
+    for entry in registry.disabled():
+        problem = f"disabled: {entry.problem}"
+        yield Item(name=entry.name, origin=entry.origin, description=problem, problem=problem)
 
 
 def _presets() -> dict[str, dict[Recipe, list[str]]]:
-    """The recipes of each preset, each with its tasks, of all tasks that load."""
+    """The recipes of each preset, each with its tasks, of attnbench's own tasks: a list imports no other."""
     found: dict[str, dict[Recipe, list[str]]] = {}
     for entry in TASKS.entries():
+        if TASKS.is_foreign(entry.name):
+            continue
         # a task may refuse a preset that others of its kind have
         with suppress(AttnbenchError):
             task: Task = TASKS.build(Spec(entry.name))
@@ -121,13 +127,21 @@ def _presets() -> dict[str, dict[Recipe, list[str]]]:
     return found
 
 
+def _foreign_recipes(preset: Spec) -> Iterator[Fact]:
+    """The recipes under a preset of the tasks that a child must import."""
+    for entry in TASKS.entries():
+        if TASKS.is_foreign(entry.name):
+            with suppress(AttnbenchError):
+                setting = recipe_facts(Spec(entry.name), preset).setting
+                text = ", ".join(f"{name} {value_text(value)}" for name, value in setting.items())
+                yield Fact(label=entry.name, value=text)
+
+
 def _problem(registry: Registry, name: str) -> str | None:
     try:
-        parameters(registry.load(name))
+        ask(registry, name, TryParameters(registry.noun, name))
     except AttnbenchError as error:
         return str(error)
-    except Exception as error:
-        return f"its constructor cannot be read: {type(error).__name__}: {error}"
     return None
 
 
@@ -141,12 +155,46 @@ def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
                 values = asdict(recipe.with_overrides(spec))
                 text = ", ".join(f"{name} {value_text(value)}" for name, value in values.items())
                 yield Fact(label=", ".join(tasks), value=text)
+            yield from _foreign_recipes(spec)
             return
         near = nearest(spec.name, [*known, *presets])
         raise SelectionError(f"no variant, task or preset named {spec.name!r}{near}; see `attnbench list variants`")
     registry = known[spec.name]
+    yield from ask(registry, spec.name, DescribePlugin(registry.noun, spec, data_dir))
+
+
+@dataclass(frozen=True, slots=True)
+class DescribePlugin(Question[list[Fact]]):
+    """The full entry of a variant or task."""
+
+    noun: str
+    spec: Spec
+    data_dir: Path | None
+
+    def answer(self, told: Told) -> list[Fact]:
+        registry = VARIANTS if self.noun == VARIANTS.noun else TASKS
+        return list(_plugin_facts(registry, registry.resolve(self.spec), self.data_dir))
+
+
+@dataclass(frozen=True, slots=True)
+class TryParameters(Question[None]):
+    """Imports a plugin and reads the parameters of its constructor."""
+
+    noun: str
+    name: str
+
+    def answer(self, told: Told) -> None:
+        registry = VARIANTS if self.noun == VARIANTS.noun else TASKS
+        plugin = registry.load(self.name)
+        try:
+            parameters(plugin)
+        except Exception as error:
+            reason = f"its constructor cannot be read: {type(error).__name__}: {error}"
+            raise PluginError(registry.plugin(self.name), reason) from error
+
+
+def _plugin_facts(registry: Registry, spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     plugin = registry.load(spec.name)
-    spec = registry.resolve(spec)
     origin = next(entry.origin for entry in registry.entries() if entry.name == spec.name)
     yield Fact(label=registry.noun, value=str(spec))
     yield Fact(label="origin", value=origin)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import SelectionError, Unsupported
+from ..core.errors import PluginError, SelectionError, Unsupported
 from ..core.registry import VARIANTS
 from ..core.spec import Spec, parse_selection
 from .options import Json
@@ -66,7 +66,17 @@ def _specs(names: list[str], every: bool) -> list[Spec]:
     if not names:
         raise SelectionError("expected the name of a variant or --all; `attnbench list variants` lists the names")
     # a wrong name among several is better told now than after minutes
-    return [VARIANTS.resolve(spec) for name in names for spec in parse_selection(name)]
+    return [_resolved(spec) for name in names for spec in parse_selection(name)]
+
+
+def _resolved(spec: Spec) -> Spec:
+    """As it is given where the plugin does not answer: its report says why, and the others go on."""
+    from ..plan.facts import resolve
+
+    try:
+        return resolve(VARIANTS, spec)
+    except PluginError:
+        return spec
 
 
 def _print(report: CheckReport, brief: bool) -> None:

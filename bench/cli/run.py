@@ -49,9 +49,9 @@ def run(
 
 def _is_expected(failed: Record) -> bool:
     """Whether a failure is an answer: to a sweep, whose lengths may be beyond a variant, all but a crash is one."""
-    from ..core.registry import TASKS
+    from ..plan.facts import task_facts
 
-    swept = tuple(TASKS.build(failed.cell.task).lanes) == ("time",)
+    swept = task_facts(failed.cell.task).only_timed
     return failed.outcome in ({"unsupported", "out_of_memory", "timeout"} if swept else {"unsupported"})
 
 

@@ -14,6 +14,17 @@ class SelectionError(AttnbenchError):
     """A name, parameter or value that nothing answers to."""
 
 
+class PluginError(SelectionError):
+    """A plugin that raised, ended its process, hung or did not load.
+
+    `reason` is what stands in the Records of its Cells, `outcome` theirs: `crashed` or `timeout`.
+    """
+
+    def __init__(self, plugin: str, reason: str, outcome: str = "crashed"):
+        super().__init__(f"{plugin} cannot be used: {reason}")
+        self.plugin, self.reason, self.outcome = plugin, reason, outcome
+
+
 class DataError(AttnbenchError):
     """Data that is missing, incomplete or not what it claims to be."""
 

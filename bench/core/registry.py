@@ -2,7 +2,8 @@
 
 Built-ins enter through the same groups as a stranger's package. A script declares its own with `Registry.declare`,
 by an environment variable that the processes it starts inherit. Nothing here imports a plugin until it is loaded; the
-one-line descriptions come from the source, read as text.
+one-line descriptions come from the source, read as text. `load` imports in this process: the harness loads a foreign
+plugin in child processes only, and asks it there through `bench/process/ask.py`.
 """
 
 from __future__ import annotations
@@ -16,24 +17,19 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Iterator
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from .errors import SelectionError
+from .entry_points import EntryPointGroup, RegistryEntry, is_own, origin_of, read_group
+from .errors import PluginError, SelectionError
 from .spec import Range, Spec, Value, value_text
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryEntry:
-    """One name as its package declares it. `origin` is the distribution that brings it."""
-
-    name: str
-    target: str
-    origin: str
+LARGEST_SOURCE = 2_000_000
+"""Bytes of a source file that are read for a description; more is no file that somebody wrote."""
 
 
 class Registry:
@@ -42,18 +38,15 @@ class Registry:
     def __init__(self, group: str, noun: str):
         self.group = group
         self.noun = noun
+        self._own: set[str] = set()
 
     @cached_property
+    def _found(self) -> EntryPointGroup:
+        return read_group(self.group, os.environ.get(self._variable, ""))
+
+    @property
     def _points(self) -> dict[str, EntryPoint]:
-        found: dict[str, EntryPoint] = {}
-        for point in (*entry_points(group=self.group), *self._declared()):
-            twin = found.setdefault(point.name, point)
-            if (_origin(twin), twin.value) != (_origin(point), point.value):
-                raise SelectionError(
-                    f"two packages bring a {self.noun} named {point.name!r}: {_origin(twin)} ({twin.value}) and "
-                    f"{_origin(point)} ({point.value}); uninstall or rename one"
-                )
-        return found
+        return self._found.points
 
     def declare(self, name: str, target: str) -> None:
         """Adds `name` for this process and those it starts; `target`: `module:attribute`, importable in all of them.
@@ -66,20 +59,35 @@ class Registry:
         if taken is None:
             known = [os.environ[self._variable]] if os.environ.get(self._variable) else []
             os.environ[self._variable] = ";".join([*known, f"{name}={target}"])
-            del self._points
+            del self._found
+        # the script that declares it has imported it already
+        self._own.add(name)
 
     @property
     def _variable(self) -> str:
         """`ATTNBENCH_VARIANTS` or `ATTNBENCH_TASKS`: `name=module:attribute`, several joined by semicolons."""
         return self.group.upper().replace(".", "_")
 
-    def _declared(self) -> Iterator[EntryPoint]:
-        for line in filter(None, os.environ.get(self._variable, "").split(";")):
-            name, _, target = line.partition("=")
-            yield EntryPoint(name, target, self.group)
-
     def entries(self) -> list[RegistryEntry]:
-        return [RegistryEntry(name=name, target=p.value, origin=_origin(p)) for name, p in sorted(self._points.items())]
+        """The names that can be used."""
+        points = sorted(self._points.items())
+        return [RegistryEntry(name=name, target=p.value, origin=origin_of(p)) for name, p in points]
+
+    def disabled(self) -> list[RegistryEntry]:
+        """Entry points that are malformed or whose name is taken, each with its problem."""
+        return sorted(self._found.disabled, key=lambda entry: (entry.name, entry.origin))
+
+    def is_foreign(self, name: str) -> bool:
+        """Whether `name` is third-party code that this process must not import: neither attnbench's nor declared here.
+
+        Raises SelectionError for an unknown name.
+        """
+        return not (_IMPORTS.foreign or is_own(self._point(name)) or name in self._own)
+
+    def package(self, name: str) -> str:
+        """The distribution that brings `name`, or the top-level module of a name that a script declares."""
+        point = self._point(name)
+        return origin_of(point) if point.dist else point.module.split(".")[0]
 
     def source(self, name: str) -> Path | None:
         """The file that defines `name`, found without importing it; None where it is not a plain source file."""
@@ -91,15 +99,22 @@ class Registry:
         return _first_line(path, self._point(name).attr) if path else ""
 
     def load(self, name: str) -> type[Any]:
-        """The class behind `name`, imported now; raises SelectionError where it is unknown or does not import."""
+        """The class behind `name`, imported now. Raises SelectionError for an unknown name, PluginError for others."""
         point = self._point(name)
+        environment = dict(os.environ)
         try:
             plugin: type[Any] = point.load()
         except (Exception, SystemExit) as error:
-            raise SelectionError(
-                f"the {self.noun} {name!r} of {_origin(point)} does not load: {type(error).__name__}: {error}"
-            ) from error
+            raise PluginError(self.plugin(name), f"it does not load: {type(error).__name__}: {error}") from error
+        finally:
+            # an import may set variables that libraries read later, and so decide over what others measure
+            if not is_own(point):
+                _restore(environment)
         return plugin
+
+    def plugin(self, name: str) -> str:
+        """`name` with its kind and origin, for messages."""
+        return f"the {self.noun} {name!r} of {origin_of(self._point(name))}"
 
     def resolve(self, spec: Spec) -> Spec:
         """`spec` with its values in the types of the constructor, and without those that equal their default.
@@ -124,6 +139,9 @@ class Registry:
 
     def _point(self, name: str) -> EntryPoint:
         if name not in self._points:
+            problem = self._found.problem(name)
+            if problem:
+                raise SelectionError(f"the {self.noun} {name!r} is disabled: {problem}")
             raise SelectionError(
                 f"no {self.noun} named {name!r}{nearest(name, self._points)}; `attnbench list {self.noun}s` lists all"
             )
@@ -135,6 +153,21 @@ ANY_NUMBER = Range(-(2**63), 2**63 - 1)
 
 VARIANTS = Registry("attnbench.variants", "variant")
 TASKS = Registry("attnbench.tasks", "task")
+
+
+@dataclass(slots=True)
+class _Imports:
+    """Whether this process is a child that may import foreign plugins."""
+
+    foreign: bool = False
+
+
+_IMPORTS = _Imports()
+
+
+def import_foreign_plugins_here() -> None:
+    """Makes this process one whose end costs nothing: from now on no plugin is foreign to it."""
+    _IMPORTS.foreign = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +249,10 @@ def module_source(module: str) -> Path | None:
         folders = list(sys.modules[top].__path__)
         origin = getattr(sys.modules[top], "__file__", None)
     else:
-        found = importlib.util.find_spec(top)
+        try:
+            found = importlib.util.find_spec(top)
+        except (ImportError, ValueError):
+            return None
         if found is None:
             return None
         folders, origin = list(found.submodule_search_locations or ()), found.origin
@@ -230,8 +266,12 @@ def module_source(module: str) -> Path | None:
     return None
 
 
-def _origin(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "this script"
+def _restore(environment: dict[str, str]) -> None:
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
@@ -255,8 +295,12 @@ def _as_float(value: float) -> float:
 
 def _first_line(path: Path, attribute: str) -> str:
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
+        if path.stat().st_size > LARGEST_SOURCE:
+            return ""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:

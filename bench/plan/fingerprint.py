@@ -23,7 +23,8 @@ from ..core.hashing import content_hash
 from ..core.paths import PACKAGE
 from ..core.protocol import LANE_VERSIONS, OBJECTIVE_VERSIONS
 from ..core.record import Provenance
-from ..core.registry import TASKS, VARIANTS
+from ..core.registry import VARIANTS
+from .facts import task_facts
 
 BASELINE_WITH_A_MODEL = "untrained"
 """The one baseline that runs attention, that of the reference."""
@@ -44,9 +45,9 @@ def digest_of_cell(cell: Cell, data: Provenance | None) -> str:
 
 def versions_of(cell: Cell) -> str:
     """Declared versions of the cell's lane, of the objective that its problem has, and of its task."""
-    task = TASKS.build(cell.task)
+    task = task_facts(cell.task)
     # a problem that no objective is known of is refused when its model is built
-    version = OBJECTIVE_VERSIONS.get(task.problem().objective)
+    version = OBJECTIVE_VERSIONS.get(task.objective)
     objective = "" if version is None else f".objective{version}"
     return f"lane{LANE_VERSIONS[cell.lane]}{objective}.task{task.version}"
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ..core.cell import REFERENCE, Cell, Lane, Selection
-from ..core.errors import SelectionError
+from ..core.errors import PluginError, SelectionError
 from ..core.hashing import content_hash
 from ..core.record import Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..store.store import Store
+from .facts import recipe_facts, resolve, task_facts
 
 DigestOf = Callable[[Cell], str]
 """The digest of a Record that a Cell would yield with the present code and data."""
@@ -90,8 +91,8 @@ def plan(
         raise SelectionError(f"expected a count of seeds of 1 or more, got {seeds}")
     if selection not in get_args(Selection):
         raise SelectionError(f"expected selection to be {' or '.join(get_args(Selection))}, got {selection!r}")
-    specs, notices = _with_reference([VARIANTS.resolve(spec) for spec in variants])
-    questions = [_question(TASKS.resolve(task), preset) for task in dict.fromkeys(tasks)]
+    specs, notices = _with_reference([_resolved(spec) for spec in variants])
+    questions = [_question(resolve(TASKS, task), preset) for task in dict.fromkeys(tasks)]
     known = _Known(list(store.records()), machine_id)
 
     def step(cell: Cell) -> Step:
@@ -129,11 +130,16 @@ class _Question:
 
 
 def _question(task: Spec, preset: Spec) -> _Question:
-    built: Any = TASKS.build(task)
-    plain, wanted = built.recipe(Spec(preset.name)), built.recipe(preset)
-    changed = {name: getattr(wanted, name) for name, _ in preset.parameters}
-    kept = {name: value for name, value in changed.items() if value != getattr(plain, name)}
-    return _Question(task, Spec.of(preset.name, **kept), tuple(built.baselines), built.lanes)
+    facts = task_facts(task)
+    return _Question(task, recipe_facts(task, preset).preset, facts.baselines, facts.lanes)
+
+
+def _resolved(variant: Spec) -> Spec:
+    """The canonical Spec; as it is given where the plugin does not answer, since its Cells are part of the plan."""
+    try:
+        return resolve(VARIANTS, variant)
+    except PluginError:
+        return variant
 
 
 def _with_reference(variants: list[Spec]) -> tuple[list[Spec], list[str]]:

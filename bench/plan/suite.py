@@ -12,8 +12,9 @@ import msgspec
 
 from ..core.cell import Selection
 from ..core.errors import SelectionError
-from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
+from ..core.registry import TASKS, VARIANTS, Registry, nearest
 from ..core.spec import Spec, parse_selection
+from .facts import task_facts
 
 FOLDER = Path(__file__).with_name("suites")
 
@@ -124,7 +125,7 @@ def with_longest(tasks: Sequence[Spec], memory_bytes: int) -> tuple[Spec, ...]:
     """
     searches: dict[Spec, None] = {}
     for task in tasks:
-        if "memory_bytes" in parameters(TASKS.load(task.name)):
+        if "memory_bytes" in task_facts(Spec(task.name)).parameters:
             rest = {name: value for name, value in task.parameters if name != "length"}
             searches[Spec.of(task.name, **rest | {"memory_bytes": memory_bytes})] = None
     if not searches:

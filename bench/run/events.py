@@ -69,6 +69,10 @@ class Failed(_Event, tag="error", frozen=True):
     exit_code: int
 
 
+class Restarted(_Event, tag="restart", frozen=True):
+    """The worker ends since a Cell, whose Record it has sent, changed its process; the others need a new one."""
+
+
 class LengthTried(_Event, tag="length", frozen=True):
     """One length of the search for the longest: its peak, None where memory was refused, or why it cannot be tried."""
 
@@ -82,10 +86,10 @@ class _RecordLine(_Event, tag="record", frozen=True):
     record: msgspec.Raw
 
 
-Event = CellStarted | CellFinished | TrainingProgress | Stage | Alive | Warned | Failed | LengthTried
+Event = CellStarted | CellFinished | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
 OnEvent = Callable[[Event], None]
 
-_Line = CellStarted | _RecordLine | TrainingProgress | Stage | Alive | Warned | Failed | LengthTried
+_Line = CellStarted | _RecordLine | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
 _DECODER: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 

@@ -11,6 +11,9 @@ import msgspec
 from ..core.cell import Cell
 from ..core.decode import decode_hook, encode_hook
 
+WORKER = "attnbench.bench.run.worker"
+"""The module that runs jobs in a child."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -31,6 +34,11 @@ class Job:
     threads: int = 0
     timeout: float | None = None
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that fix the threads of every library before it is imported."""
+        return environment_of(self.threads)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxLengthJob:
@@ -40,6 +48,12 @@ class MaxLengthJob:
     device: str
     threads: int
     memory_bytes: int
+
+
+def environment_of(threads: int) -> dict[str, str]:
+    """Thread counts as libraries read them when they are imported; none where `threads` is 0."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return dict.fromkeys(names, str(threads)) if threads else {}
 
 
 def encode_job(job: Job | MaxLengthJob) -> bytes:

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 
-from ...tasks.contract import Dataset, Task
-from ...tasks.data.data import place
 from ..core.cell import REFERENCE, Cell, Lane
-from ..core.errors import DataError, SelectionError
-from ..core.record import Machine, Provenance, Record
+from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError
+from ..core.record import Machine, Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..measure.machine import choose_device, describe
-from ..models.blocks import attention_shape
+from ..plan.facts import recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell, variant_hash
 from ..plan.planner import Block, Plan, plan
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
+from ..process.ask import Told, ask, end_children
 from ..store.store import Store
 from .events import CellFinished, Event, OnEvent
 from .executors.executor import Executor, Needs
 from .executors.local import LocalExecutor
 from .job import Job
+from .questions import FindData, ShapeOf, TryBuild
 
 DEFAULT_SEEDS = {"smoke": 1}
 """Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
@@ -57,7 +57,8 @@ class Runner:
     """A request made concrete on this machine.
 
     `on_warning` gets sentences for the person who asked, `on_progress` the name, the amount done and the whole of long
-    work on data. `executor`: where Blocks run, by default this machine.
+    work on data. `executor`: where Blocks run, by default this machine. `left_out`: tasks that are no part of the run,
+    and why; `broken`: tasks, and variants on a task, whose Cells get an outcome without being tried.
     """
 
     request: RunRequest
@@ -70,30 +71,33 @@ class Runner:
     preset: Spec = field(init=False)
     seeds: int = field(init=False)
     tasks: list[Spec] = field(init=False)
+    threads: int = field(init=False)
     data: dict[Spec, Provenance | None] = field(init=False, default_factory=dict)
+    left_out: dict[Spec, AttnbenchError] = field(init=False, default_factory=dict)
+    broken: dict[tuple[Spec, Spec | None], PluginError] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         request = self.request
         self.device = choose_device(request.device)
         _refuse_interpreted_timings(request, self.device)
         # Threads are part of the machine's identity, so they are set before it is described.
-        torch.set_num_threads(request.threads or len(os.sched_getaffinity(0)))
+        self.threads = request.threads or len(os.sched_getaffinity(0))
+        torch.set_num_threads(self.threads)
         self.machine = describe(self.device)
         self.store = Store(request.results, self.on_warning)
         self.executor = self.executor or LocalExecutor(self.machine)
-        self.tasks = [TASKS.resolve(task) for task in request.suite.tasks]
+        self.tasks = self._answering(request.suite.tasks, self._described)
         self.preset = request.suite.preset or Spec(default_preset(self.tasks, self.device.type))
+        self.tasks = self._answering(self.tasks, self._with_recipe)
         self.seeds = request.suite.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
 
     def plan(self) -> Plan:
         """The cells, what is done and what is left; data that is there is read, none is fetched."""
         for task in self.tasks:
-            built: Task = TASKS.build(task)
-            self._build_variants(built)
+            self._build_variants(task)
             if task not in self.data:
                 # A plan must cost seconds: it never downloads.
-                is_ready = any(way.ready for way in built.availability(self._place()))
-                self.data[task] = self._load(built).provenance if is_ready else None
+                self.data[task] = self._find_data(task, fetch=False)
         made = plan(
             variants=self.request.suite.variants,
             tasks=self.tasks,
@@ -105,7 +109,10 @@ class Runner:
             machine_id=self.machine.id,
             retry=self.request.retry,
         )
-        return replace(_only(made, self.request.lanes), data=dict(self.data))
+        found = (f"{error}; its cells get the outcome {error.outcome}" for error in self.broken.values())
+        notices = tuple(dict.fromkeys(found))
+        made = _only(made, self.request.lanes)
+        return replace(made, data=dict(self.data), notices=made.notices + notices)
 
     def prepare(self) -> None:
         """Fetches and prepares the data of all tasks; a task of a suite that has none is left out, with a warning.
@@ -116,9 +123,8 @@ class Runner:
         self.store.prepare()
         lacking: dict[Spec, DataError] = {}
         for task in self.tasks:
-            built: Task = TASKS.build(task)
             try:
-                self.data[task] = self._load(built).provenance
+                self.data[task] = self._find_data(task, fetch=True)
             except DataError as error:
                 lacking[task] = error
                 if not self.request.suite.name or len(lacking) == len(self.tasks):
@@ -140,9 +146,11 @@ class Runner:
 
         for block in blocks:
             # only now: which lengths are skipped depends on the Records of the Blocks before
-            cells = self._skip_expected_failures(block, store)
+            cells = self._worth_trying(block, store)
             if cells:
                 job = self._job(block, cells)
+                # a plugin that was asked something may have left a thread that takes a core
+                end_children()
                 self.executor.submit(job, Needs(device=job.device, threads=job.threads))
                 for _ in self.executor.finished(store):
                     pass
@@ -158,46 +166,23 @@ class Runner:
             results=request.results,
             data_dir=request.data_dir,
             offline=request.offline,
-            threads=torch.get_num_threads(),
+            threads=self.threads,
             timeout=request.timeout,
         )
 
-    def is_swept(self, task: Spec) -> bool:
-        """Whether a task is only timed, so that its lengths belong side by side."""
-        return tuple(TASKS.build(task).lanes) == ("time",)
-
-    def _skip_expected_failures(self, block: Block, on_event: OnEvent) -> tuple[Cell, ...]:
-        """The cells of a Block to be tried; the others get Records that name their failure at a shorter length."""
-        if not self.is_swept(block.cells[0].task):
-            return block.cells
-        task: Task = TASKS.build(block.cells[0].task)
-        records = list(self.store.records())
-        lengths: dict[Spec, int] = {}
-
-        def length_of(spec: Spec) -> int:
-            if spec not in lengths:
-                lengths[spec] = TASKS.build(spec).recipe(self.preset).length
-            return lengths[spec]
-
+    def _worth_trying(self, block: Block, on_event: OnEvent) -> tuple[Cell, ...]:
+        """The cells of a Block to be tried; the others get Records that say why they are not."""
         left = []
         for cell in block.cells:
-            digest = self._digest(cell)
-            failure = failed_shorter(cell, digest, self.machine.id, records, length_of)
-            if failure is None:
+            problem = self.broken.get((cell.task, None))
+            if cell.lane != "baseline":
+                problem = problem or self.broken.get((cell.task, cell.variant))
+            if problem is None:
                 left.append(cell)
-                continue
-            record = Record(
-                cell=cell,
-                outcome=failure.outcome,
-                reason=reason_to_skip(failure, length_of(failure.cell.task)),
-                machine=self.machine,
-                data=self.data[cell.task],
-                digest=digest,
-                block=block.id,
-                setting=asdict(task.recipe(self.preset)),
-                started=datetime.now(UTC).isoformat(timespec="seconds"),
-            )
-            on_event(CellFinished(record))
+            else:
+                on_event(CellFinished(self._untried(cell, block, Outcome(problem.outcome), problem.reason)))
+        if left and task_facts(left[0].task).only_timed:
+            left = self._skip_expected_failures(left, block, on_event)
         # a reference that is done was to be measured again for the others alone, none of which may be left
         if all(
             cell.variant == Spec(REFERENCE)
@@ -207,21 +192,104 @@ class Runner:
             return ()
         return tuple(left)
 
-    def _build_variants(self, task: Task) -> None:
-        """Builds every variant once, so that a parameter it refuses raises now and not after hours."""
-        recipe = task.recipe(self.preset)
-        shape = attention_shape(task.problem(), recipe, 0, str(self.device))
-        for variant in self.request.suite.variants:
-            VARIANTS.build(variant, shape)
+    def _skip_expected_failures(self, cells: list[Cell], block: Block, on_event: OnEvent) -> list[Cell]:
+        """The cells of a sweep to be tried; the others get Records that name their failure at a shorter length."""
+        records = list(self.store.records())
 
-    def _load(self, task: Task) -> Dataset:
-        return task.load(self._place(), task.recipe(self.preset), 0, self.request.suite.selection)
+        def length_of(spec: Spec) -> int:
+            return recipe_facts(spec, self.preset).length
+
+        left = []
+        for cell in cells:
+            failure = failed_shorter(cell, self._digest(cell), self.machine.id, records, length_of)
+            if failure is None:
+                left.append(cell)
+                continue
+            reason = reason_to_skip(failure, length_of(failure.cell.task))
+            on_event(CellFinished(self._untried(cell, block, failure.outcome, reason)))
+        return left
+
+    def _untried(self, cell: Cell, block: Block, outcome: Outcome, reason: str) -> Record:
+        try:
+            setting = recipe_facts(cell.task, self.preset).setting
+        except PluginError:
+            setting = {}
+        return Record(
+            cell=cell,
+            outcome=outcome,
+            reason=reason,
+            machine=self.machine,
+            data=self.data[cell.task],
+            digest=self._digest(cell),
+            block=block.id,
+            setting=setting,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _answering(self, tasks: Sequence[Spec], ask_task: Callable[[Spec], Spec]) -> list[Spec]:
+        """What `ask_task` makes of the tasks; those of plugins that do not answer are left out, with a warning.
+
+        Raises PluginError where no other is left.
+        """
+        found: list[Spec] = []
+        lacking: dict[Spec, PluginError] = {}
+        for task in tasks:
+            try:
+                found.append(ask_task(task))
+            except PluginError as error:
+                lacking[task] = error
+                if len(lacking) == len(tasks):
+                    raise
+        for task, lack in lacking.items():
+            self.on_warning(f"{task} is left out of this run, and the others go on: {lack}")
+        self.left_out |= lacking
+        return found
+
+    def _described(self, task: Spec) -> Spec:
+        canonical = resolve(TASKS, task)
+        task_facts(canonical)
+        return canonical
+
+    def _with_recipe(self, task: Spec) -> Spec:
+        recipe_facts(task, self.preset)
+        return task
+
+    def _build_variants(self, task: Spec) -> None:
+        """Builds every variant once, so that a parameter it refuses raises now and not after hours.
+
+        Plugins that do not answer become `broken`.
+        """
+        try:
+            shape = ask(TASKS, task.name, ShapeOf(task=task, preset=self.preset, device=str(self.device)))
+        except PluginError as error:
+            self.broken[task, None] = error
+            return
+        for variant in self.request.suite.variants:
+            canonical = variant
+            try:
+                canonical = resolve(VARIANTS, variant)
+                ask(VARIANTS, variant.name, TryBuild(canonical, shape))
+            except PluginError as error:
+                self.broken[task, canonical] = error
+
+    def _find_data(self, task: Spec, *, fetch: bool) -> Provenance | None:
+        """Of a task whose plugin does not answer, None; it becomes `broken`."""
+        question = FindData(
+            task=task,
+            preset=self.preset,
+            selection=self.request.suite.selection,
+            data_dir=self.request.data_dir,
+            offline=self.request.offline,
+            fetch=fetch,
+        )
+        try:
+            return ask(TASKS, task.name, question, told=Told(self.on_warning, self.on_progress), patience=10.0)
+        except PluginError as error:
+            self.broken[task, None] = error
+            return None
 
     def _digest(self, cell: Cell) -> str:
         return digest_of_cell(cell, self.data[cell.task])
-
-    def _place(self) -> Any:
-        return place(self.request.data_dir, self.request.offline, self.on_warning, self.on_progress)
 
 
 def _refuse_interpreted_timings(request: RunRequest, device: torch.device) -> None:
@@ -236,7 +304,7 @@ def _refuse_interpreted_timings(request: RunRequest, device: torch.device) -> No
 
 def default_preset(tasks: Sequence[Spec], device: str) -> str:
     """The preset of a run that names none; where tasks share none, one that the lookup of the first of them refuses."""
-    presets = [TASKS.build(task).presets() for task in tasks]
+    presets = [task_facts(task).presets for task in tasks]
     wanted = DEFAULT_PRESETS.get(device, ("quick",))
     return next((name for name in wanted if all(name in known for known in presets)), wanted[-1])
 

@@ -1,19 +1,17 @@
-"""The child process that runs one job: `python -m attnbench.bench.run.worker`, the job in the first line of its input.
-
-It answers with events on its standard output. What libraries print goes to the error stream.
-"""
+"""The worker: runs one job, the first line of its orders, in a child process, and answers with events."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
+from typing import IO
 
 import torch
 
 from ...tasks.data.data import place
 from ..core.errors import AttnbenchError, SelectionError
 from ..core.record import Record
+from ..core.registry import import_foreign_plugins_here
 from ..plan.fingerprint import variant_hash
 from ..store.store import Store
 from .context import WorkerContext
@@ -25,20 +23,19 @@ from .lanes.time import time_cells
 from .lanes.train import train_cell
 
 
-def main() -> int:
-    # events get a channel of their own, and standard output becomes the error stream: a library that prints would
-    # otherwise write between two events
-    channel = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+def main(orders: IO[bytes], channel: IO[bytes]) -> int:
+    import_foreign_plugins_here()
 
     def send(event: Event) -> None:
         channel.write(encode(event))
         channel.flush()
 
-    job = decode_job(sys.stdin.buffer.readline())
+    job = decode_job(orders.readline())
     torch.set_num_threads(job.threads or len(os.sched_getaffinity(0)))
+    # read from the environment once, at its first use: now, before a plugin can change that
+    torch.backends.cpu.get_cpu_capability()
     if isinstance(job, MaxLengthJob):
-        for tried in tried_lengths(job, iter(sys.stdin.buffer.readline, b"")):
+        for tried in tried_lengths(job, iter(orders.readline, b"")):
             send(tried)
         return 0
     # A timing is of the code as a user would run it; training must end with the same bits when it is resumed, which
@@ -89,7 +86,3 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
         if cell.lane != "time":
             send(CellStarted(cell.key))
             yield train_cell(context, cell) if cell.lane == "train" else baseline_cell(context, cell)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -232,7 +232,7 @@ def test_a_script_names_a_variant_of_its_own_and_runs_it(tmp_path):
 def test_a_name_is_registered_once_and_for_a_class_that_workers_can_import(monkeypatch):
     for variable in ("ATTNBENCH_VARIANTS", "PYTHONPATH"):
         monkeypatch.setenv(variable, "")
-    VARIANTS.__dict__.pop("_points", None)
+    VARIANTS.__dict__.pop("_found", None)
     try:
         attnbench.register("logged-again", Records)
         attnbench.register("logged-again", Records)
@@ -243,4 +243,4 @@ def test_a_name_is_registered_once_and_for_a_class_that_workers_can_import(monke
         with pytest.raises(SelectionError, match="at the top level of a file"):
             attnbench.register("inner", type("Inner", (), {"__qualname__": "f.<locals>.Inner"}))
     finally:
-        VARIANTS.__dict__.pop("_points", None)
+        VARIANTS.__dict__.pop("_found", None)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
+from ...core.cell import Cell
 from ...core.errors import AttnbenchError
 from ...core.record import Machine, Outcome, Record
-from ..child import WORKER, Child
-from ..events import CellFinished, CellStarted, Event, Failed
-from ..job import Job, encode_job
+from ...process.child import ChannelError, Child
+from ..events import CellFinished, CellStarted, Event, Failed, Restarted, decode
+from ..job import WORKER, Job, encode_job
 
 STALL_SECONDS = 900.0
 """A child that says nothing for so long is taken to hang; training says something twice a second."""
 
-GOODBYE_SECONDS = 30.0
+GOODBYE_SECONDS = 5.0
 """How long a child may take to exit after its last event, before it is killed."""
 
 
@@ -30,9 +33,7 @@ class WorkerError(AttnbenchError):
         self.exit_code = exit_code
 
 
-def run_block(
-    job: Job, machine: Machine, *, stall: float = STALL_SECONDS, command: Sequence[str] = WORKER
-) -> Iterator[Event]:
+def run_block(job: Job, machine: Machine, *, stall: float = STALL_SECONDS, target: str = WORKER) -> Iterator[Event]:
     """Events until every Cell of `job` has ended in a CellFinished, also where its process died.
 
     The Cell that was at work when the process died gets that outcome, and a new process does the others without it.
@@ -40,41 +41,50 @@ def run_block(
     """
     while job.cells:
         started, kills = datetime.now(UTC), _oom_kills()
-        finished: set[str] = set()
-        current = cause = ""
+        left = {cell.key: cell for cell in job.cells}
+        current = reason = ""
+        outcome = Outcome.CRASHED
         ends = time.monotonic() + job.timeout if job.timeout else None
-        with Child(command) as child:
-            # A fresh process for each Block: caches, compiled kernels, allocator state and threads of earlier Cells
-            # would otherwise be part of the measurement, and a corrupted process would spoil all that follow.
+        # A fresh process for each Block: caches, compiled kernels, allocator state and threads of earlier Cells would
+        # otherwise be part of the measurement, and a corrupted process would spoil all that follow.
+        with Child(target, job.environment) as child:
             child.send(encode_job(job))
-            while True:
+            restarted = False
+            while left:
                 # Two limits: silence, which means a hang, and the time that the person allows to a Cell, however much
                 # it reports.
                 patience = stall if ends is None else min(stall, max(ends - time.monotonic(), 0.0))
                 try:
-                    event = child.receive(patience)
+                    event = _event(child.receive(patience), left)
                 except TimeoutError:
                     over = ends is not None and time.monotonic() >= ends
-                    cause = f"over the time limit of {job.timeout:g} s" if over else f"no sign of life for {stall:g} s"
+                    reason = f"over the time limit of {job.timeout:g} s" if over else f"no sign of life for {stall:g} s"
+                    outcome = Outcome.TIMEOUT
+                    break
+                except ChannelError as error:
+                    reason = f"{error}; only the harness writes there"
                     break
                 if event is None:
-                    child.end(GOODBYE_SECONDS)
                     break
                 if isinstance(event, Failed):
                     raise WorkerError(event.message, event.exit_code)
+                # only after a Record, so that the loop always ends
+                if isinstance(event, Restarted) and len(left) < len(job.cells):
+                    restarted = True
+                    break
                 if isinstance(event, CellFinished):
-                    finished.add(event.record.key)
+                    left.pop(event.record.key)
                 elif isinstance(event, CellStarted) and event.key != current:
                     # the limit is of one Cell; in the time lane Cells take turns, and each turn counts by itself
                     current, ends = event.key, time.monotonic() + job.timeout if job.timeout else None
                 yield event
-        left = tuple(cell for cell in job.cells if cell.key not in finished)
-        if not left:
-            return
+            child.end(0.0 if reason or restarted else GOODBYE_SECONDS)
+        job = replace(job, cells=tuple(left.values()))
+        if not left or restarted:
+            continue
         # A process that died before any Cell started is blamed on the first, so that the loop always ends.
-        ended = next((cell for cell in left if cell.key == current), left[0])
-        outcome, reason = Outcome.TIMEOUT, cause
-        if not cause:
+        ended = left.get(current, job.cells[0])
+        if not reason:
             outcome, reason = classify_exit(child.exit_code, child.last_errors, _oom_kills() > kills)
         yield CellFinished(
             Record(
@@ -88,7 +98,20 @@ def run_block(
                 seconds=round((datetime.now(UTC) - started).total_seconds(), 3),
             )
         )
-        job = replace(job, cells=tuple(cell for cell in left if cell != ended))
+        job = replace(job, cells=tuple(cell for cell in job.cells if cell != ended))
+
+
+def _event(line: bytes | None, left: Mapping[str, Cell]) -> Event | None:
+    """The event of a line. Raises ChannelError for anything but an event of the Cells that are `left`."""
+    if line is None:
+        return None
+    try:
+        event = decode(line)
+    except (msgspec.DecodeError, AttnbenchError, ValueError, RecursionError):
+        raise ChannelError(f"it wrote on its channel what is no event: {line[:60]!r}") from None
+    if isinstance(event, CellFinished) and event.record.cell != left.get(event.record.key):
+        raise ChannelError("it wrote a Record of a cell that it was not to measure")
+    return event
 
 
 def classify_exit(code: int, errors: str, oom_killed: bool) -> tuple[Outcome, str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+import msgspec
 import torch
 
 from ....tasks.contract import DataPlace
@@ -20,10 +21,10 @@ from ...gate.build import build_unchecked
 from ...gate.cache import build_checked_cached
 from ...measure.max_length import Verdict, search_max_length
 from ...measure.memory import memory_limit
-from ..child import Child
+from ...process.child import ChannelError, Child
 from ..context import RecordBuilder, WorkerContext, is_out_of_memory
-from ..events import CellStarted, LengthTried
-from ..job import MaxLengthJob, encode_job
+from ..events import CellStarted, LengthTried, decode
+from ..job import WORKER, MaxLengthJob, encode_job
 from ..workloads.sweep_point import LEAST_LIMIT, SweepWorkloads, shape_of
 from .timing_record import memory
 
@@ -80,7 +81,7 @@ class LengthSearch:
         patience = max(self.point.timing_seconds, LEAST_LIMIT)
         memory_bytes = self.point.memory_bytes or 0
         if self.child is None:
-            self.child = Child(leads_group=False)
+            self.child = Child(WORKER)
             self.child.send(
                 encode_job(
                     MaxLengthJob(
@@ -94,10 +95,14 @@ class LengthSearch:
             patience += STARTING_SECONDS
         self.child.send(f"{length}\n".encode())
         try:
-            event = self.child.receive(patience)
+            line = self.child.receive(patience)
+            event = None if line is None else decode(line)
         except TimeoutError:
             self.end()
             return "time"
+        except (ChannelError, msgspec.DecodeError, AttnbenchError, RecursionError) as error:
+            self.end()
+            raise RuntimeError(f"it wrote on its channel what is no event: {error}") from None
         if not isinstance(event, LengthTried):
             self.end()
             return "memory"

@@ -1,5 +1,6 @@
 """Plugins by name: found without import, loaded on first use, and told apart from broken ones."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -32,13 +33,14 @@ def install(tmp_path, monkeypatch):
 
     def distribution(name, module, source, *entries):
         (tmp_path / f"{module}.py").write_text(source)
-        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder = tmp_path / f"{name.replace(chr(45), chr(95))}-1.0.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         lines = "\n".join(f"{entry} = {module}:{target}" for entry, target in entries)
         (folder / "entry_points.txt").write_text(f"[example.plugins]\n{lines}\n")
         monkeypatch.delitem(sys.modules, module, raising=False)
 
+    distribution.folder = tmp_path
     return distribution
 
 
@@ -66,7 +68,7 @@ def test_a_broken_plugin_breaks_nothing_but_its_own_loading(install, source):
     assert [entry.name for entry in registry.entries()] == ["broken", "window"]
     assert registry.describe("broken") == ""
     assert registry.load("window")
-    with pytest.raises(SelectionError, match=r"the gadget 'broken' of broken 1\.0 does not load: "):
+    with pytest.raises(SelectionError, match=r"the gadget 'broken' of broken 1\.0 cannot be used: it does not load: "):
         registry.load("broken")
 
 
@@ -77,13 +79,66 @@ def test_an_unknown_name_is_answered_with_the_nearest():
         TASKS.load("lra-txt")
 
 
-def test_two_packages_with_one_name_are_both_named(install):
-    install("first", "first_module", PLUGIN, ("window", "Window"))
+def test_two_packages_with_one_name_disable_that_name_alone(install):
+    install("first", "first_module", PLUGIN, ("window", "Window"), ("other", "Window"))
     install("second", "second_module", PLUGIN, ("window", "Window"))
+    registry = plugins()
+    assert [entry.name for entry in registry.entries()] == ["other"]
+    assert [(entry.name, entry.origin) for entry in registry.disabled()] == [
+        ("window", "first 1.0"), ("window", "second 1.0"),
+    ]  # fmt: skip
     with pytest.raises(SelectionError) as raised:
-        plugins().entries()
+        registry.load("window")
     message = str(raised.value)
     assert all(part in message for part in ("'window'", "first 1.0", "second 1.0", "uninstall or rename one"))
+
+
+def test_attnbench_keeps_a_name_that_another_package_brings_too(install):
+    install("attnbench-twin", "twin_module", PLUGIN, ("window", "Window"))
+    install("second", "second_module", PLUGIN, ("window", "Window"))
+    target = "attnbench.bench.core.spec:Spec"
+    entry_points = install.folder / "attnbench_twin-1.0.dist-info" / "entry_points.txt"
+    entry_points.write_text(f"[example.plugins]\nwindow = {target}\n")
+    registry = plugins()
+    assert [(entry.name, entry.target) for entry in registry.entries()] == [("window", target)]
+    (disabled,) = registry.disabled()
+    assert disabled.origin == "second 1.0" and "taken by attnbench itself" in disabled.problem
+    assert not registry.is_foreign("window")
+
+
+@pytest.mark.parametrize(
+    "line", ["window", "window =", "= strange_window:Window", "win[dow = strange_window:Window",
+             "window = not a module", "window = strange_window", "window = a..b:C", "window = :Window",
+             "\x1b[31mred = strange_window:Window"],
+)  # fmt: skip
+def test_a_malformed_entry_point_disables_that_name_alone(install, line):
+    install("stranger", "strange_window", PLUGIN, ("good", "Window"))
+    install("broken", "broken_module", "")
+    (install.folder / "broken-1.0.dist-info" / "entry_points.txt").write_text(
+        f"[example.plugins]\n{line}\nalso-good = broken_module:Thing\n[console_scripts]\nx\n"
+    )
+    registry = plugins()
+    assert [entry.name for entry in registry.entries()] == ["also-good", "good"]
+    (disabled,) = registry.disabled()
+    assert disabled.origin == "broken 1.0" and "expected a" in disabled.problem
+
+
+def test_foreign_is_what_neither_attnbench_nor_this_process_has_brought(install, monkeypatch):
+    install("stranger", "strange_window", PLUGIN, ("window", "Window"))
+    monkeypatch.setenv("EXAMPLE_PLUGINS", "inherited=strange_window:Window")
+    registry = plugins()
+    assert registry.is_foreign("window") and registry.is_foreign("inherited")
+    registry.declare("own", "strange_window:Window")
+    assert not registry.is_foreign("own") and registry.is_foreign("inherited")
+    assert registry.package("window") == "stranger 1.0" and registry.package("inherited") == "strange_window"
+
+
+def test_variables_that_an_import_sets_do_not_count(install, monkeypatch):
+    source = "import os; os.environ['OMP_NUM_THREADS'] = '1'; os.environ['NEW'] = '1'; del os.environ['OLD']\n"
+    install("stranger", "strange_window", source + PLUGIN, ("window", "Window"))
+    monkeypatch.setenv("OLD", "kept")
+    before = dict(os.environ)
+    assert plugins().load("window") and dict(os.environ) == before
 
 
 def test_one_package_that_is_found_twice_is_one(install, tmp_path, monkeypatch):

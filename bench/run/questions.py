@@ -1,0 +1,101 @@
+"""Questions of a run to its tasks and variants: their data, the shape of their attention, and whether they build."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ...tasks.contract import Availability, Task
+from ...tasks.data.data import place
+from ...variants.contract import AttentionShape
+from ..core.errors import AttnbenchError, PluginError
+from ..core.record import Provenance
+from ..core.registry import TASKS, VARIANTS
+from ..core.spec import Spec
+from ..gate.report import CheckReport, check_variant
+from ..models.blocks import attention_shape
+from ..process.ask import Question, Told
+
+CHECK_PATIENCE = 10.0
+"""How often the time of an answer the gate may take: it builds kernels, and tries hundreds of shapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindData(Question[Provenance | None]):
+    """Where the data of a task comes from; None where it is not here. `fetch`: get and prepare it, raise DataError."""
+
+    task: Spec
+    preset: Spec
+    selection: str
+    data_dir: Path | None
+    offline: bool
+    fetch: bool
+
+    def answer(self, told: Told) -> Provenance | None:
+        task: Task = TASKS.build(self.task)
+        here = place(self.data_dir, self.offline, told.notice, told.progress)
+        if not self.fetch and not any(way.ready for way in task.availability(here)):
+            return None
+        return task.load(here, task.recipe(self.preset), 0, self.selection).provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeOf(Question[AttentionShape]):
+    """The shape that a task asks of the variant in the first layer."""
+
+    task: Spec
+    preset: Spec
+    device: str
+
+    def answer(self, told: Told) -> AttentionShape:
+        task: Task = TASKS.build(self.task)
+        return attention_shape(task.problem(), task.recipe(self.preset), 0, self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class TryBuild(Question[None]):
+    """Builds a variant once, so that a parameter it refuses raises now and not after hours."""
+
+    variant: Spec
+    shape: AttentionShape
+
+    def answer(self, told: Told) -> None:
+        # the random numbers of this process are not a variant's to draw
+        with torch.random.fork_rng(devices=[]):
+            try:
+                VARIANTS.build(self.variant, self.shape)
+            except AttnbenchError:
+                raise
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+                plugin = VARIANTS.plugin(self.variant.name)
+                raise PluginError(plugin, f"{reason} ({where.name}, line {where.lineno})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CheckVariant(Question[CheckReport]):
+    """The gate in full, on a device and in a precision."""
+
+    variant: Spec
+    device: str
+    dtype: str
+
+    def answer(self, told: Told) -> CheckReport:
+        return check_variant(self.variant, str(self.variant), device=self.device, dtype=self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindSources(Question[list[Availability]]):
+    """Every way to the data of a task, without a download."""
+
+    task: Spec
+    data_dir: Path | None
+    offline: bool = True
+
+    def answer(self, told: Told) -> list[Availability]:
+        task: Task = TASKS.build(self.task)
+        return task.availability(place(self.data_dir, self.offline, told.notice, told.progress))
