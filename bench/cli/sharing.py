@@ -67,21 +67,22 @@ def merge(
     known = {content_hash(record.to_json(), 64) for record in store.records()}
     refused = 0
     for folder in folders:
-        found = validate_records(folder)
-        added = 0
+        # the target may hold what these were copied from
+        found = validate_records(folder, beside=results)
+        source, added = Store(folder, warn), 0
         for record in found.sound:
             identity = content_hash(record.to_json(), 64)
             if identity in known:
                 continue
             for name in record.artifacts.values():
                 # the name is a hash of the content, so this writes the same name, or what is there already
-                store.put_artifact((folder / "artifacts" / name).read_bytes(), name[24:])
+                store.put_artifact(source.artifact(name), name[24:])
             store.append(record)
             known.add(identity)
             added += 1
         for finding in found.findings:
-            if finding.severity == "error":
-                warn(visible(f"left out: {finding.place}: {finding.text}", longest=500))
+            was = "left out" if finding.severity == "error" else "taken, with a warning"
+            warn(visible(f"{was}: {finding.place}: {finding.text}", longest=500))
         left_out = found.count - len(found.sound)
         refused += left_out
         say(visible(f"{folder}: {added} added, {len(found.sound) - added} known already, {left_out} left out"))

@@ -5,7 +5,7 @@ They are generous beside what any run writes. A line that breaks one is named an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -13,6 +13,9 @@ MOST_LINE_BYTES = 16 * 2**20
 """Of one Record, event or curve: longer text is not even parsed."""
 
 MOST_SPEC_CHARACTERS = 1000
+
+MOST_MAGNITUDE = 1e100
+"""Of a measured number that is finite: sums of squares must not overflow."""
 
 _EXACT = 2**53  # beyond it a float no longer tells two whole numbers apart
 
@@ -95,12 +98,17 @@ class SettingKeys(Struct, frozen=True):
     ranked: bool | UnsetType = UNSET
 
 
+_Number = Annotated[float, Meta(ge=-MOST_MAGNITUDE, le=MOST_MAGNITUDE)] | Literal["nan", "inf", "-inf"]
+
+
 class _MeasurementKeys(Struct, frozen=True):
+    value: _Number = 0.0
+    samples: list[_Number] = []
     where: WhereKeys = WhereKeys()
 
 
 class RecordKeys(Struct, frozen=True):
-    """A Record again, for its open dictionaries alone: all else of it is skipped."""
+    """A Record again as JSON, for its numbers and its open dictionaries alone: all else of it is skipped."""
 
     measurements: Annotated[list[_MeasurementKeys], Meta(max_length=100_000)] = []
     setting: SettingKeys = SettingKeys()

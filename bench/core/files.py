@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,6 +47,23 @@ def read_regular(path: str | Path, most_bytes: int, *, folder: int | None = None
     if size > most_bytes or len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"it has {max(size, len(content)):,} bytes; at most {most_bytes:,} are read")
     return content
+
+
+def open_to_append(path: str | Path, *, folder: int | None = None) -> int:
+    """A descriptor that reads and appends, of a regular file that is made where there is none; follows no link.
+
+    The caller closes it. Raises OSError as `open_regular` does.
+    """
+    with suppress(FileNotFoundError):
+        _refuse_others(os.stat(path, dir_fd=folder, follow_symlinks=False))
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644, dir_fd=folder)
+    try:
+        _refuse_others(os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def open_folder(path: str | Path, *, folder: int | None = None, follow: bool = True) -> int:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from .bounds import (
+    MOST_MAGNITUDE,
     Count,
     CountByName,
     MachineId,
@@ -207,7 +208,9 @@ def _is_finite(value: Any) -> bool:
 
 
 def _finite_or_text(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
+    if abs(value) <= MOST_MAGNITUDE:
+        return value
+    return str(math.copysign(math.inf, value)) if value == value else "nan"
 
 
 def _with_floats(measurement: Any) -> Any:

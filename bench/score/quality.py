@@ -16,9 +16,10 @@ from ..core.interval import Interval
 from ..core.metrics import ACCURACY, RANKING_METRICS, Metric
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
-from ..stats.bootstrap import corpus_score, resampled_scores, resampled_shares, sound_statistics
+from ..stats.bootstrap import resampled_scores, resampled_shares
 from ..stats.intervals import Estimate
 from ..stats.scoring import Correct, Draws, Shares, accuracy, accuracy_difference, corpus_difference, corpus_level
+from ..store.artifacts import agrees, score_of
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from .key import BoardKey
@@ -180,11 +181,9 @@ def _kept(used: list[_Done], predictions: Predictions, metric: Metric) -> tuple[
 
 def _matches_score(kept: npt.NDArray[Any], one: _Done, metric: Metric) -> bool:
     # predictions that disagree with the score of their Record are not its own
-    if metric.is_share:
-        return kept.ndim == 1 and len(kept) == one.examples and abs(float(np.mean(kept)) - one.score) <= 1e-6
-    if not sound_statistics(metric.name, kept) or one.examples not in (0, len(kept)):
-        return False
-    return abs(corpus_score(metric.name, kept) - one.score) <= 1e-6 * max(1.0, one.score)
+    found = score_of(metric.name, kept)
+    counts = (len(kept),) if metric.is_share else (0, len(kept))
+    return found is not None and agrees(found, one.score) and one.examples in counts
 
 
 def _draws(kept: tuple[npt.NDArray[Any], ...], metric: Metric) -> Draws:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+
+from ..core.bounds import MOST_MAGNITUDE, Count, Name
+from ..core.decode import check, parse_json
 from ..core.errors import StoreError
-from .store import UNREADABLE, Store
+from ..stats.bootstrap import corpus_score, sound_statistics
+from .arrays import DamagedArtifact, arrays_of
+from .store import Store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+MOST_EXAMPLES = 250_000
+"""Of a test set: intervals draw 400 counts for each example."""
+
+MOST_SETS = 1000
 MOST_MAP_BYTES = 64_000_000
 
 Curve = Sequence[Mapping[str, Any]]
@@ -29,16 +38,13 @@ class StoredPredictions:
 
     def __call__(self, name: str) -> npt.NDArray[Any] | None:
         try:
-            kept, *_ = _arrays(self.store, name, "statistics", "correct")
-        except UNREADABLE as error:
+            return predictions_of(self.store.artifact(name))
+        except StoreError as error:
             if not self.has_warned:
                 self.has_warned = True
-                why = error if isinstance(error, StoreError) else f"{name} is not a readable .npz of predictions"
+                why = f"{name} is damaged: {error}" if isinstance(error, DamagedArtifact) else error
                 self.store.warn(f"not all predictions are paired by example: {why}")
             return None
-        if kept.dtype == "float64":
-            return kept if kept.ndim == 2 else None
-        return kept if kept.ndim == 1 and kept.dtype == "uint8" and (kept <= 1).all() else None
 
 
 @dataclass(frozen=True)
@@ -49,10 +55,17 @@ class StoredSets:
 
     def __call__(self, name: str) -> dict[str, npt.NDArray[Any]]:
         try:
-            statistics, sets, names = _arrays(self.store, name, "sentence_statistics", "sentence_sets", "set_names")
-        except UNREADABLE:
+            found = arrays_of(self.store.artifact(name), "sentence_statistics", "sentence_sets", "set_names")
+        except StoreError:
             return {}
-        if statistics.ndim != 2 or sets.shape != statistics.shape[:1] or names.ndim != 1 or names.dtype.kind != "U":
+        if len(found) < 3:
+            return {}
+        statistics, sets, names = found.values()
+        if statistics.ndim != 2 or statistics.dtype != "float64" or len(statistics) > MOST_EXAMPLES:
+            return {}
+        if sets.shape != statistics.shape[:1] or sets.dtype.kind not in "iu":
+            return {}
+        if names.ndim != 1 or names.dtype.kind != "U" or len(names) > MOST_SETS:
             return {}
         return {str(each): statistics[sets == number] for number, each in enumerate(names)}
 
@@ -65,11 +78,9 @@ class StoredCurves:
 
     def __call__(self, name: str) -> Curve | None:
         try:
-            points = json.loads(self.store.artifact(name).read_text(encoding="utf-8"))
-        except (StoreError, OSError, ValueError):
+            return curve_of(self.store.artifact(name))
+        except StoreError:
             return None
-        sound = isinstance(points, list) and all(isinstance(p, dict) and type(p.get("step")) is int for p in points)
-        return points if sound else None
 
 
 @dataclass(frozen=True)
@@ -80,19 +91,62 @@ class StoredMaps:
 
     def __call__(self, name: str) -> npt.NDArray[Any] | None:
         try:
-            with zipfile.ZipFile(self.store.artifact(name)) as archive:
-                # a few kilobytes may claim to unpack to any size
-                if archive.getinfo("maps.npy").file_size > MOST_MAP_BYTES:
-                    return None
-            [maps] = _arrays(self.store, name, "maps")
-        except UNREADABLE:
+            maps = arrays_of(self.store.artifact(name), "maps")["maps"]
+        except (StoreError, KeyError):
             return None
-        return maps
+        return maps if maps.nbytes <= MOST_MAP_BYTES else None
 
 
-def _arrays(store: Store, name: str, *keys: str) -> list[npt.NDArray[Any]]:
-    """The arrays of these names that an .npz has; raises one of UNREADABLE."""
-    import numpy as np
+def predictions_of(content: bytes) -> npt.NDArray[Any]:
+    """What an .npz of predictions keeps of each test example: `statistics`, (examples, k) of float64, or `correct`,
+    (examples,) of 0 and 1. Raises DamagedArtifact where it has neither, or one of another kind.
+    """
+    found = arrays_of(content, "statistics", "correct")
+    kept = found.get("statistics", found.get("correct"))
+    if kept is None or not 0 < len(kept.shape) <= 2 or not 0 < len(kept) <= MOST_EXAMPLES:
+        raise DamagedArtifact(f"it holds no results of 1 to {MOST_EXAMPLES:,} examples")
+    is_right = kept.ndim == 1 and kept.dtype == "uint8" and bool((kept <= 1).all())
+    if not is_right and (kept.ndim != 2 or kept.dtype != "float64"):
+        raise DamagedArtifact("its results are neither `correct`, 0 or 1 by example, nor `statistics` in float64")
+    return kept
 
-    with store.artifact(name).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-        return [np.asarray(file[key]) for key in keys if key in file]
+
+def score_of(metric: str, kept: npt.NDArray[Any]) -> float | None:
+    """The score that results by example give; None where they are not of that metric."""
+    if metric == "accuracy":
+        return float(kept.mean()) if kept.ndim == 1 else None
+    return corpus_score(metric, kept) if sound_statistics(metric, kept) else None
+
+
+def agrees(found: float, stated: float) -> bool:
+    """Whether a score is the one that its Record states, but for rounding."""
+    return abs(found - stated) <= 1e-6 * max(1.0, abs(stated))
+
+
+class _Point(msgspec.Struct, frozen=True):
+    step: Count
+
+
+_Number = float | None
+_Points = Annotated[
+    list[Annotated[dict[Name, _Number], msgspec.Meta(max_length=100)]], msgspec.Meta(max_length=100_000)
+]
+
+
+def curve_of(content: bytes) -> Curve:
+    """The points of a curve's JSON; raises DamagedArtifact where it is none."""
+    try:
+        points = parse_json(content)
+        check(list[_Point], points, "a curve")
+        points = [{name: _number(each) for name, each in point.items()} for point in points]
+        check(_Points, points, "a curve")
+    except StoreError as error:
+        raise DamagedArtifact(str(error)) from None
+    return points
+
+
+def _number(value: Any) -> Any:
+    """Losses that are not finite come as text, see `core.decode.parse_json`; those beyond any loss count as such."""
+    if value in ("nan", "inf", "-inf"):
+        return float(value)
+    return math.inf if isinstance(value, int | float) and abs(value) > MOST_MAGNITUDE else value

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import Literal
 
 from ..core.cell import REFERENCE
+from ..core.decode import brief
 from ..core.errors import StoreError
 from ..core.metrics import METRICS, RANKING_METRICS
 from ..core.record import Measurement, Outcome, Record
-from ..stats.bootstrap import corpus_score, sound_statistics
-from .store import UNREADABLE
+from . import record_files
+from .agreement import Copies, curve_errors, prediction_errors, tested, time_errors
+from .arrays import DamagedArtifact
+from .artifacts import curve_of, predictions_of
+from .store import Store, is_artifact_name
+
+MOST_BAD_LINES = 1000
+"""Named of one file; the others are counted."""
 
 FIDELITIES = ("official", "regenerated", "surrogate", "synthetic")
 
 _DIGEST = re.compile(r"([0-9a-f]+|lane\d+[a-z0-9.]*)-[0-9a-f]+-[0-9a-f]+")
-_ARTIFACT = re.compile(r"[0-9a-f]{24}(\.[a-z0-9]{1,12}){1,2}")
 _SHARES = ("fraction",)
 # weights as they are: rows of ReLA do not sum to one
 _UNBOUNDED = ("positional_attention",)
@@ -56,55 +59,107 @@ class ValidationReport:
         return sum(f.severity == "error" for f in self.findings)
 
 
-def validate_records(root: Path) -> ValidationReport:
+def validate_records(root: Path, *, beside: Path | None = None) -> ValidationReport:
     """Reads every line under `root/records` and every artifact named there; changes nothing.
 
-    Raises StoreError where there is no such folder.
+    `beside`: a results folder that Records may have been copied from. Raises StoreError where there is no such folder.
     """
-    folder = root / "records"
-    if not folder.is_dir():
-        raise StoreError(f"expected a folder {folder} with *.jsonl files, found none; name the folder that holds it")
-    findings: list[ValidationIssue] = []
+    errors: list[ValidationIssue] = []
+    warnings: list[ValidationIssue] = []
     sound: list[Record] = []
-    count = 0
-    for path in sorted(folder.glob("*.jsonl")):
-        for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
-            if not line.strip():
-                continue
-            count += 1
-            place = f"{path.name}:{number}"
-            try:
-                record = Record.from_line(line)
-            except StoreError as error:
-                findings.append(ValidationIssue("error", place, f"cannot be read: {error}"))
-                continue
-            problems = [ValidationIssue("error", place, text) for text in _errors(record, path, root / "artifacts")]
-            findings += problems
+    count, copies, store = 0, Copies(), Store(root)
+    if beside is not None:
+        _remember(beside, copies)
+    for file in _record_files(root):
+        count += len(file.records) + sum(bad.number > 0 for bad in file.bad_lines)
+        spelt = record_files.spelt(file.name)
+        found = [(bad.number, f"cannot be read: {bad.reason}") for bad in file.bad_lines[:MOST_BAD_LINES]]
+        if len(file.bad_lines) > MOST_BAD_LINES:
+            found.append((0, f"{len(file.bad_lines) - MOST_BAD_LINES:,} more lines cannot be read"))
+        for number, record in zip(file.numbers, file.records, strict=True):
+            contents: dict[str, bytes] = {}
+            problems = [(number, text) for text in _errors(record, file.name, store, contents)]
+            found += problems
             if not problems:
                 sound.append(record)
-    findings += [ValidationIssue("warning", place, text) for place, text in _missing_seeds(sound)]
-    return ValidationReport(findings=tuple(findings), sound=tuple(sound), count=count)
+                place = f"{spelt}:{number}"
+                shared = copies.add(place, record, contents.get("predictions"))
+                warnings += [ValidationIssue("warning", place, text) for text in shared]
+        for number, text in sorted(found):
+            errors.append(ValidationIssue("error", f"{spelt}:{number}" if number else spelt, text))
+    warnings += [ValidationIssue("warning", place, text) for place, text in _missing_seeds(sound)]
+    return ValidationReport(findings=(*errors, *warnings), sound=tuple(sound), count=count)
 
 
-def _errors(record: Record, path: Path, artifacts: Path) -> Iterator[str]:
-    if path.stem != record.machine.id:
-        yield f"{path.name} holds Records of machine {path.stem}, got one of {record.machine.id}"
+def _remember(root: Path, copies: Copies) -> None:
+    """Adds the readable Records of a folder to `copies`; none where there is no folder yet."""
+    store = Store(root)
+    with suppress(StoreError):
+        for file in _record_files(root):
+            for number, record in zip(file.numbers, file.records, strict=True):
+                name = record.artifacts.get("predictions", "")
+                try:
+                    content = store.artifact(name)
+                except StoreError:
+                    content = None
+                place = f"{root}: {record_files.spelt(file.name)}:{number}"
+                # said of the target by validating it
+                for _ in copies.add(place, record, content):
+                    pass
+
+
+def _record_files(root: Path) -> Iterator[record_files.RecordFile]:
+    try:
+        with record_files.opened(root, record_files.FOLDER) as folder:
+            yield from (record_files.read_file(folder, name) for name in record_files.names_in(folder))
+    except OSError as error:
+        raise StoreError(
+            f"expected a folder {root / record_files.FOLDER} with *.jsonl files: {error.strerror or error}; "
+            "name the folder that holds it"
+        ) from None
+
+
+def _errors(record: Record, file: str, store: Store, contents: dict[str, bytes]) -> Iterator[str]:
+    """What is wrong with a Record; puts the contents of its artifacts into `contents`."""
+    if file != f"{record.machine.id}.jsonl":
+        yield f"{record_files.spelt(file)} holds Records of one machine, got one of {record.machine.id}"
     if not _DIGEST.fullmatch(record.digest):
-        yield f"expected a digest VERSIONS-DATA-VARIANT, got {record.digest!r}"
+        yield f"expected a digest VERSIONS-DATA-VARIANT, got {brief(repr(record.digest))}"
     if record.data is not None and record.data.fidelity not in FIDELITIES:
-        yield f"expected a fidelity of {', '.join(FIDELITIES)}, got {record.data.fidelity!r}"
+        yield f"expected a fidelity of {', '.join(FIDELITIES)}, got {brief(repr(record.data.fidelity))}"
     if record.outcome is not Outcome.OK and not record.reason:
         yield f"outcome {record.outcome} has no reason"
-    yield from _time_errors(record)
+    yield from _start_errors(record)
     for measurement in record.measurements:
         yield from _number_errors(measurement)
+    for name, artifact in record.artifacts.items():
+        yield from _artifact_errors(name, artifact, store, contents)
     if record.outcome is Outcome.OK:
         yield from _content_errors(record)
-    for name, file in record.artifacts.items():
-        yield from _artifact_errors(record, name, file, artifacts)
+    yield from _agreement_errors(record, contents)
 
 
-def _time_errors(record: Record) -> Iterator[str]:
+def _agreement_errors(record: Record, contents: dict[str, bytes]) -> Iterator[str]:
+    if record.outcome is Outcome.OK and record.cell.lane == "train":
+        # nothing else bears a score out
+        for name in ("predictions", "curve"):
+            if name not in record.artifacts:
+                yield f"a trained Record of outcome ok needs the artifact {name}"
+    try:
+        if "predictions" in contents:
+            yield from prediction_errors(record, predictions_of(contents["predictions"]))
+    except DamagedArtifact as error:
+        yield f"artifact predictions is damaged: {error}"
+    try:
+        if "curve" in contents:
+            yield from curve_errors(record, curve_of(contents["curve"]))
+    except DamagedArtifact as error:
+        yield f"artifact curve is damaged: {error}"
+    if record.cell.lane == "time":
+        yield from time_errors(record)
+
+
+def _start_errors(record: Record) -> Iterator[str]:
     try:
         started = datetime.fromisoformat(record.started)
     except (ValueError, TypeError):
@@ -149,50 +204,32 @@ def _content_errors(record: Record) -> Iterator[str]:
         if own is not None and (reference is None or len(own.samples) != len(reference.samples)):
             yield "its times lack those of the reference in the same rounds"
         return
-    tested = _tested(record)
-    if tested is None:
+    stated = tested(record)
+    if stated is None:
         yield f"outcome ok has no test result: expected {' or '.join(metric.name for metric in RANKING_METRICS)}"
-    elif tested.name == "accuracy" and not tested.where.get("examples"):
+        return
+    examples = stated.where.get("examples", 0)
+    if stated.name == "accuracy" and not examples:
         yield "its test accuracy does not state the number of examples"
+    counted = record.data.counts.get("test", examples) if record.data else examples
+    if examples > counted:
+        yield f"it states {examples:,} test examples, but its data has {counted:,}"
 
 
-def _tested(record: Record) -> Measurement | None:
-    """The test result that a board ranks the Record by."""
-    metrics = (record.metric,) if record.metric else RANKING_METRICS
-    found = (record.first(metric.name, split="test") for metric in metrics)
-    return next((measurement for measurement in found if measurement is not None), None)
-
-
-def _artifact_errors(record: Record, name: str, file: str, artifacts: Path) -> Iterator[str]:
-    path = artifacts / file
-    if not _ARTIFACT.fullmatch(file):
-        yield f"artifact {name}: {file!r} is not the name of an artifact"
+def _artifact_errors(name: str, file: str, store: Store, contents: dict[str, bytes]) -> Iterator[str]:
+    name = brief(name, 60)
+    if not is_artifact_name(file):
+        yield f"artifact {name}: {brief(repr(file))} is not the name of an artifact"
         return
-    if not path.is_file():
-        yield f"artifact {name}: {file} is missing"
+    try:
+        content = store.artifact(file)
+    except StoreError as error:
+        yield f"artifact {name}: {error}"
         return
-    content = path.read_bytes()
     if hashlib.sha256(content).hexdigest()[:24] != file[:24]:
         yield f"artifact {name}: the content of {file} does not match the hash in its name"
         return
-    tested = _tested(record)
-    if name == "predictions" and tested is not None:
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                found = _score(tested.name, arrays["correct" if tested.name == "accuracy" else "statistics"])
-        except UNREADABLE:
-            yield f"artifact predictions: {file} cannot be read"
-            return
-        if found is None:
-            yield f"artifact predictions: {file} holds no statistics of {tested.name}"
-        elif abs(found - tested.value) > 1e-6 * max(1.0, abs(tested.value)):
-            yield f"its {tested.name.replace('_', ' ')} is {tested.value:.4f}, but its predictions give {found:.4f}"
-
-
-def _score(name: str, kept: npt.NDArray[Any]) -> float | None:
-    if name == "accuracy":
-        return float(np.mean(kept))
-    return corpus_score(name, kept) if sound_statistics(name, kept) else None
+    contents[name] = content
 
 
 def _missing_seeds(records: list[Record]) -> Iterator[tuple[str, str]]:

@@ -58,12 +58,24 @@ def test_a_failure_without_data_survives_json(outcome):
     assert through_text(failed) == failed
 
 
-@given(st.lists(st.floats(), min_size=1, max_size=5))
+NUMBERS = st.floats(-1e100, 1e100) | st.sampled_from([math.inf, -math.inf, math.nan])
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=5))
 def test_every_float_survives_including_those_that_json_lacks(values):
     measured = Measurement.of("loss", values[0], tuple(values))
     (back,) = through_text(replace(RECORD, measurements=(measured,))).measurements
     for ours, theirs in zip((back.value, *back.samples), (values[0], *values), strict=True):
         assert ours == theirs or (math.isnan(ours) and math.isnan(theirs))
+
+
+def test_a_number_beyond_any_measurement_is_written_as_infinite_and_refused_when_read():
+    measured = Measurement.of("loss", -1e200, (1e101,))
+    (back,) = Record.from_line(replace(RECORD, measurements=(measured,)).to_line()).measurements
+    assert (back.value, back.samples) == (-math.inf, (math.inf,))
+    line = replace(RECORD, measurements=(Measurement.of("loss", 77.0),)).to_line().replace(b"77.0", b"1e101")
+    with pytest.raises(StoreError, match=r"<= 1e\+100 - at `\$.measurements\[0\].value"):
+        Record.from_line(line)
 
 
 def test_a_line_with_the_bare_words_of_python_is_read():

@@ -1,5 +1,6 @@
 """A translation cell from text files to a Record, its baseline beside it, and its maps on a page."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_a_cell_becomes_a_record_whose_bleu_is_that_of_its_kept_text(context):
     assert record.outcome is Outcome.OK, record.reason
     tested = record.first("bleu", split="test", set="test")
     assert tested.where["examples"] == 12 and tested.where["signature"].startswith("nrefs:1|")
-    with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
+    with np.load(io.BytesIO(context.store.artifact(record.artifacts["predictions"]))) as kept:
         statistics, text = kept["statistics"], bytes(kept["translations"]).decode()
     references = (context.place.root / "mine" / "test.de").read_text(encoding="utf-8").split("\n")[:-1]
     assert tested.value == sacrebleu.corpus_bleu(text.split("\n"), [references]).score
@@ -104,7 +105,7 @@ def test_what_is_known_of_each_sentence_is_kept_of_baselines_too(context):
     )
     for record in (copied, untrained, trained):
         assert record.outcome is Outcome.OK, record.reason
-        with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
+        with np.load(io.BytesIO(context.store.artifact(record.artifacts["predictions"]))) as kept:
             assert kept["sentence_sets"].tolist() == [0] * 12 and kept["set_names"].tolist() == ["test"]
             found = corpus_score("bleu", kept["sentence_statistics"])
         assert found == pytest.approx(record.first("bleu", split="test", set="test").value, abs=1e-9)
@@ -118,7 +119,7 @@ def test_the_untrained_model_is_that_with_which_the_reference_begins(context):
     kind = objective_for(task.problem(), recipe)
     model = kind.model(build_checked(Spec("softmax")), 0)
     expected = kind.evaluate(model, dataset.test, context.device)
-    with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
+    with np.load(io.BytesIO(context.store.artifact(record.artifacts["predictions"]))) as kept:
         assert bytes(kept["translations"]).decode().split("\n") == list(expected.translations)
     assert record.first("loss", split="test").value == expected.loss
     assert record.first("alignment_error_rate") is None and record.first("sparsity").value == 0.0
@@ -126,7 +127,7 @@ def test_the_untrained_model_is_that_with_which_the_reference_begins(context):
 
 def test_an_untrained_translation_ends_at_its_limit(context):
     record = done(context, "untrained", "baseline")
-    with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
+    with np.load(io.BytesIO(context.store.artifact(record.artifacts["predictions"]))) as kept:
         lines = bytes(kept["translations"]).decode().split("\n")
     # at most 24 subwords, of which no word has fewer than one
     assert len(lines) == 12 and max(len(line.split()) for line in lines) <= 24

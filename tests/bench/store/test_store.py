@@ -14,7 +14,8 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.store.store import Store
+from attnbench.bench.store import record_files
+from attnbench.bench.store.store import MOST_NOTICES, Store
 
 MACHINE = Machine(id="bench-1", system="Linux", processor="a processor", cores=2, threads=2, memory_bytes=2**33)
 
@@ -75,13 +76,15 @@ def test_a_torn_last_line_is_set_aside_and_costs_nothing_else(store, tmp_path, n
     assert len(notices) == 1 and "torn" in notices[0]
 
 
-def test_reading_alone_also_sets_a_torn_line_aside(store, tmp_path, notices):
+def test_reading_alone_names_a_torn_line_and_changes_nothing(store, tmp_path, notices):
     store.append(record(0))
     with lines(tmp_path).open("ab") as file:
         file.write(b'{"key": "' + b"x" * 200_000)
+    before = lines(tmp_path).read_bytes()
     assert [r.cell.seed for r in Store(tmp_path, notices.append).records()] == [0]
-    assert lines(tmp_path).read_bytes().endswith(b"}\n")
-    assert "set aside" in notices[0]
+    assert lines(tmp_path).read_bytes() == before
+    assert [path.name for path in (tmp_path / "records").iterdir()] == ["bench-1.jsonl"]
+    assert len(notices) == 1 and "the last line is incomplete and was not read" in notices[0]
 
 
 def test_a_last_line_that_lost_only_its_newline_is_kept(store, tmp_path, notices):
@@ -269,7 +272,7 @@ def test_artifacts_are_named_by_their_content_and_written_once(store, tmp_path):
     name = store.put_artifact(b"[1, 2]", ".json")
     assert store.put_artifact(b"[1, 2]", ".json") == name
     assert store.put_artifact(b"[1, 3]", ".json") != name
-    assert store.artifact(name).read_bytes() == b"[1, 2]"
+    assert store.artifact(name) == b"[1, 2]"
     assert len(list((tmp_path / "artifacts").iterdir())) == 2
 
 
@@ -286,17 +289,84 @@ def test_a_missing_artifact_and_a_bad_suffix_are_named(store):
         store.put_artifact(b"", "/../x")
 
 
-def test_a_read_only_folder_can_be_read_even_with_a_torn_line(store, tmp_path, notices, monkeypatch):
+def test_a_last_line_without_its_end_is_read_where_it_is_whole(store, tmp_path, notices):
+    store.append(record(0))
+    lines(tmp_path).write_bytes(lines(tmp_path).read_bytes()[:-1])
+    assert list(Store(tmp_path, notices.append).records()) == [record(0)]
+    assert notices == []
+
+
+SECRET = b"of the reader\nlast line, torn"
+
+
+@pytest.fixture
+def secret(tmp_path):
+    """A file of the reader, outside the folder that somebody sent."""
+    path = tmp_path.with_name(tmp_path.name + "-home")
+    path.write_bytes(SECRET)
+    return path
+
+
+def torn(store, tmp_path):
     store.append(record(0))
     with lines(tmp_path).open("ab") as file:
-        file.write(b'{"key"')
+        file.write(b"attack")
 
-    def refuse(path: Path):
-        raise PermissionError("read-only")
 
-    monkeypatch.setattr("attnbench.bench.store.store._lock", refuse)
-    assert [r.cell.seed for r in Store(tmp_path, notices.append).records()] == [0]
-    assert "incomplete" in notices[0]
+def test_a_link_beside_a_torn_line_leads_no_reader_to_another_file(store, tmp_path, secret, notices):
+    torn(store, tmp_path)
+    (tmp_path / "records" / "bench-1.jsonl.torn").symlink_to(secret)
+    (tmp_path / "records" / "zz.jsonl").symlink_to(secret)
+    assert list(Store(tmp_path, notices.append).records()) == [record(0)]
+    assert secret.read_bytes() == SECRET
+    assert len(notices) == 2 and "zz.jsonl: cannot be read: expected a file, got a link" in notices[1]
+
+
+def test_appending_follows_no_link_either(store, tmp_path, secret):
+    torn(store, tmp_path)
+    (tmp_path / "records" / "bench-1.jsonl.torn").symlink_to(secret)
+    with pytest.raises(StoreError, match="expected a file, got a link"):
+        store.append(record(1))
+    lines(tmp_path).unlink()
+    lines(tmp_path).symlink_to(secret)
+    with pytest.raises(StoreError, match="expected a file, got a link"):
+        store.append(record(1))
+    (tmp_path / "artifacts").symlink_to(secret.parent)
+    with pytest.raises(StoreError, match="expected a folder, got a link"):
+        store.put_artifact(b"", ".json")
+    assert secret.read_bytes() == SECRET
+
+
+@pytest.mark.parametrize("name", ["records", "artifacts", "checkpoints"])
+def test_no_folder_inside_may_be_a_link_but_the_whole_may(store, tmp_path, secret, name):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).symlink_to(tmp_path)
+    with pytest.raises(StoreError, match="is a link, which is not followed"):
+        Store(tmp_path / "in").prepare()
+    (tmp_path / "out").symlink_to("real")
+    (tmp_path / "real").mkdir()
+    linked = Store(tmp_path / "out")
+    linked.prepare()
+    linked.append(record(0))
+    assert list(Store(tmp_path / "real").records()) == [record(0)]
+
+
+def test_bad_lines_are_named_up_to_a_number_and_then_counted(store, tmp_path, notices):
+    store.append(record(0))
+    with lines(tmp_path).open("ab") as file:
+        file.write(b"{}\n" * 1000 + record(1).to_line())
+    assert [r.cell.seed for r in store.records()] == [0, 1]
+    assert len(notices) == MOST_NOTICES + 1 and notices[-1].endswith("980 more lines were skipped")
+
+
+def test_a_line_and_a_file_without_bound_are_read_within_bounds(store, tmp_path, notices, monkeypatch):
+    monkeypatch.setattr(record_files, "MOST_LINE_BYTES", 10_000)
+    monkeypatch.setattr(record_files, "MOST_LINES", 4)
+    store.append(record(0))
+    with lines(tmp_path).open("ab") as file:
+        file.write(b"x" * 100_000 + b"\n" + record(1).to_line() + b"\n" * 10 + record(2).to_line())
+    assert [r.cell.seed for r in store.records()] == [0, 1]
+    assert [("line 2" in n, "longer than 4 lines" in n) for n in notices] == [(True, False), (False, True)]
 
 
 def test_a_run_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:

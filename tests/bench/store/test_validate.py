@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +17,57 @@ from attnbench.bench.core.record import Measurement, Outcome, Record
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.validate import validate_records
 
+STEPS = 200
+
+
+def curve(best: float, seed: int = 0) -> bytes:
+    points = [
+        {
+            "step": step, "train_loss": 0.7, "validation_loss": 0.7 - step / 1000 + seed / 1e6,
+            "validation_accuracy": best - (STEPS - step) / 1000, "seconds": step / 50,
+        }
+        for step in (100, STEPS)
+    ]  # fmt: skip
+    return json.dumps(points).encode()
+
+
+def predictions(correct: np.ndarray, predicted: np.ndarray | None = None) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, correct=correct.astype(np.uint8), predicted=correct if predicted is None else predicted)
+    return file.getvalue()
+
+
+def trained(bench: Callable[..., object], store: Store, variant: str, right: int, seed: int = 0) -> Record:
+    """A sound train Record of 20 examples, whose first `right` are right, appended to `store`."""
+    correct, share = np.arange(20) < right, right / 20
+    labels = np.arange(20) % 3
+    kept = {
+        "predictions": store.put_artifact(predictions(correct, np.where(correct, labels, (labels + 1) % 3)), ".npz"),
+        "curve": store.put_artifact(curve(share, seed), ".json"),
+    }
+    measured = [
+        Measurement.of("accuracy", share, split="test", examples=20),
+        Measurement.of("accuracy", share, split="validation", examples=500),
+        Measurement.of("parameters", 100_000),
+        Measurement.of("steps", STEPS), Measurement.of("best_step", STEPS), Measurement.of("train_seconds", 5.0),
+    ]  # fmt: skip
+    b = bench()
+    record: Record = b.add(b.cell(variant, seed), measured, digest="a1-b2-c3", artifacts=kept, seconds=9.0)
+    store.append(record)
+    return record
+
+
+def timed(bench: Callable[..., object], variant: str, reference: float = 1.0) -> Record:
+    return replace(bench().time(variant, [1.0] * 3, [reference] * 3, digest="a1-b2-c3"), seconds=20.0)
+
 
 @pytest.fixture
 def folder(bench: Callable[..., object], tmp_path: Path) -> Path:
     """Two sound train Records with predictions and one of times."""
-    b, store = bench(), Store(tmp_path / "theirs")
+    store = Store(tmp_path / "theirs")
     for variant, right in (("softmax", 12), ("rela", 15)):
-        correct = (np.arange(20) < right).astype(np.uint8)
-        file = io.BytesIO()
-        np.savez(file, correct=correct, predicted=correct)
-        name = store.put_artifact(file.getvalue(), ".npz")
-        b.train(variant, [right / 20], examples=20, digest="a1-b2-c3", artifacts={"predictions": name})
-    b.time("softmax", [1.0] * 3, [1.0] * 3, digest="a1-b2-c3")
-    for record in b.records:
-        store.append(record)
+        trained(bench, store, variant, right)
+    store.append(timed(bench, "softmax"))
     return tmp_path / "theirs"
 
 
@@ -81,7 +119,7 @@ def test_a_sound_folder_passes(folder: Path) -> None:
         (lambda v: v.update(digest="new"), "expected a digest"),
         (lambda v: v["data"].update(fidelity="perfect"), "expected a fidelity"),
         (lambda v: v.update(data=None), "outcome ok does not name its data"),
-        (lambda v: v["machine"].update(id="box-2"), "box-1.jsonl holds Records of machine box-1, got one of box-2"),
+        (lambda v: v["machine"].update(id="box-2"), "box-1.jsonl holds Records of one machine, got one of box-2"),
         (lambda v: v["artifacts"].update(predictions="../../secret"), "is not the name of an artifact"),
         (lambda v: v["artifacts"].update(curve="0" * 24 + ".json"), "is missing"),
     ],
@@ -97,21 +135,146 @@ def test_times_need_their_reference(folder: Path) -> None:
     edit(folder, 2, lambda v: v["measurements"][1].update(samples=[1.0]))
     assert "its times lack those of the reference in the same rounds" in validate_records(folder).findings[0].text
     edit(folder, 2, lambda v: v["measurements"][0].update(samples=[1.0, 0.0, 1.0]))
-    assert "step_seconds has a sample of 0 seconds or less" in validate_records(folder).findings[0].text
+    assert any("step_seconds has a sample of 0 seconds or less" in f.text for f in validate_records(folder).findings)
 
 
 def test_artifacts_must_be_what_their_names_say(folder: Path) -> None:
     for path in (folder / "artifacts").iterdir():
         path.write_bytes(b"other")
-    assert {f.text.rpartition(".npz ")[2] for f in validate_records(folder).findings} == {
-        "does not match the hash in its name"
-    }
+    texts = [f.text for f in validate_records(folder).findings if f.severity == "error"]
+    assert len(texts) == 4 and all("does not match the hash in its name" in text for text in texts)
+
+
+def exchange(folder: Path, number: int, name: str, content: bytes) -> None:
+    """Puts another artifact in the place of one, under its proper name."""
+    stored = Store(folder).put_artifact(content, {"curve": ".json", "predictions": ".npz"}[name])
+    edit(folder, number, lambda v: v["artifacts"].update({name: stored}))
+
+
+def measured(name: str, value: float) -> Callable[[dict], object]:
+    def change(values: dict) -> None:
+        next(m for m in values["measurements"] if m["name"] == name).update(value=value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda v: v["artifacts"].pop("predictions"), "a trained Record of outcome ok needs the artifact predictions"),
+        (lambda v: v["artifacts"].pop("curve"), "a trained Record of outcome ok needs the artifact curve"),
+        (measured("steps", 100), "it states 100 steps, but its curve ends at 200"),
+        (lambda v: v["setting"].update(steps=400), "it states 200 steps, but its preset has 400"),
+        (measured("best_step", 150), "its best step, 150, is not on its curve"),
+        (measured("best_step", 100), "its validation accuracy is 0.6000, but its curve has 0.5000 at that step"),
+        (measured("train_seconds", 1.0), "it states 1 s of training, but its curve ends at 4 s"),
+        (lambda v: v["measurements"][0]["where"].update(examples=19), "states 19 test examples, but its predictions"),
+        (lambda v: v["data"]["counts"].update(test=19), "it states 20 test examples, but its data has 19"),
+    ],
+)
+def test_a_record_that_contradicts_itself(folder: Path, change: Callable[[dict], object], text: str) -> None:
+    edit(folder, 0, change)
+    found = validate_records(folder)
+    assert any(text in f.text for f in found.findings if f.severity == "error"), found.findings
+    assert len(found.sound) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("curve", b"[]", "the steps of its curve do not increase"),
+        ("curve", curve(0.6).replace(b'"step": 100', b'"step": 300'), "the steps of its curve do not increase"),
+        ("curve", curve(0.6).replace(b'"seconds": 2.0', b'"seconds": 9.0'), "the seconds of its curve decrease"),
+        ("curve", b"{}", "artifact curve is damaged: not a curve"),
+        ("curve", b"[" * 100_000, "artifact curve is damaged: it is not JSON"),
+        ("curve", curve(0.6).replace(b"100", b'"x"'), "artifact curve is damaged: not a curve"),
+        ("curve", b'[{"step": 1, "deep": [[1]]}]', "artifact curve is damaged: not a curve"),
+        ("predictions", b"no zip", "artifact predictions is damaged: it is no readable .npz"),
+        ("predictions", predictions(np.full(20, 2)), "artifact predictions is damaged: its results are neither"),
+    ],
+)
+def test_an_artifact_that_contradicts_its_record(folder: Path, name: str, content: bytes, text: str) -> None:
+    exchange(folder, 0, name, content)
+    found = validate_records(folder)
+    assert [f.text for f in found.findings if text in f.text] and len(found.sound) == 2, found.findings
+
+
+def test_times_must_be_those_of_their_samples(folder: Path) -> None:
+    edit(folder, 2, measured("step_seconds", 0.5))
+    assert "its step_seconds is 0.5, but the median of its samples is 1" in validate_records(folder).findings[0].text
+    edit(folder, 2, measured("step_seconds", 1.0))
+    edit(folder, 2, lambda v: v["measurements"][0]["where"].update(rounds=7))
+    assert "its step_seconds states 7 rounds, but has 3 samples" in validate_records(folder).findings[0].text
+    edit(folder, 2, lambda v: v["measurements"][0]["where"].pop("rounds"))
+    edit(folder, 2, lambda v: v.update(seconds=2.0))
+    assert "its samples take 9 s together, but it took 2 s" in validate_records(folder).findings[0].text
+
+
+def warnings_of(folder: Path) -> list[str]:
+    found = validate_records(folder)
+    assert not found.errors, found.findings
+    return [str(f) for f in found.findings if "has no result of seed" not in f.text]
+
+
+def test_predictions_and_curves_copied_to_another_seed_or_variant_are_named(
+    folder: Path, bench: Callable[..., object]
+) -> None:
+    store = Store(folder)
+    trained(bench, store, "entmax15", 15)
+    (shared, curves) = warnings_of(folder)[::-1]
+    assert "box-1.jsonl:4: its predictions are the very file of box-1.jsonl:2 (rela on lra-text" in shared
+    assert "its curve is the very file of box-1.jsonl:2" in curves
+
+
+def test_nothing_is_said_of_two_implementations_or_of_models_that_say_one_thing(
+    folder: Path, bench: Callable[..., object]
+) -> None:
+    store = Store(folder)
+    trained(bench, store, "rela[impl=eager]", 15)
+    # two that learned all, at two seeds
+    trained(bench, store, "topk", 20, seed=0)
+    trained(bench, store, "topk", 20, seed=1)
+    assert warnings_of(folder) == []
+
+
+def test_right_predictions_that_differ_are_named(folder: Path) -> None:
+    correct = np.arange(20) < 15
+    exchange(folder, 1, "predictions", predictions(correct, np.where(correct, 7, 0)))
+    assert (
+        "box-1.jsonl:2: its right predictions are not those of box-1.jsonl:1, of the same data, on 12 examples"
+        in (warnings_of(folder)[0])
+    )
+
+
+def test_records_of_one_block_share_the_times_of_the_reference(folder: Path, bench: Callable[..., object]) -> None:
+    store = Store(folder)
+    for reference in (1.0, 2.0):
+        store.append(timed(bench, "rela", reference))
+    assert ["box-1.jsonl:5: it shares the rounds of box-1.jsonl:3" in text for text in warnings_of(folder)] == [True]
+
+
+def test_merge_names_what_looks_copied_and_takes_it(folder: Path, bench: Callable[..., object], tmp_path: Path) -> None:
+    trained(bench, Store(folder), "entmax15", 15)
+    code, shown = invoke(merge, folder, "--results", tmp_path / "ours")
+    assert code == 0 and "4 added" in shown
+    assert "taken, with a warning: box-1.jsonl:4: its predictions are the very file" in shown.replace("\n", " ")
+
+
+def test_merge_names_what_was_copied_from_the_target(
+    folder: Path, bench: Callable[..., object], tmp_path: Path
+) -> None:
+    trained(bench, Store(tmp_path / "forged"), "mine", 15)
+    code, shown = invoke(merge, tmp_path / "forged", "--results", folder)
+    assert code == 0 and f"very file of {folder}: box-1.jsonl:2" in shown.replace("\n", " ")
+
+
+def test_committed_results_are_sound() -> None:
+    found = validate_records(Path(__file__).parents[3] / "results")
+    assert found.count > 300 and found.findings == ()
 
 
 def test_missing_seeds_are_a_warning(folder: Path, bench: Callable[..., object]) -> None:
-    b = bench()
-    b.train("softmax", [0.5, 0.5], digest="a1-b2-c3")
-    Store(folder).append(b.records[1])
+    trained(bench, Store(folder), "softmax", 11, seed=1)
     assert [str(f) for f in validate_records(folder).findings] == [
         "warning: lra-text, quick, validation, official: rela has no result of seed 1, which softmax has"
     ]
@@ -160,12 +323,15 @@ def test_one_folder_at_a_time(folder: Path) -> None:
 
 def test_statistics_must_bear_out_their_score(bench: Callable[..., object], tmp_path: Path) -> None:
     store, statistics = Store(tmp_path), np.array([[10.0, 10.0], [20.0, 10.0]])
+    drawn = store.put_artifact(curve(0.5), ".json")
     file = io.BytesIO()
     np.savez(file, statistics=statistics)
     name = store.put_artifact(file.getvalue(), ".npz")
     for value in (1.5, 1.4):
         b = bench(task="lm")
-        b.score("softmax", "bits_per_character", [value], digest="a1-b2-c3", artifacts={"predictions": name})
+        b.score(
+            "softmax", "bits_per_character", [value], digest="a1-b2-c3", artifacts={"predictions": name, "curve": drawn}
+        )
         store.append(b.records[0])
     (finding,) = validate_records(tmp_path).findings
     assert (
@@ -175,9 +341,12 @@ def test_statistics_must_bear_out_their_score(bench: Callable[..., object], tmp_
     file = io.BytesIO()
     np.savez(file, statistics=np.ones((2, 5)))
     b.score("rela", "bits_per_character", [1.0], digest="a1-b2-c3",
-            artifacts={"predictions": store.put_artifact(file.getvalue(), ".npz")})  # fmt: skip
+            artifacts={"predictions": store.put_artifact(file.getvalue(), ".npz"), "curve": drawn})  # fmt: skip
     store.append(b.records[-1])
-    assert any("holds no statistics of bits_per_character" in f.text for f in validate_records(tmp_path).findings)
+    assert any(
+        "its predictions hold no statistics of bits_per_character" in f.text
+        for f in validate_records(tmp_path).findings
+    )
 
 
 def test_weights_that_are_not_normalised_may_be_above_one(folder: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_cell_becomes_a_record_and_its_model_writes(context: WorkerContext, mo
     tested = record.first("bits_per_character", split="test")
     assert tested is not None and 0 < tested.value < 8.5
     assert record.data is not None and tested.where["examples"] == record.data.counts["test"] > 1
-    with np.load(context.store.artifact(record.artifacts["predictions"])) as kept:
+    with np.load(io.BytesIO(context.store.artifact(record.artifacts["predictions"]))) as kept:
         assert kept["statistics"].shape == (tested.where["examples"], 2)
     found = load(context.store, find(context.store, record.key[:5]), CPU)
     objective = LanguageModelingObjective(found.task.problem(), found.recipe)

@@ -1,0 +1,173 @@
+"""Agreement: whether the numbers of a Record bear each other out, and whether Records look copied from each other.
+
+Within one Record a contradiction is an error, since only its maker can have made it. Between two Records it is a
+warning, since nothing tells which of them is the honest one. `SECURITY.md` says what remains possible.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.metrics import RANKING_METRICS
+from ..core.record import Measurement, Outcome, Record
+from .arrays import DamagedArtifact, arrays_of
+from .artifacts import Curve, agrees, score_of
+
+CURVE_TOLERANCE = 0.01
+"""Of a validation score that is computed a second time: on a GPU not every sum comes out the same."""
+
+
+def tested(record: Record) -> Measurement | None:
+    """The test result that a board ranks the Record by."""
+    metrics = (record.metric,) if record.metric else RANKING_METRICS
+    found = (record.first(metric.name, split="test") for metric in metrics)
+    return next((measurement for measurement in found if measurement is not None), None)
+
+
+def prediction_errors(record: Record, kept: npt.NDArray[Any]) -> Iterator[str]:
+    """How the test score differs from the one that `kept` gives, results by example as `predictions_of` reads them."""
+    stated = tested(record)
+    if stated is None:
+        return
+    found = score_of(stated.name, kept)
+    examples = stated.where.get("examples")
+    if found is None:
+        yield f"its predictions hold no statistics of {stated.name}"
+    elif not agrees(found, stated.value):
+        yield f"its {stated.name.replace('_', ' ')} is {stated.value:.4f}, but its predictions give {found:.4f}"
+    if examples is not None and examples != len(kept):
+        yield f"it states {examples:,} test examples, but its predictions are of {len(kept):,}"
+
+
+def curve_errors(record: Record, curve: Curve) -> Iterator[str]:
+    """How the curve differs from the measurements: steps, times, and the validation score of the chosen step."""
+    steps = [int(point["step"]) for point in curve]
+    if not steps or any(later <= earlier for earlier, later in pairwise(steps)):
+        yield "the steps of its curve do not increase"
+        return
+    timed = [point["seconds"] for point in curve if point.get("seconds") is not None]
+    if any(later < earlier for earlier, later in pairwise(timed)):
+        yield "the seconds of its curve decrease"
+    made, best, trained = (_value(record, name) for name in ("steps", "best_step", "train_seconds"))
+    if made is not None and made != steps[-1]:
+        yield f"it states {made:,.0f} steps, but its curve ends at {steps[-1]:,}"
+    if made is not None and made != record.setting.get("steps", made):
+        yield f"it states {made:,.0f} steps, but its preset has {record.setting['steps']:,}"
+    if trained is not None and timed and timed[-1] > trained + 1:
+        yield f"it states {trained:.0f} s of training, but its curve ends at {timed[-1]:.0f} s"
+    if best is not None and best not in steps:
+        yield f"its best step, {best:,.0f}, is not on its curve"
+    elif best is not None and record.setting.get("averaged", 1) <= 1:
+        yield from _validation_errors(record, curve[steps.index(int(best))])
+
+
+def _validation_errors(record: Record, chosen: Any) -> Iterator[str]:
+    for name in ("loss", *(metric.name for metric in RANKING_METRICS)):
+        stated, drawn = _value(record, name, split="validation"), chosen.get(f"validation_{name}")
+        if stated is None or drawn is None:
+            continue
+        # two that are not finite agree
+        if abs(stated - drawn) > CURVE_TOLERANCE * max(1.0, abs(stated)):
+            yield f"its validation {name.replace('_', ' ')} is {stated:.4f}, but its curve has {drawn:.4f} at that step"
+
+
+def time_errors(record: Record) -> Iterator[str]:
+    """How times differ from their own samples, and from how long the Record took."""
+    for measurement in record.measurements:
+        name, samples = measurement.name, measurement.samples
+        if not samples or measurement.unit != "seconds" or "layer" in measurement.where:
+            continue
+        median = statistics.median(samples)
+        if abs(measurement.value - median) > 1e-6 * abs(median):
+            yield f"its {name} is {measurement.value:.6g}, but the median of its samples is {median:.6g}"
+        if measurement.where.get("rounds", len(samples)) != len(samples):
+            yield f"its {name} states {measurement.where['rounds']} rounds, but has {len(samples)} samples"
+    taken = sum(sum(m.samples) for m in record.measurements if m.name.endswith(("step_seconds", "forward_seconds")))
+    if taken > 1.01 * record.seconds + 1:
+        yield f"its samples take {taken:.0f} s together, but it took {record.seconds:.0f} s"
+
+
+def _value(record: Record, name: str, **where: Any) -> float | None:
+    found = record.first(name, **where)
+    return None if found is None else found.value
+
+
+@dataclass
+class Copies:
+    """Records seen so far, by what no two of them should share; `add` yields what a further one shares."""
+
+    predictions: dict[str, tuple[str, Record]] = field(default_factory=dict)
+    curves: dict[str, tuple[str, Record]] = field(default_factory=dict)
+    labels: dict[tuple[str, ...], tuple[str, npt.NDArray[np.int64]]] = field(default_factory=dict)
+    rounds: dict[tuple[str, str, str], tuple[str, tuple[float, ...]]] = field(default_factory=dict)
+
+    def add(self, place: str, record: Record, content: bytes | None) -> Iterator[str]:
+        """`content`: of its predictions, where it has any that are sound."""
+        if record.outcome is not Outcome.OK:
+            return
+        yield from self._rounds(place, record)
+        if record.cell.lane != "train":
+            return
+        yield from _shared(self.curves, "curve", place, record)
+        found = _predicted(content) if content is not None else None
+        # a model that learned nothing may say the same of every example, and one that learned all is always right
+        if found is None or not (found[1].all() or (found[0] == found[0][:1]).all()):
+            yield from _shared(self.predictions, "predictions", place, record)
+        if found is not None:
+            yield from self._labels(place, record, *found)
+
+    def _rounds(self, place: str, record: Record) -> Iterator[str]:
+        for name in ("reference_step_seconds", "reference_forward_seconds", "reference_decode_seconds"):
+            own = record.first(name)
+            if own is None or not record.block:
+                continue
+            other, samples = self.rounds.setdefault((record.block, record.machine.id, name), (place, own.samples))
+            if samples != own.samples:
+                yield f"it shares the rounds of {other}, but not the reference's times in them"
+
+    def _labels(
+        self, place: str, record: Record, predicted: npt.NDArray[Any], correct: npt.NDArray[Any]
+    ) -> Iterator[str]:
+        """Two right predictions of one example are the same: its label."""
+        cell, data_code = record.cell, record.digest.rpartition("-")[0].rpartition("-")[2]
+        group = (str(cell.task), str(cell.preset), data_code, str(len(predicted)))
+        fresh = np.where(correct, predicted, -1)
+        other, known = self.labels.setdefault(group, (place, fresh))
+        differing = int(((known >= 0) & (fresh >= 0) & (known != fresh)).sum())
+        if differing:
+            yield f"its right predictions are not those of {other}, of the same data, on {differing:,} examples"
+        else:
+            self.labels[group] = (other, np.maximum(known, fresh))
+
+
+def _shared(seen: dict[str, tuple[str, Record]], name: str, place: str, record: Record) -> Iterator[str]:
+    file = record.artifacts.get(name)
+    if file is None:
+        return
+    other, first = seen.setdefault(file, (place, record))
+    ours, theirs = record.cell, first.cell
+    # two implementations of one mechanism may agree to the last bit
+    if ours.seed != theirs.seed or ours.task != theirs.task or ours.variant.name != theirs.variant.name:
+        verb = "is" if name == "curve" else "are"
+        yield f"its {name} {verb} the very file of {other} ({theirs}); one of them may be copied"
+
+
+def _predicted(content: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]] | None:
+    """The class that each example was given and whether it was right; None where no classes are kept."""
+    try:
+        found = arrays_of(content, "predicted", "correct")
+    except DamagedArtifact:
+        return None
+    if len(found) < 2:
+        return None
+    predicted, correct = found["predicted"], found["correct"]
+    if predicted.ndim != 1 or predicted.shape != correct.shape or predicted.dtype.kind not in "iu":
+        return None
+    return predicted.astype(np.int64), correct.astype(np.bool_)

@@ -1,0 +1,207 @@
+"""Record files: the lines of `records/*.jsonl`, each a Record, or named with the reason why it is none.
+
+Whoever reads writes nothing and follows no link, since the folder may come from a stranger. Appending is the one way to
+write, and repairs a line that an interruption tore.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+from ..core.bounds import MOST_LINE_BYTES
+from ..core.decode import brief
+from ..core.errors import StoreError
+from ..core.files import open_folder, open_regular, open_to_append
+from ..core.record import Record
+
+FOLDER = "records"
+
+MOST_FILE_BYTES = 2**30
+MOST_LINES = 1_000_000
+
+PATIENCE_SECONDS = 1.0
+"""How long a reader waits for the writer of an incomplete last line, which takes milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """What is wrong with a line of a file; with the file as a whole where `number` is 0."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordFile:
+    """The records of one file, with the numbers of their lines, as it was at `stamp` (its size and time)."""
+
+    name: str
+    stamp: tuple[int, int] = (0, 0)
+    records: tuple[Record, ...] = ()
+    numbers: tuple[int, ...] = ()
+    bad_lines: tuple[BadLine, ...] = ()
+
+    @cached_property
+    def by_cell(self) -> dict[tuple[str, str], list[Record]]:
+        """The records by key and digest."""
+        found: dict[tuple[str, str], list[Record]] = {}
+        for record in self.records:
+            found.setdefault((record.key, record.digest), []).append(record)
+        return found
+
+
+@contextmanager
+def opened(root: Path, name: str) -> Iterator[int]:
+    """A descriptor of the folder `root/name`; `root` may be a link, the folder in it may not. Raises OSError."""
+    outer = open_folder(root)
+    try:
+        inner = open_folder(name, folder=outer, follow=False)
+    finally:
+        os.close(outer)
+    try:
+        yield inner
+    finally:
+        os.close(inner)
+
+
+def names_in(folder: int) -> list[str]:
+    """The names of record files, sorted; of links and pipes too, which `read_file` then names."""
+    return sorted(name for name in os.listdir(folder) if name.endswith(".jsonl") and not name.startswith("."))
+
+
+def read_file(folder: int, name: str, known: RecordFile | None = None) -> RecordFile:
+    """Every line of a file, none where there is no file; `known` again where it has not changed since."""
+    try:
+        with open_regular(name, folder=folder, follow=False) as file:
+            status = os.fstat(file.fileno())
+            stamp = (status.st_size, status.st_mtime_ns)
+            if known is not None and known.stamp == stamp:
+                return known
+            found = _parse(name, stamp, file)
+            if found.bad_lines and found.bad_lines[-1].reason == _INCOMPLETE and _without_writer(file):
+                file.seek(0)
+                found = _parse(name, stamp, file)
+            return found
+    except FileNotFoundError:
+        return RecordFile(name=name)
+    except OSError as error:
+        return RecordFile(name=name, bad_lines=(BadLine(0, f"cannot be read: {error.strerror or error}"),))
+
+
+def append_line(folder: int, name: str, line: bytes) -> str:
+    """Adds a whole line and returns once it is on disk; before that, sets a torn one aside in `NAME.torn`.
+
+    Returns a sentence about the torn line, empty where there was none. Raises OSError; the file is then as it was.
+    """
+    descriptor = open_to_append(name, folder=folder)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        notice = _set_torn_line_aside(folder, name, descriptor)
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        try:
+            _write_whole(descriptor, line)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+    if size == 0:
+        os.fsync(folder)
+    return notice
+
+
+_INCOMPLETE = "the last line is incomplete and was not read"
+
+
+def _parse(name: str, stamp: tuple[int, int], file: BinaryIO) -> RecordFile:
+    records, numbers, bad = [], [], []
+    for number, line in enumerate(_lines(file), start=1):
+        if number > MOST_LINES or file.tell() > MOST_FILE_BYTES:
+            most = f"{MOST_LINES:,} lines and {MOST_FILE_BYTES:,} bytes"
+            bad.append(BadLine(0, f"it is longer than {most}; lines from {number:,} on were not read"))
+            break
+        try:
+            if line.strip():
+                records.append(Record.from_line(line))
+                numbers.append(number)
+        except StoreError as error:
+            is_torn = not line.endswith(b"\n") and len(line) <= MOST_LINE_BYTES and "it is not JSON" in str(error)
+            bad.append(BadLine(number, _INCOMPLETE if is_torn else str(error)))
+    return RecordFile(
+        name=name, stamp=stamp, records=tuple(records), numbers=tuple(numbers), bad_lines=tuple(bad)
+    )  # fmt: skip
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines with their ends; of one that is too long, as much as shows that it is."""
+    while line := file.readline(MOST_LINE_BYTES + 2):
+        if len(line) > MOST_LINE_BYTES + 1:
+            while (rest := file.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
+                if file.tell() > MOST_FILE_BYTES:
+                    break
+        yield line
+
+
+def _without_writer(file: BinaryIO) -> bool:
+    """Waits for another process that may be writing the last line, which only the holder of the lock can know."""
+    ends = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < ends:
+        with suppress(BlockingIOError):
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def _set_torn_line_aside(folder: int, name: str, descriptor: int) -> str:
+    start, tail = _tail(descriptor)
+    if not tail:
+        return ""
+    with suppress(StoreError):
+        Record.from_line(tail)
+        # the line is whole, and only its end was lost
+        _write_whole(descriptor, b"\n")
+        return ""
+    torn = open_to_append(name + ".torn", folder=folder)
+    try:
+        _write_whole(torn, tail + b"\n")
+    finally:
+        os.close(torn)
+    os.ftruncate(descriptor, start)
+    return f"{name}: the last line was torn by an interruption; it was set aside in {name}.torn"
+
+
+def _tail(descriptor: int) -> tuple[int, bytes]:
+    """Where the last line begins that has no end, and its bytes; empty for a file whose last line is whole."""
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    start, tail = end, b""
+    while start > 0 and b"\n" not in tail:
+        start = max(0, start - max(65536, len(tail)))
+        tail = os.pread(descriptor, end - start, start)
+    tail = tail.rpartition(b"\n")[2]
+    return end - len(tail), tail
+
+
+def _write_whole(descriptor: int, content: bytes) -> None:
+    written = 0
+    while written < len(content):
+        written += os.write(descriptor, content[written:])
+    os.fsync(descriptor)
+
+
+def spelt(name: str) -> str:
+    """A file's name as text that can be printed, also where its bytes are no Unicode.
+
+    >>> spelt("box.jsonl")
+    'box.jsonl'
+    """
+    return brief(os.fsencode(name).decode(errors="backslashreplace"))
