@@ -256,7 +256,7 @@ def choose(
     from .score.key import BoardFilter, board_keys
 
     tokens = parse_value(str(length))
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= 2**40:
         raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
     limit = None if memory is None else bytes_of(str(memory))
     table, predictions, keys = _answered(results, notice, filters)
@@ -415,7 +415,7 @@ def _selection(
         "seeds": seeds,
         "selection": selection,
     }
-    base = load_suite(suite) if suite else Suite(name="", tasks=(), variants=())
+    base = load_suite(suite) if suite is not None else Suite(name="", tasks=(), variants=())
     return replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 

@@ -19,7 +19,7 @@ from ..bench.core.cell import Lane
 from ..bench.core.errors import DataError, SelectionError
 from ..bench.core.metrics import METRICS, Metric
 from ..bench.core.record import Provenance
-from ..bench.core.spec import Spec
+from ..bench.core.spec import Range, Spec
 from .preset import PRESETS, Recipe
 from .splits import Ids, Split, Subset, Whole
 
@@ -37,6 +37,7 @@ __all__ = [
     "Metric",
     "Problem",
     "Provenance",
+    "Range",
     "Recipe",
     "SelectionError",
     "Spec",

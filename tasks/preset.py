@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from ..bench.core.errors import SelectionError
-from ..bench.core.spec import Spec
+from ..bench.core.spec import Range, Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,21 +81,28 @@ class Recipe:
 
 
 _NO_PARAMETERS = ("ranked", "departures")
-_MAY_BE_ZERO = (
-    "warmup",
-    "dropout",
-    "attention_dropout",
-    "weight_decay",
-    "clip",
-    "clip_value",
-    "label_smoothing",
-    "beta1",
-    "beta2",
-)
+_SHARE = Range(0, 0.999_999)
+_RANGES = {
+    "dropout": _SHARE,
+    "attention_dropout": _SHARE,
+    "label_smoothing": _SHARE,
+    "beta1": _SHARE,
+    "beta2": _SHARE,
+    "warmup": Range(0, 10**9),
+    "layers": Range(1, 1_000),
+    "width": Range(1, 65_536),
+    "heads": Range(1, 4_096),
+    "feed_forward": Range(1, 1_048_576),
+    "length": Range(1, 2**24),
+    "learning_rate": Range(0, 100),
+    "timing_seconds": Range(0.01, 1e6),
+    "resolution": Range(1e-4, 1),
+}
+"""The values of the settings that are not any number of 1 or more, or of 0 or more."""
 
 
 def _accept(name: str, kind: Any, value: Any, expected: str) -> Any:
-    """`value` as a field of that type. Whole numbers are at least 1, but 0 where that means none; others at least 0."""
+    """`value` as a field of that type and in its range."""
     if get_origin(kind) is Literal:
         options = get_args(kind)
         # the grammar of selections reads the word none as no value
@@ -106,12 +113,12 @@ def _accept(name: str, kind: Any, value: Any, expected: str) -> Any:
     if type(None) in get_args(kind) and value is None:
         return None
     is_whole = kind is int or int in get_args(kind)
-    least = 0 if name in _MAY_BE_ZERO or not is_whole else 1
+    limits = _RANGES.get(name, Range(1, 10**9) if is_whole else Range(0, 1e9))
     if type(value) is int and not is_whole:
         value = float(value)
-    if type(value) is not (int if is_whole else float) or not least <= value < float("inf"):
+    if type(value) is not (int if is_whole else float) or value not in limits:
         noun = "whole number" if is_whole else "number"
-        raise SelectionError(f"{expected} to be a {noun} of at least {least}, got {value!r}")
+        raise SelectionError(f"{expected} to be a {noun} {limits}, got {value!r}")
     return value
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from ..bench.core.hashing import axis_seed
-from .contract import Availability, Classification, DataPlace, Dataset, Provenance, SelectionError, Spec, Split
+from .contract import Availability, Classification, DataPlace, Dataset, Provenance, Range, SelectionError, Spec, Split
 from .preset import Recipe
 from .sweep_inputs import draw_heads, draw_states
 from .sweep_point import Floats, Heads, Level, Mode, Point, Precision, TimedTask
@@ -16,6 +16,10 @@ from .sweep_point import Floats, Heads, Level, Mode, Point, Precision, TimedTask
 SOURCE = "drawn at random from a seed"
 VOCABULARY = 257
 BATCH = 1
+
+MOST_TOKENS = 2**26
+MOST_VALUES = 2**33
+"""Tokens of a point, and values of its queries: more fit in no memory, and drawing them would take minutes."""
 MEASURING = ("timing_seconds", "resolution")
 """The settings that a preset decides."""
 
@@ -38,28 +42,21 @@ class Sweep(TimedTask):
     def __init__(
         self,
         *,
-        length: int = 1024,
+        length: Annotated[int, Range(1, 2**24)] = 1024,
         mode: Mode = "step",
         level: Level = "attention",
-        heads: int = 4,
-        head_dim: int = 64,
-        batch: int | None = None,
-        tokens: int | None = None,
-        layers: int = 2,
+        heads: Annotated[int, Range(1, 4_096)] = 4,
+        head_dim: Annotated[int, Range(1, 65_536)] = 64,
+        batch: Annotated[int, Range(1, 2**20)] | None = None,
+        tokens: Annotated[int, Range(1, MOST_TOKENS)] | None = None,
+        layers: Annotated[int, Range(1, 1_000)] = 2,
         dtype: Precision = "float32",
         causal: bool = False,
         input: Literal["iid", "clustered", "local"] = "iid",
-        padding: float = 0.0,
+        padding: Annotated[float, Range(0, 0.999)] = 0.0,
         graph: bool = False,
-        memory_bytes: int | None = None,
+        memory_bytes: Annotated[int, Range(1, 10**15)] | None = None,
     ):
-        wholes = {"length": length, "heads": heads, "head_dim": head_dim, "layers": layers}
-        wholes |= {"batch": batch or 1, "tokens": tokens or 1, "memory_bytes": memory_bytes or 1}
-        for name, value in wholes.items():
-            if value < 1:
-                raise SelectionError(f"sweep: expected {name} to be 1 or more, got {value}")
-        if not 0.0 <= padding < 1.0:
-            raise SelectionError(f"sweep: expected padding to be a share in [0, 1), got {padding}")
         if batch is not None and tokens is not None:
             raise SelectionError("sweep: expected batch (sequences) or tokens (in all), got both")
         # decoding keeps one state per sequence and grows it token by token: there is no padding at its end
@@ -72,6 +69,12 @@ class Sweep(TimedTask):
             raise SelectionError("sweep: a block or a model runs in float32 or bfloat16, got dtype=float16")
         if graph and mode == "decode":
             raise SelectionError("sweep: expected graph=true with mode=forward or step; a decode state grows")
+        total = (batch or BATCH) * length
+        if total > MOST_TOKENS or total * heads * head_dim > MOST_VALUES:
+            raise SelectionError(
+                f"sweep: expected at most {MOST_TOKENS:,} tokens and {MOST_VALUES:,} values of queries, got {total:,} "
+                f"tokens of {heads * head_dim:,} values"
+            )
         self.point = Point(
             length=length,
             batch=max(1, tokens // length) if tokens is not None else batch or BATCH,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
-from ..core.metrics import ACCURACY, Metric
+from ..core.metrics import ACCURACY, Metric, check_margin
 from ..core.record import Outcome
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
@@ -35,6 +35,9 @@ class Requirements:
     mode: Mode = "step"
     memory_bytes: float | None = None
     margin: float | None = None
+
+    def __post_init__(self) -> None:
+        check_margin(self.margin)
 
     @property
     def memory_words(self) -> str:

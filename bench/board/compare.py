@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..core.errors import SelectionError
 from ..core.interval import Interval
+from ..core.metrics import check_margin
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..core.spec import Spec
@@ -42,6 +43,9 @@ def compare(
 
     `margin`: in the task's points, None for its own.
     """
+    if Spec.parse(one) == Spec.parse(other):
+        raise SelectionError(f"expected two variants, got {one} twice; leave one out to compare with softmax")
+    check_margin(margin)
     scores = scores_by_variant(table, board_key, predictions)
     timings = costs_by_variant(table, board_key)
     names = sorted({*scores, *timings})

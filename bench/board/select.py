@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import SelectionError, StoreError
+from ..core.metrics import check_margin
 from ..score.cost import Mode
 from ..score.key import BoardKey
 from ..store.artifacts import StoredCurves, StoredPredictions, StoredSets
@@ -31,6 +32,9 @@ def scored(
 
     Raises SelectionError where `lengths` are asked for and no task was timed at two.
     """
+    if suite is not None and lengths:
+        raise SelectionError("expected a suite or --lengths, got both: lengths are those of a sweep, which is no suite")
+    check_margin(margin)
     trained = [board_key for board_key in found if board_key.runs(table, "train", "baseline")]
     if suite is not None:
         name, tasks = suite

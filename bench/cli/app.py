@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -27,6 +28,9 @@ from .sharing import merge, validate
 
 # typer brings a click of its own since 0.20 and needs the separate package before; this names its errors in both
 UsageProblem: Any = typer.BadParameter.__mro__[2]
+
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+"""The errors of a stream that cannot be written, which name no file."""
 
 LACKS_MEMORY = re.compile("cannot allocate memory|failed to map|out of memory", re.IGNORECASE)
 """The words of the loader for a library that no memory is left for."""
@@ -113,10 +117,10 @@ def _run() -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.filename is None:
+        if error.errno in UNWRITABLE and error.filename is None:
             raise
         # a path that is too long, a folder in a file's place: what no check before has named
-        warn(f"attnbench: {error.strerror or error}: {error.filename}")
+        warn(f"attnbench: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         return StoreError.exit_code
     except (MemoryError, ImportError) as error:
         if isinstance(error, ImportError) and not LACKS_MEMORY.search(str(error)):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import FILTERS, Format, Mode, Notes, Published, ShownAs, sharing
+from .options import FILTERS, Format, Mode, Notes, Published, ShownAs, named, sharing
 from .output import warn, write
 
 if TYPE_CHECKING:
@@ -26,7 +26,14 @@ def leaderboard(
     notes: Notes = False,
     format: ShownAs = Format.RICH,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File to write, or an existing folder for one file a board.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="PATH",
+            parser=named,
+            help="File to write, or an existing folder for one file a board.",
+        ),
     ] = None,
     **filters: Any,
 ) -> None:

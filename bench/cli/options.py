@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import wraps
@@ -33,8 +34,48 @@ class Picture(StrEnum):
     PNG = "png"
 
 
-Results = Annotated[Path, typer.Option("--results", help="Folder of the Records.")]
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of original data (or ATTNBENCH_DATA).")]
+def folder(text: str | Path) -> Path:
+    """A folder that is there or may be made; raises BadParameter for what can be none."""
+    path = named(text)
+    if path.exists() and not path.is_dir():
+        raise typer.BadParameter(f"expected a folder, got the file {str(path)!r}")
+    return path
+
+
+def named(text: str | Path) -> Path:
+    """A path that the system can hold; raises BadParameter for one without any name, and for one that is too long."""
+    if not str(text).strip():
+        raise typer.BadParameter("expected a path, got none")
+    path = Path(text)
+    try:
+        path.exists()
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(
+            f"expected a path, got one of {len(str(text)):,} characters: {error.args[-1]}"
+        ) from None
+    return path
+
+
+def number(text: str | float) -> float:
+    """A finite number; raises BadParameter for any other text."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"expected a number, got {text!r}")
+    return value
+
+
+Results = Annotated[Path, typer.Option("--results", metavar="FOLDER", parser=folder, help="Folder of the Records.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="FOLDER", parser=folder, help="Folder of original data (or ATTNBENCH_DATA)."),
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", parser=number, help="Time limit of one cell, in seconds."),
+]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1 (default: the GPU, if any).")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -74,7 +115,8 @@ FILTERS: Mapping[str, tuple[Any, object]] = {
             typer.Option(
                 help="Points worse than the reference that still count as no worse; default: accuracy 1, BLEU 0.5, "
                 "bits per character 0.02.",
-                min=0.0,
+                metavar="POINTS",
+                parser=number,
                 show_default=False,
             ),
         ],
@@ -94,7 +136,10 @@ RUN: Mapping[str, tuple[Any, object]] = {
     ),
     "suite": (Suite, None),
     "preset": (Preset, None),
-    "seeds": (Annotated[int | None, typer.Option(min=1, help="Number of seeds (default: 3; smoke 1).")], None),
+    "seeds": (
+        Annotated[int | None, typer.Option(min=1, max=1_000, help="Number of seeds (default: 3; smoke 1).")],
+        None,
+    ),
     "selection": (Selection, None),
     "device": (Device, None),
     "results": (Results, RESULTS),

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .leaderboard import emit
-from .options import FILTERS, Figures, Picture, Published, sharing
+from .options import FILTERS, Figures, Picture, Published, folder, sharing
 from .output import say, warn
 
 if TYPE_CHECKING:
     from ..board.simplex import Floats, Map
     from ..core.spec import Spec
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the page.")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", parser=folder, help="Folder of the page.")]
 
 
 @sharing(FILTERS)

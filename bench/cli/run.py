@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import SelectionError
-from .options import RUN, Json, Offline, sharing
+from .options import RUN, Json, Offline, Seconds, sharing
 from .output import say, say_json, warn
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def run(
     offline: Offline = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run failed cells again.")] = False,
-    timeout: Annotated[float | None, typer.Option(min=1, help="Time limit of one cell, in seconds.")] = None,
+    timeout: Seconds = None,
     **options: Any,
 ) -> None:
     """Train and measure variants on tasks, and print the leaderboard; skip what is measured already."""

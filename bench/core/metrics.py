@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from .bounds import Name, Points
+from .errors import SelectionError
 from .interval import Interval
 
 MINUS = "−"
@@ -279,3 +280,9 @@ RANKING_METRICS = tuple(metric for metric in METRICS.values() if metric.points >
 """Metrics that a task may be ranked by."""
 
 ACCURACY = METRICS["accuracy"]
+
+
+def check_margin(margin: float | None) -> None:
+    """Raises SelectionError for a margin, in points, that is no number of 0 or more; None is each task's own."""
+    if margin is not None and not 0 <= margin < math.inf:
+        raise SelectionError(f"expected a margin of 0 or more points, got {margin}")

@@ -31,7 +31,7 @@ def choose_device(wanted: str | None) -> torch.device:
                 f"{wanted!r} was asked for, but PyTorch {torch.__version__} sees {count} CUDA devices here; "
                 "use --device cpu, or install a CUDA build of PyTorch (see the README)"
             )
-    elif device.type != "cpu":
+    elif device.type != "cpu" or device.index:
         raise DeviceError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}")
     return device
 

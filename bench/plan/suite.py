@@ -12,11 +12,17 @@ import msgspec
 
 from ..core.cell import Selection
 from ..core.errors import SelectionError
+from ..core.files import read_regular
 from ..core.registry import TASKS, VARIANTS, Registry, nearest
 from ..core.spec import Spec, parse_selection
 from .facts import task_facts
 
 FOLDER = Path(__file__).with_name("suites")
+
+MOST_SEEDS = 1_000
+MOST_CELLS = 100_000
+LARGEST_FILE = 1_000_000
+"""Bytes of a suite's file."""
 
 Names = Literal["all"] | Annotated[list[str], msgspec.Meta(min_length=1)]
 
@@ -55,6 +61,17 @@ class Suite:
     seeds: int | None = None
     selection: Selection = "validation"
 
+    def __post_init__(self) -> None:
+        """Raises SelectionError for a count of seeds or of cells that is none, or that would take months."""
+        if self.seeds is not None and not 1 <= self.seeds <= MOST_SEEDS:
+            raise SelectionError(f"expected a count of seeds from 1 to {MOST_SEEDS:,}, got {self.seeds:,}")
+        cells = len(self.tasks) * len(self.variants) * (self.seeds or 1)
+        if cells > MOST_CELLS:
+            raise SelectionError(
+                f"expected at most {MOST_CELLS:,} cells, got {cells:,}: {len(self.variants):,} variants, "
+                f"{len(self.tasks):,} tasks, {self.seeds or 1:,} seeds; choose fewer"
+            )
+
 
 def load_suite(name_or_file: str) -> Suite:
     """The built-in suite of that name, or the one in that file (which ends in `.toml`).
@@ -70,9 +87,11 @@ def load_suite(name_or_file: str) -> Suite:
                 f"no suite named {name_or_file!r}{near}; built in: {', '.join(built_in())}; or name a FILE.toml"
             )
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_regular(path, LARGEST_FILE).decode("utf-8"))
     except OSError as error:
         raise SelectionError(f"cannot read the suite {path}: {error.strerror or error}") from None
+    except RecursionError:
+        raise SelectionError(f"the suite {path} is not TOML: it is nested too deep") from None
     except ValueError as error:
         raise SelectionError(f"the suite {path} is not TOML: {error}") from None
     where = f"suite {path}"
@@ -103,7 +122,7 @@ def _decoded(values: dict[str, Any], where: str) -> _SuiteFile:
     except msgspec.ValidationError as error:
         # msgspec names the place as `$.key` or `key`, in backquotes; a person gets the key and the value in words
         key = next(name for name in EXPECTED if f"$.{name}" in str(error) or f"`{name}`" in str(error))
-        got = repr(values[key]) if key in values else "nothing"
+        got = repr(values[key])[:200] if key in values else "nothing"
         raise SelectionError(f"{where}: expected {key} to be {EXPECTED[key]}, got {got}") from None
 
 

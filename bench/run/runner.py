@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,18 @@ class RunRequest:
     timeout: float | None = None
     threads: int = 0
     lanes: tuple[Lane, ...] = get_args(Lane)
+
+    def __post_init__(self) -> None:
+        """Raises SelectionError for a value that this machine, or any other, cannot run with."""
+        cores = os.cpu_count() or 1
+        if not 0 <= self.threads <= max(cores, 2):
+            raise SelectionError(f"expected 0 to {cores:,} threads, as this machine has cores, got {self.threads:,}")
+        if self.timeout is not None and not 1 <= self.timeout < math.inf:
+            raise SelectionError(f"expected a time limit of 1 second or more, got {self.timeout}")
+        unknown = set(self.lanes) - set(get_args(Lane))
+        if unknown or not self.lanes:
+            got = ", ".join(map(repr, sorted(unknown))) or "none"
+            raise SelectionError(f"expected lanes among {', '.join(get_args(Lane))}, got {got}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -310,9 +323,6 @@ def default_preset(tasks: Sequence[Spec], device: str) -> str:
 
 
 def _only(made: Plan, lanes: tuple[Lane, ...]) -> Plan:
-    unknown = set(lanes) - set(get_args(Lane))
-    if unknown:
-        raise SelectionError(f"expected lanes among {', '.join(get_args(Lane))}, got {', '.join(sorted(unknown))}")
     return Plan(
         steps=tuple(step for step in made.steps if step.cell.lane in lanes),
         blocks=tuple(block for block in made.blocks if block.lane in lanes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..contract import (
     Dataset,
     Metric,
     Provenance,
+    Range,
     Recipe,
     SelectionError,
     Split,
@@ -41,7 +42,7 @@ class LanguageModelingTask(SourcedTask):
     shared: ClassVar[Mapping[str, Recipe]] = LANGUAGE_PRESETS
     baselines: ClassVar[Mapping[str, Baseline]] = {"unigram": unigram, "bigram": bigram}
 
-    def __init__(self, *, subwords: int = 0):
+    def __init__(self, *, subwords: Annotated[int, Range(0, 65_535)] = 0):
         if subwords and not MIN_SUBWORDS <= subwords <= MAX_SUBWORDS:
             raise SelectionError(
                 f"{self.name}: expected 0 subwords, for bytes, or {MIN_SUBWORDS} to {MAX_SUBWORDS:,}, got {subwords}"

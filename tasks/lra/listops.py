@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ..contract import (
     Dataset,
     Metric,
     Provenance,
+    Range,
     Recipe,
     SelectionError,
     Split,
@@ -134,7 +135,7 @@ class ListOps(Task):
         "root-and-literals": root_and_literals,
     }
 
-    def __init__(self, *, examples: int = 100_000):
+    def __init__(self, *, examples: Annotated[int, Range(100, 10_000_000)] = 100_000):
         if examples < 100:
             raise SelectionError(f"{NAME}: expected at least 100 examples, got {examples}")
         self.examples = examples

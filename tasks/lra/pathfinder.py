@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from ..contract import (
     METRICS,
@@ -14,6 +14,7 @@ from ..contract import (
     DataPlace,
     Dataset,
     Metric,
+    Range,
     Recipe,
     SelectionError,
     Spec,
@@ -195,7 +196,7 @@ class Pathfinder(PathfinderTask):
         *,
         size: Literal[32, 64, 128] = 32,
         level: Literal["easy", "intermediate", "hard"] = "hard",
-        examples: int = OFFICIAL_EXAMPLES,
+        examples: Annotated[int, Range(10, 10_000_000)] = OFFICIAL_EXAMPLES,
     ):
         super().__init__(size, level, examples)
 
@@ -243,7 +244,12 @@ class PathX(PathfinderTask):
         ),
     }
 
-    def __init__(self, *, level: Literal["easy", "intermediate", "hard"] = "hard", examples: int | None = None):
+    def __init__(
+        self,
+        *,
+        level: Literal["easy", "intermediate", "hard"] = "hard",
+        examples: Annotated[int, Range(10, 10_000_000)] | None = None,
+    ):
         super().__init__(PATHX_SIDE, level, OFFICIAL_EXAMPLES if examples is None else examples)
         self.asked = examples is not None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from ..contract import (
     METRICS,
@@ -12,6 +12,7 @@ from ..contract import (
     Classification,
     DataPlace,
     Metric,
+    Range,
     Recipe,
     SelectionError,
     Spec,
@@ -98,7 +99,7 @@ class Text(SourcedTask):
 
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "bag-of-bytes": bag_of_tokens}
 
-    def __init__(self, *, length: int | None = None):
+    def __init__(self, *, length: Annotated[int, Range(1, 2**24)] | None = None):
         if length is not None and length < 1:
             raise SelectionError(f"lra-text: expected a length of at least 1 byte, got {length}")
         self.length = length

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from ..contract import (
     DataPlace,
     Dataset,
     Metric,
+    Range,
     Recipe,
     SelectionError,
     Spec,
@@ -68,9 +69,9 @@ class TranslationTask(Task):
     def __init__(
         self,
         *,
-        pairs: int | None = None,
-        max_length: int | None = 128,
-        document: int = 1,
+        pairs: Annotated[int, Range(1, 10**9)] | None = None,
+        max_length: Annotated[int, Range(1, 65_536)] | None = 128,
+        document: Annotated[int, Range(1, 10_000)] = 1,
         sets: str = "",
         where: str = "encoder+decoder+cross",
     ):
@@ -225,9 +226,9 @@ class Parallel(TranslationTask):
         path: str = "",
         source: str = "",
         target: str = "",
-        pairs: int | None = None,
-        max_length: int | None = 128,
-        document: int = 1,
+        pairs: Annotated[int, Range(1, 10**9)] | None = None,
+        max_length: Annotated[int, Range(1, 65_536)] | None = 128,
+        document: Annotated[int, Range(1, 10_000)] = 1,
         sets: str = "",
         where: str = "encoder+decoder+cross",
     ):

@@ -43,8 +43,11 @@ def test_decoding_is_causal():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"length": 0}, "length to be 1 or more"),
-        ({"padding": 1.0}, r"a share in \[0, 1\)"),
+        ({"length": 0}, "length to be int from 1 to 16,777,216, got 0"),
+        ({"batch": 0}, "batch to be int from 1"),
+        ({"length": 2**24, "batch": 8}, "at most 67,108,864 tokens"),
+        ({"length": 2**24, "heads": 64, "head_dim": 64}, "at most .* values"),
+        ({"padding": 1.0}, r"padding to be float from 0 to 0\.999"),
         ({"batch": 2, "tokens": 512}, "got both"),
         ({"mode": "decode", "level": "block"}, "level=attention"),
         ({"level": "model", "causal": True}, "not causal"),
@@ -54,7 +57,7 @@ def test_decoding_is_causal():
 )
 def test_points_that_make_no_sense_are_refused(parameters, message):
     with pytest.raises(SelectionError, match=message):
-        Sweep(**parameters)
+        TASKS.build(Spec.of("sweep", **parameters))
 
 
 def test_a_preset_decides_how_long_is_measured_and_no_more():

@@ -73,7 +73,6 @@ def test_a_stream_of_any_encoding_takes_every_text(encoding: str, monkeypatch: p
         (OSError(36, "File name too long", "/" + "a" * 5_000), 4, "File name too long: /aaa"),
         (OSError(28, "No space left on device"), 4, "cannot write the output: No space left on device"),
         (ZeroDivisionError("division by zero"), 70, "please report it: ZeroDivisionError: division by zero"),
-        (KeyboardInterrupt(), 130, "interrupted"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -89,7 +88,7 @@ def test_every_error_is_one_line_and_a_code(
 
     monkeypatch.setattr(app, "app", fails)
     monkeypatch.setattr(app, "give_up", lambda stream: None)
-    assert app.main() == code
+    assert app.run_app() == code
     shown = capsys.readouterr().err
     assert words in shown and shown.count("\n") == 1 and harmless(shown) and len(shown) < 600
 
@@ -115,7 +114,7 @@ def test_wrong_options_are_one_line(
     arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["attnbench", *arguments])
-    assert app.main() == 2
+    assert app.run_app() == 2
     shown = capsys.readouterr().err
     assert words in shown and shown.count("\n") == 1 and shown.startswith("attnbench: ")
 
@@ -124,5 +123,5 @@ def test_a_command_without_arguments_prints_its_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["attnbench"])
-    assert app.main() == 2
+    assert app.run_app() == 2
     assert capsys.readouterr().out.count("Usage: attnbench") == 1
