@@ -108,10 +108,11 @@ def _is_own(path: Path) -> bool:
         found = each.lstat()
         if found.st_uid not in (os.getuid(), 0):
             return False
-        if stat.S_ISDIR(found.st_mode) and not found.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
-            return True
-        # in a sticky folder nobody may exchange what others own
-        is_loose |= bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) and not (
-            stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-        )
+        is_folder, mode = stat.S_ISDIR(found.st_mode), found.st_mode
+        if is_folder and not mode & (stat.S_IXGRP | stat.S_IXOTH):
+            # whatever the modes below, others cannot reach them; the folder itself they might exchange from above
+            is_loose = False
+        elif mode & (stat.S_IWGRP | stat.S_IWOTH):
+            # in a sticky folder nobody may exchange what others own
+            is_loose |= not (is_folder and mode & stat.S_ISVTX)
     return not is_loose

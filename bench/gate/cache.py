@@ -11,6 +11,7 @@ import torch
 
 from ...variants.contract import AttentionShape, Variant
 from ..core.errors import Unsupported
+from ..core.files import is_trusted, make_private
 from ..core.hashing import content_hash
 from ..core.paths import PACKAGE
 from ..core.registry import VARIANTS
@@ -25,8 +26,8 @@ Builder = Callable[[Spec], BuildVariant]
 def build_checked_cached(cache: Path, machine_id: str) -> Builder:
     """As `build_checked`, but a variant that passed on this machine, with the same files, is not examined again.
 
-    A failure is never stored: it may have come from a machine that was short of memory. A cache that cannot be written
-    is done without.
+    A failure is never stored: it may have come from a machine that was short of memory. A cache that cannot be written,
+    or that others can write in, is done without.
     """
 
     def build_with(spec: Spec) -> BuildVariant:
@@ -34,12 +35,13 @@ def build_checked_cached(cache: Path, machine_id: str) -> Builder:
 
         def build(shape: AttentionShape) -> Variant:
             file = cache / "passed" / _key(spec, shape, machine_id)
-            if file.is_file():
+            # a verdict that somebody else could have put there is none
+            if is_trusted(file):
                 return unchecked(shape)
             variant = checked(shape)
             with suppress(OSError):
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.touch()
+                make_private(file.parent)
+                file.touch(mode=0o600)
             return variant
 
         return build

@@ -1,6 +1,8 @@
 """The gate is asked once for a shape, and again whenever what it hangs on has changed."""
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +82,18 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, examined):
     (tmp_path / "passed").write_text("in the way")
     assert build(tmp_path).shape == SHAPE and build(tmp_path).shape == SHAPE
     assert len(examined[0]) == 2
+
+
+def test_a_verdict_that_others_could_have_written_is_none(examined):
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder, "cache")
+        build(cache)
+        (verdict,) = (cache / "passed").iterdir()
+        # pytest's own folders are closed to others, so that nothing below them could be theirs
+        for path, mode in ((Path(folder), 0o755), (cache, 0o755), (verdict.parent, 0o755), (verdict, 0o644)):
+            path.chmod(mode)
+        build(cache)
+        assert len(examined[0]) == 1
+        verdict.parent.chmod(0o777)
+        build(cache)
+        assert len(examined[0]) == 2

@@ -2,6 +2,8 @@
 
 The folder is named by a hash of the sources, the flags and the version of PyTorch, below ATTNBENCH_CACHE or the user's
 cache folder, so that a change of any is built anew and nothing old is ever loaded. Nothing is built at install time.
+
+A library runs as whoever loads it. It is therefore loaded from a folder alone that nobody else can write in.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
+
+from ....bench.core.files import is_trusted, make_private
 
 NAME = "attnbench_cpu"
 LIBRARY = f"{NAME}.so"
@@ -55,14 +59,20 @@ def flags() -> tuple[str, ...]:
     return *_COMMON_FLAGS, *_CAPABILITY_FLAGS.get(torch.backends.cpu.get_cpu_capability(), _PLAIN_FLAGS)
 
 
-def folder() -> Path:
-    """Where the library for this source, these flags and this PyTorch lies, or would lie."""
+def folders() -> list[Path]:
+    """Where the library for this source, these flags and this PyTorch may lie; the first that can be trusted counts.
+
+    ATTNBENCH_CACHE may name a folder that several users share; the user's own follows it.
+    """
     given = hashlib.sha256()
     for path in (*SOURCES, *HEADERS):
         given.update(path.read_bytes())
     # another PyTorch has another binary interface
     given.update("\n".join((*flags(), torch.__version__, compiler() or "")).encode())
-    return _cache_folder() / "kernels" / given.hexdigest()[:16]
+    named, base = os.environ.get("ATTNBENCH_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    own = (Path(base) if base else Path.home() / ".cache") / "attnbench"
+    roots = [Path(named).expanduser(), own] if named else [own]
+    return [root / "kernels" / given.hexdigest()[:16] for root in roots]
 
 
 def compiler() -> str | None:
@@ -71,21 +81,40 @@ def compiler() -> str | None:
 
 
 def _built() -> Path:
-    home = folder()
-    library = home / LIBRARY
-    if library.is_file():
-        return library
+    found = next((each / LIBRARY for each in folders() if is_trusted(each / LIBRARY)), None)
+    if found is not None:
+        return found
     if compiler() is None:
         raise RuntimeError("no C++ compiler found; install g++, or name one in CXX")
     if shutil.which("ninja") is None:
         raise RuntimeError("no ninja found; pip install ninja")
-    home.mkdir(parents=True, exist_ok=True)
+    home = _claimed()
+    library = home / LIBRARY
     # several workers may start at once: one builds, the others wait and load
     with FileLock(home / "lock"):
         # another process may have built it meanwhile
-        if not library.is_file():
+        if not is_trusted(library):
+            library.unlink(missing_ok=True)
             _build(home, library)
     return library
+
+
+def _claimed() -> Path:
+    """The first folder that this user alone can write in, made where it is missing."""
+    for home in folders():
+        try:
+            make_private(home)
+            if is_trusted(home.parent) and not is_trusted(home) and home.stat().st_uid == os.getuid():
+                # a mask that lets a group write made it for more than this user
+                home.chmod(0o700)
+                (home / LIBRARY).unlink(missing_ok=True)
+        except OSError:
+            continue
+        if is_trusted(home):
+            return home
+    raise RuntimeError(
+        f"expected a folder that nobody else can write in, got {folders()[0]}; name another in ATTNBENCH_CACHE"
+    )
 
 
 def _build(home: Path, library: Path) -> None:
@@ -117,12 +146,6 @@ def _build(home: Path, library: Path) -> None:
     (work / LIBRARY).replace(library)
     shutil.rmtree(work, ignore_errors=True)
     print(f"attnbench: built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-
-
-def _cache_folder() -> Path:
-    named = os.environ.get("ATTNBENCH_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME")
-    return Path(named).expanduser() if named else (Path(base) if base else Path.home() / ".cache") / "attnbench"
 
 
 def _reason(error: Exception) -> str:

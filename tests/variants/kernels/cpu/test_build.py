@@ -1,0 +1,60 @@
+"""A compiled library is loaded from a folder alone that nobody else can write in."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attnbench.variants.kernels.cpu import build
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+    """A cache folder that others may enter, and the user's own; a build writes a file with its name."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv("ATTNBENCH_CACHE", f"{folder}/shared")
+        monkeypatch.setenv("XDG_CACHE_HOME", f"{folder}/own")
+        monkeypatch.setattr(build, "compiler", lambda: "c++")
+        monkeypatch.setattr(build.shutil, "which", lambda name: name)
+        monkeypatch.setattr(build, "_build", lambda home, library: library.write_text("built"))
+        first, second = build.folders()
+        assert (Path(folder, "shared"), Path(folder, "own")) == (first.parents[1], second.parents[2])
+        yield first, second
+
+
+def plant(home: Path, mode: int) -> None:
+    home.mkdir(parents=True)
+    (home / build.LIBRARY).write_text("planted")
+    for folder in (home, *home.parents[:2]):
+        folder.chmod(0o755)
+    home.chmod(mode)
+
+
+def test_a_library_is_built_once_in_a_folder_for_this_user_alone(shared: tuple[Path, Path]) -> None:
+    library = build._built()
+    assert library == shared[0] / build.LIBRARY and library.read_text() == "built"
+    assert library.parent.stat().st_mode & 0o777 == 0o700
+    library.write_text("kept")
+    assert build._built().read_text() == "kept"
+
+
+def test_a_library_in_a_folder_that_others_may_write_in_is_built_again(shared: tuple[Path, Path]) -> None:
+    plant(shared[0], 0o775)
+    library = build._built()
+    assert library.parent == shared[0] and library.read_text() == "built"
+    assert library.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_cache_that_others_may_write_in_is_passed_over_for_the_own(shared: tuple[Path, Path]) -> None:
+    plant(shared[0], 0o755)
+    shared[0].parent.chmod(0o777)
+    library = build._built()
+    assert library.parent == shared[1] and library.read_text() == "built"
+    assert (shared[0] / build.LIBRARY).read_text() == "planted"
+    shared[1].parents[2].chmod(0o777)
+    with pytest.raises(RuntimeError, match="expected a folder that nobody else can write in"):
+        build._built()
