@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..bench.board.board import Board, Footnote, Form
@@ -65,8 +64,7 @@ def _show(board: Board, console: Console, all_notes: bool) -> None:
         console.print(Text(visible(board.headline)))
     console.print()
     chosen = layout(board, console.width)
-    for columns in chosen.tables if board.rows else ():
-        console.print(_table(board, chosen, columns))
+    _print_tables(board, chosen, console)
     for reason, names in board.reasons:
         # the headline gives a reason that all rows share
         if all_notes or visible(reason) not in visible(board.headline):
@@ -74,8 +72,7 @@ def _show(board: Board, console: Console, all_notes: bool) -> None:
     for part in board.parts:
         fitting = layout(part, console.width)
         console.print(Text(f"\n{visible(part.title)}", style="bold"))
-        for columns in fitting.tables:
-            console.print(_table(part, fitting, columns, with_rank=False))
+        _print_tables(part, fitting, console, with_rank=False)
         for name, text in _hidden_verdicts(part, fitting):
             _note(console, name, text)
     if board.parts:
@@ -102,7 +99,8 @@ def _chief_notes(board: Board, chosen: Layout, console: Console) -> None:
     shown, room = 0, NOTE_LINES - 1
     for note in board.chief_notes:
         text = visible(note.brief or note.text)
-        lines = len(_text(note.topic, text).wrap(console, console.width))
+        fits = cell_len(note.topic) + cell_len(text) + 2 <= console.width
+        lines = 1 if fits else len(_text(note.topic, text).wrap(console, console.width))
         if note.column not in hidden and lines <= room:
             _note(console, note.topic, text, _style(note))
             shown, room = shown + 1, room - lines
@@ -115,29 +113,54 @@ def _chief_notes(board: Board, chosen: Layout, console: Console) -> None:
         _note(console, "more", "; ".join(more))
 
 
-def _table(board: Board, chosen: Layout, columns: Sequence[int], *, with_rank: bool = True) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
-    if with_rank:
-        table.add_column("rank", no_wrap=True)
-    table.add_column("variant", no_wrap=True, overflow="ellipsis")
-    for at in columns:
-        table.add_column(
-            _heading(board, at, chosen.form, chosen.short), justify="right", no_wrap=True, overflow="ellipsis"
-        )
+def _print_tables(board: Board, chosen: Layout, console: Console, *, with_rank: bool = True) -> None:
+    for at, columns in enumerate(chosen.tables if board.rows else ()):
+        if at:
+            console.print()
+        console.print(_table(board, chosen, columns, console.width, with_rank=with_rank))
+
+
+def _table(board: Board, chosen: Layout, columns: Sequence[int], width: int, *, with_rank: bool = True) -> Text:
+    """The columns as lines: names to the left, numbers to the right, an empty line between kinds of rows."""
+    # rich's own tables measure every cell anew, which for a thousand boards takes longer than to score them
+    headings = [_heading(board, at, chosen.form, chosen.short) for at in columns]
+    lines = [_Line(("rank", "variant", *headings), "bold", "bold")]
+    breaks = set()
     before = None
     for kind, row in board.rows:
-        if before not in (None, (kind, row.group)):
-            table.add_section()
-        before = kind, row.group
-        style = "dim" if kind == "baseline" else ""
+        if before not in (None, kind):
+            breaks.add(len(lines))
+        before = kind
         rank = row.place or ("·" if kind == "baseline" else "–")
-        cells = [*[Text(rank)] * with_rank, Text(_cut(row.name, chosen.names), style=style or "bold")]
-        for at in columns:
-            text = visible(row.entries[at].shown(chosen.form))
-            colour = _STYLES.get(text.partition(" ")[0], "") if board.columns[at].name == VERDICT else ""
-            cells.append(Text(text, style=style or colour))
-        table.add_row(*cells)
-    return table
+        cells = [visible(row.entries[at].shown(chosen.form)) for at in columns]
+        dim = "dim" if kind == "baseline" else ""
+        lines.append(_Line((rank, _cut(row.name, chosen.names), *cells), dim or "bold", dim))
+    widths = [max(map(cell_len, texts)) for texts in zip(*(line.texts for line in lines), strict=True)]
+    first = 0 if with_rank else 1
+    drawn_lines = []
+    for number, line in enumerate(lines):
+        drawn = Text()
+        for at in range(first, len(widths)):
+            text = line.texts[at]
+            space = " " * (widths[at] - cell_len(text))
+            conclusion = at > 1 and board.columns[columns[at - 2]].name == VERDICT
+            colour = _STYLES.get(text.partition(" ")[0], "") if conclusion else ""
+            drawn.append(" " * GAP * (at > first))
+            drawn.append(text + space if at < 2 else space + text, (line.name if at == 1 else line.rest) or colour)
+        drawn.rstrip()
+        drawn.truncate(width, overflow="ellipsis")
+        drawn_lines += [*[Text()] * (number in breaks), drawn]
+        if number == 0:
+            drawn_lines.append(Text("─" * min(sum(widths[first:]) + GAP * (len(widths) - 1 - first), width)))
+    return Text("\n", no_wrap=True).join(drawn_lines)
+
+
+class _Line(NamedTuple):
+    """The texts of one line of a table, and the styles of its name and of the rest."""
+
+    texts: tuple[str, ...]
+    name: str
+    rest: str
 
 
 @dataclass(frozen=True, slots=True)

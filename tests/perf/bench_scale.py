@@ -94,6 +94,7 @@ def test_commands_on_many_records(results: tuple[str, Path], tmp_path: Path) -> 
     drawn = ["dashboard", "--results", str(root), "--out", str(page), "--task", "task3"]
     print(f"\n{name}: leaderboard: {timed_run(*whole)}", end="")
     assert board.read_text().count("\n") == 1 + tasks * presets * variants
+    print(f"\n{name}: leaderboard as tables: {timed_run('leaderboard', '--results', str(root))}", end="")
     print(f"\n{name}: leaderboard of one task: {timed_run(*whole, '--task', 'task3')}", end="")
     assert board.read_text().count("\n") == 1 + presets * variants
     print(f"\n{name}: dashboard of one task: {timed_run(*drawn)}", end="")
