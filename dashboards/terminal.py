@@ -42,23 +42,26 @@ _STEPS: tuple[tuple[Form, bool], ...] = (("full", False), ("brief", False), ("br
 _STYLES = {"better": "green", "worse": "red"}
 
 
-def show(boards: Sequence[Board], console: Console, *, all_notes: bool = False) -> None:
-    """Prints the boards at the console's width, with `NOTE_LINES` lines of notes each, or with all."""
+def show(boards: Sequence[Board], console: Console, *, all_notes: bool = False, command: str = "leaderboard") -> None:
+    """Prints the boards at the console's width, with `NOTE_LINES` lines of notes each, or with all.
+
+    `command`: the one whose option `--notes` shows all.
+    """
     for at, board in enumerate(boards):
         if at:
             console.print()
-        _show(board, console, all_notes)
+        _show(board, console, all_notes, command)
 
 
-def render(boards: Sequence[Board], width: int = 120, *, all_notes: bool = False) -> str:
-    """The boards as plain text of that width, without colours."""
+def render(boards: Sequence[Board], width: int = 120, *, all_notes: bool = False, command: str = "leaderboard") -> str:
+    """The boards as plain text of that width, without colours; the rest as in `show`."""
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False, legacy_windows=False)
     with console.capture() as capture:
-        show(boards, console, all_notes=all_notes)
+        show(boards, console, all_notes=all_notes, command=command)
     return "\n".join(line.rstrip() for line in capture.get().split("\n"))
 
 
-def _show(board: Board, console: Console, all_notes: bool) -> None:
+def _show(board: Board, console: Console, all_notes: bool, command: str) -> None:
     console.print(Text(visible(board.question), style="bold"))
     if board.headline:
         console.print(Text(visible(board.headline)))
@@ -72,7 +75,7 @@ def _show(board: Board, console: Console, all_notes: bool) -> None:
     for part in board.parts:
         fitting = layout(part, console.width)
         console.print(Text(f"\n{visible(part.title)}", style="bold"))
-        _print_tables(part, fitting, console, with_rank=False)
+        _print_tables(part, fitting, console)
         for name, text in _hidden_verdicts(part, fitting):
             _note(console, name, text)
     if board.parts:
@@ -80,7 +83,7 @@ def _show(board: Board, console: Console, all_notes: bool) -> None:
     if all_notes:
         _all_notes(board, chosen, console)
     else:
-        _chief_notes(board, chosen, console)
+        _chief_notes(board, chosen, console, command)
 
 
 def _all_notes(board: Board, chosen: Layout, console: Console) -> None:
@@ -93,7 +96,7 @@ def _all_notes(board: Board, chosen: Layout, console: Console) -> None:
         _note(console, "not shown", f"{', '.join(titles)}; widen the terminal, or use --format markdown")
 
 
-def _chief_notes(board: Board, chosen: Layout, console: Console) -> None:
+def _chief_notes(board: Board, chosen: Layout, console: Console, command: str) -> None:
     """The most important notes, as many as there are lines for, and how to see the rest."""
     hidden = {board.columns[at].name for at in chosen.hidden}
     shown, room = 0, NOTE_LINES - 1
@@ -107,20 +110,20 @@ def _chief_notes(board: Board, chosen: Layout, console: Console) -> None:
     rest = sum(note.column not in hidden for note in board.notes) - sum(
         not note.brief or note.brief == note.text for note in board.chief_notes[:shown]
     )
-    more = [f"{rest} note{'s' * (rest > 1)} with `leaderboard --notes`"] if rest > 0 else []
+    more = [f"{rest} note{'s' * (rest > 1)} with `{command} --notes`"] if rest > 0 else []
     more += [f"{len(hidden)} column{'s' * (len(hidden) > 1)} with --format markdown"] if hidden else []
     if more:
         _note(console, "more", "; ".join(more))
 
 
-def _print_tables(board: Board, chosen: Layout, console: Console, *, with_rank: bool = True) -> None:
+def _print_tables(board: Board, chosen: Layout, console: Console) -> None:
     for at, columns in enumerate(chosen.tables if board.rows else ()):
         if at:
             console.print()
-        console.print(_table(board, chosen, columns, console.width, with_rank=with_rank))
+        console.print(_table(board, chosen, columns, console.width))
 
 
-def _table(board: Board, chosen: Layout, columns: Sequence[int], width: int, *, with_rank: bool = True) -> Text:
+def _table(board: Board, chosen: Layout, columns: Sequence[int], width: int) -> Text:
     """The columns as lines: names to the left, numbers to the right, an empty line between kinds of rows."""
     # rich's own tables measure every cell anew, which for a thousand boards takes longer than to score them
     headings = [_heading(board, at, chosen.form, chosen.short) for at in columns]
@@ -136,7 +139,8 @@ def _table(board: Board, chosen: Layout, columns: Sequence[int], width: int, *, 
         dim = "dim" if kind == "baseline" else ""
         lines.append(_Line((rank, _cut(row.name, chosen.names), *cells), dim or "bold", dim))
     widths = [max(map(cell_len, texts)) for texts in zip(*(line.texts for line in lines), strict=True)]
-    first = 0 if with_rank else 1
+    # where nothing is ranked, that column would be empty
+    first = 0 if board.ranked else 1
     drawn_lines = []
     for number, line in enumerate(lines):
         drawn = Text()
@@ -184,7 +188,7 @@ def layout(board: Board, width: int) -> Layout:
     """
     rows, filled = [row for _, row in board.rows], board.filled
     by_importance = sorted(filled, key=lambda at: board.columns[at].importance)
-    places = max([4, *(cell_len(row.place) for row in rows)]) + GAP
+    places = max([4, *(cell_len(row.place) for row in rows)]) + GAP if board.ranked else 0
     names = max([7, *(cell_len(_cut(row.name, LONGEST_NAME)) for row in rows)])
     widths: dict[int, int] = {}
     form: Form = "full"

@@ -29,6 +29,9 @@ from .task_context import BoardContext
 
 PERCENT = f"{LEVEL:.0%}".replace("%", " %")
 
+MUCH_LOAD = 0.5
+"""Cores that other processes used, above which a board warns and does not only note it."""
+
 RANKS = f"{PERCENT} rank intervals, corrected for all pairs; tied variants are in alphabetical order"
 
 FAILURES = f"count as {CAP:.0f} × {REFERENCE}, the cost cap; failures are listed with outcome and reason, never dropped"
@@ -144,8 +147,9 @@ def cost_footnotes(context: BoardContext) -> Iterator[Footnote]:
     load = max(context.table.values("foreign_load", [run.at for run in context.runs]), default=0.0)
     if load > 0.1:
         text = f"other processes used up to {load:.1f} cores during the timing: trust ratios more than times"
-        brief = f"other processes used up to {load:.1f} cores: trust ratios more than times"
-        yield Footnote(topic="speed", text=text, kind=NoteKind.NOISE, brief=brief, warning=True)
+        much = load > MUCH_LOAD
+        brief = f"other processes used up to {load:.1f} cores: trust ratios more than times" if much else ""
+        yield Footnote(topic="speed", text=text, kind=NoteKind.NOISE, brief=brief, warning=much)
     trained_on = sorted({run.machine for run in context.runs if run.lane == "train"})
     if len(trained_on) > 1:
         text = f"quality was measured on machines {listed(trained_on)}"

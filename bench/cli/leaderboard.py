@@ -47,24 +47,32 @@ def leaderboard(
 
 
 def show(
-    boards: list[Board], format: Format = Format.RICH, out: Path | None = None, *, all_notes: bool = False
+    boards: list[Board],
+    format: Format = Format.RICH,
+    out: Path | None = None,
+    *,
+    all_notes: bool = False,
+    command: str = "leaderboard",
 ) -> None:
-    """The boards in that format, to the terminal or a file. `all_notes`: where they are drawn as text, too."""
+    """The boards in that format, to the terminal or a file. `all_notes`: where they are drawn as text, too.
+
+    `command`: the one whose option shows all notes.
+    """
     from functools import partial
 
     from ...dashboards import csv_json, latex, markdown, terminal
 
     if out is not None and out.is_dir():
         for board in boards:
-            show([board], format, out / file_name(board, format), all_notes=all_notes)
+            show([board], format, out / file_name(board, format), all_notes=all_notes, command=command)
         return
     if format is Format.RICH and out is None:
         from .rich_console import console
 
-        terminal.show(boards, console(), all_notes=all_notes)
+        terminal.show(boards, console(), all_notes=all_notes, command=command)
         return
     render: dict[Format, Callable[[Sequence[Board]], str]] = {
-        Format.RICH: partial(terminal.render, all_notes=all_notes),
+        Format.RICH: partial(terminal.render, all_notes=all_notes, command=command),
         Format.MARKDOWN: markdown.render,
         Format.CSV: csv_json.to_csv,
         Format.JSON: csv_json.to_json,

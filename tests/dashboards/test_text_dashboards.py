@@ -169,7 +169,7 @@ def test_a_terminal_shows_six_lines_of_notes_at_most(board: Board, width: int, c
     assert terminal.render([noted(board, count, "short")], width, all_notes=True).count("and the rest") == count
 
 
-def of_tasks(*tasks: str, rows: int = 2) -> Board:
+def of_tasks(*tasks: str, rows: int = 2, ranked: bool = True) -> Board:
     """A board of a suite: a cell for each task, their mean, and the difference from the reference."""
     columns = (
         *(Column(name=f"lra-{task}", title=f"lra-{task}", short=task, better="higher") for task in tasks),
@@ -180,8 +180,13 @@ def of_tasks(*tasks: str, rows: int = 2) -> Board:
     level = TableCell(text="49.9 ± 2.1", brief="49.9", bare="49.9", value=49.9)
     gap = TableCell(text="−10.2 (−13.2 to −7.3)", brief="−10.2 ± 3.0", bare="−10.2", value=-10.2)
     entries = (*[level] * (len(tasks) + 1), gap, TableCell(text=f"{len(tasks)} of {len(tasks)}"))
-    named = [Row(name=f"variant{at}[impl=eager]", entries=entries, reason="a: not run") for at in range(rows)]
-    return Board(name="lra", title="lra", question="Which?", columns=columns, ranked=(), unranked=tuple(named))
+    named = tuple(Row(name=f"variant{at}[impl=eager]", entries=entries, reason="a: not run") for at in range(rows))
+    board = Board(name="lra", title="lra", question="Which?", columns=columns, ranked=(), unranked=named)
+    if not ranked:
+        return board
+    return replace(
+        board, ranked=tuple(replace(row, first=1, last=rows, group=1, reason="") for row in named), unranked=()
+    )
 
 
 FIVE = ("image", "listops", "pathfinder", "retrieval", "text")
@@ -203,8 +208,14 @@ def test_tasks_that_do_not_fit_stand_in_a_second_table() -> None:
     assert max(cell_len(line) for line in shown.split("\n")) <= 80
 
 
+def test_without_ranks_there_is_no_column_of_them(board: Board) -> None:
+    assert "rank" in terminal.render([board], 120)
+    bare = terminal.render([replace(board, ranked=(), unranked=board.ranked)], 120)
+    assert "variant" in bare and "rank" not in bare and max(map(cell_len, bare.split("\n"))) <= 120
+
+
 def test_a_reason_that_rows_share_is_said_once_and_not_again_below_the_headline() -> None:
-    unsaid = of_tasks(*FIVE, rows=5)
+    unsaid = of_tasks(*FIVE, rows=5, ranked=False)
     for shown in (terminal.render([unsaid], 120), markdown.render([unsaid]), latex.to_latex([unsaid])):
         assert " ".join(shown.split()).count("a: not run") == 1
     assert "variant3[impl=eager] and 1 more: a: not run" in terminal.render([unsaid], 200)
