@@ -56,7 +56,7 @@ def get(
     from ...tasks.data.download import forget_failures
     from .live import Live
 
-    failed = []
+    failed: list[DataError] = []
     named = {spec.name for name in tasks for spec in parse_selection(name)}
     with Live() as live:
         here = place(data_dir, offline, live.notice, live.progress)
@@ -71,12 +71,12 @@ def get(
                 live.notice(f"{spec}: left out; {error}")
                 continue
             ways = sorted((way for way in task.availability(here) if way.estimate), key=lambda way: not way.ready)
-            if ways:
+            if ways and not offline:
                 live.notice(f"{spec}: {ways[0].source if ways[0].ready else 'nothing is here yet'}, {ways[0].estimate}")
             try:
                 dataset = task.load(here, recipe, 0, "validation")
             except DataError as error:
-                failed.append(str(error))
+                failed.append(error)
                 continue
             data = dataset.provenance
             counts = ", ".join(f"{count:,} {split}" for split, count in data.counts.items())
@@ -84,7 +84,7 @@ def get(
             for note in data.notes:
                 live.notice(f"  {note}")
     if failed:
-        raise DataError("\n".join(failed))
+        raise _together(failed)
 
 
 @app.command("preview")
@@ -177,6 +177,17 @@ def verify(
     wrong = [row["path"] for row in rows if row["state"] not in ("ok", "no longer there")]
     if wrong:
         raise DataError(f"{len(wrong)} of {len(rows)} differ from their checksum: {', '.join(wrong)}")
+
+
+def _together(failed: list[DataError]) -> DataError:
+    """One error for all that are lacking, with their messages and notes as its notes."""
+    if len(failed) == 1:
+        return failed[0]
+    lack = DataError(f"{len(failed)} tasks have no data here")
+    for error in failed:
+        for line in (str(error), *(f"  {note}" for note in getattr(error, "__notes__", ()))):
+            lack.add_note(line)
+    return lack
 
 
 def _specs(names: list[str]) -> list[Spec]:

@@ -197,10 +197,11 @@ def _data(data_dir: Path | None) -> list[DoctorCheck]:
     from ..core.spec import Spec
 
     found = []
+    here = place(data_dir, offline=True)
     for entry in TASKS.entries():
         try:
             task: Task = TASKS.build(Spec(entry.name))
-            ways = task.availability(place(data_dir, offline=True))
+            ways = task.availability(here)
         except AttnbenchError as error:
             found.append(DoctorCheck(subject=entry.name, state="not usable by its name alone", remedy=str(error)))
             continue

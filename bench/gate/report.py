@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from time import perf_counter
 
-import torch
-
 from ...variants.contract import AttentionShape
-from ..core.errors import AttnbenchError, DeviceError, SelectionError, Unsupported
+from ..core.errors import AttnbenchError, SelectionError, Unsupported
 from ..core.spec import Spec
+from ..measure.machine import choose_device
 from .checked_variant import VariantSource
 from .paths import Path, paths
 from .property import GateResult
@@ -143,11 +142,7 @@ def unchecked(reports: list[CheckReport]) -> Iterator[str]:
 def _require(device: str, dtype: str) -> None:
     if dtype not in DTYPES:
         raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DeviceError(f"expected a device of this machine, got {device!r}: {reason}") from None
+    choose_device(device)
 
 
 def _paths(variant: VariantSource, shape: AttentionShape) -> list[Path]:

@@ -37,18 +37,23 @@ class LoadedModel:
 
 
 def find(store: Store, key: str) -> Record:
-    """The newest Record of training whose Cell's key begins with `key`; raises SelectionError for none or several."""
+    """The newest Record of training whose Cell's key begins with `key`.
+
+    Raises SelectionError, with the keys as its notes, for none or several.
+    """
     trained = {
         record.key: record for record in store.records() if record.cell.lane == "train" and record.outcome is Outcome.OK
     }
     found = [record for name, record in trained.items() if name.startswith(key)]
     if len(found) != 1:
         shown = sorted(found or trained.values(), key=lambda record: str(record.cell))[:SHOWN]
-        known = "".join(f"\n  {record.key}  {record.cell}" for record in shown) or " there are none"
-        raise SelectionError(
-            f"expected the beginning of one key, got {key!r}, which fits {len(found)} of the cells trained in "
-            f"{store.root}:{known}"
+        problem = SelectionError(
+            f"expected the beginning of one key, got {key!r}, which fits {len(found)} of the {len(trained)} cells "
+            f"trained in {store.root}"
         )
+        for record in shown:
+            problem.add_note(f"{record.key}  {record.cell}")
+        raise problem
     return found[0]
 
 

@@ -146,7 +146,7 @@ class Runner:
         for task, lack in lacking.items():
             self.on_warning(
                 f"{task} is left out of this run, and the other {len(self.tasks)} of {self.request.suite.name} go on: "
-                f"{lack}\n  once its data is here, the same command adds it"
+                f"{lack}; once its data is here, the same command adds it"
             )
 
     def run(self, blocks: Iterable[Block], on_event: OnEvent) -> None:

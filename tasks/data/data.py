@@ -61,7 +61,7 @@ class DataSource(Protocol):
 
 
 def load_first(sources: Sequence[DataSource], place: DataPlace, task: str) -> PreparedData:
-    """The data of the first source that has them. Raises DataError with every source's reason if none has."""
+    """The data of the first source that has them. Raises DataError if none has, with every reason as a note."""
     # every reason is shown: the user may prefer to repair the first source over using the last
     reasons = []
     for source in sources:
@@ -69,8 +69,10 @@ def load_first(sources: Sequence[DataSource], place: DataPlace, task: str) -> Pr
         if isinstance(found, PreparedData):
             return found
         reasons.append(found.reason)
-    tried = "".join(f"\n  - {reason}" for reason in reasons)
-    raise DataError(f"{task} has no data here. In the order tried:{tried}")
+    lack = DataError(f"{task} has no data here; `attnbench data list {task}` says how to get it")
+    for reason in reasons:
+        lack.add_note(f"- {reason}")
+    raise lack
 
 
 class SourcedTask(Task):

@@ -68,7 +68,7 @@ def test_get_names_what_is_wanted_where_nothing_is_had(here: DataPlace, monkeypa
 
     monkeypatch.setattr(imdb_sources.MovieReviewsSource, "path", lambda self: None)
     result = data("get", "lra-text", "--offline")
-    assert isinstance(result.exception, DataError) and str(here.root) in str(result.exception)
+    assert isinstance(result.exception, DataError) and str(here.root) in str(result.exception.__notes__)
 
 
 def test_get_goes_on_after_a_task_without_data(here: DataPlace, monkeypatch: pytest.MonkeyPatch) -> None:

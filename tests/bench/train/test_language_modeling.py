@@ -271,11 +271,12 @@ def test_a_cell_becomes_a_record_and_its_model_writes(context: WorkerContext, mo
 
 
 def test_an_unknown_key_lists_those_that_there_are(context: WorkerContext) -> None:
-    with pytest.raises(SelectionError, match="there are none"):
+    with pytest.raises(SelectionError, match="fits 0 of the 0 cells"):
         find(context.store, "abc")
     record = done(context, "additive-lm")
-    with pytest.raises(SelectionError, match=f"{record.key}  additive-lm on gutenberg-char"):
+    with pytest.raises(SelectionError, match="fits 0 of the 1 cells") as refused:
         find(context.store, "nothing")
+    assert f"{record.key}  additive-lm on gutenberg-char" in refused.value.__notes__[0]
 
 
 def test_baselines_stand_on_the_same_windows(context: WorkerContext) -> None:
