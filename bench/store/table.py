@@ -1,9 +1,8 @@
-"""ResultTable: Records as rows, where those that a newer Record or newer code has replaced are marked stale."""
+"""ResultTable: Records as rows, where those that do not count say why."""
 
 from __future__ import annotations
 
 import gc
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -11,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 from ..core.protocol import VERSION_ZERO
 from ..core.record import Machine, Measurement, Record
 from .rows import HeadMeasurement, ResultRow
+from .versions import OTHER_TASKS, with_staleness
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +49,25 @@ class ResultTable:
     def matching(self, task: str, preset: str, fidelity: str, protocol: int) -> Sequence[ResultRow]:
         """The current rows of these four, in the order of starting."""
         return self._matching.get((task, preset, fidelity, protocol), ())
+
+    def passed_over(self, task: str, preset: str, fidelity: str, protocol: int) -> Sequence[ResultRow]:
+        """The rows of these four that do not count, in the order of starting; `stale` says why."""
+        return self._passed_over.get((task, preset, fidelity, protocol), ())
+
+    @cached_property
+    def _passed_over(self) -> dict[tuple[str, str, str, int], list[ResultRow]]:
+        found: dict[tuple[str, str, str, int], list[ResultRow]] = {}
+        for row in self.rows:
+            if row.stale:
+                found.setdefault((row.task, row.preset, row.fidelity, row.protocol), []).append(row)
+        return found
+
+    def only(self, keep: Callable[[ResultRow], bool]) -> ResultTable:
+        """The table in which of all trainings only those that `keep` accepts can count."""
+        fresh = [row._replace(stale="") for row in self.rows]
+        kept = with_staleness([row for row in fresh if row.lane != "train" or keep(row)])
+        found = {row.at: row for row in kept}
+        return ResultTable(self.records, [found.get(row.at, row._replace(stale=OTHER_TASKS)) for row in fresh])
 
     @cached_property
     def _matching(self) -> dict[tuple[str, str, str, int], list[ResultRow]]:
@@ -102,7 +120,7 @@ class ResultTable:
 
 
 def table_of(records: Iterable[Record]) -> ResultTable:
-    """The table of `records`. Of one cell on one machine the newest counts; of one variant and task the newest code.
+    """The table of `records`; `store.versions` says which of them count.
 
     Accuracy may come from any machine; speeds are kept apart by machine, and so is their staleness.
     """
@@ -111,7 +129,7 @@ def table_of(records: Iterable[Record]) -> ResultTable:
         # a Record that failed before its data was there goes with the data that its board key had last
         known = {_without_data(r): r.data.fidelity for r in ordered if r.data and r.data.fidelity}
         rows = [_row(at, record, known) for at, record in enumerate(ordered)]
-        return ResultTable(ordered, _with_staleness(rows))
+        return ResultTable(ordered, with_staleness(rows))
 
 
 @contextmanager
@@ -166,55 +184,3 @@ def _row(at: int, record: Record, known: Mapping[Hashable, str]) -> ResultRow:
         started=record.started,
         seconds=record.seconds,
     )
-
-
-def _with_staleness(rows: list[ResultRow]) -> list[ResultRow]:
-    """The rows in the same order, each rule applied to those that all rules before it have left."""
-    for reason, group, value in _RULES:
-        fresh = [(row.at, group(row), value(row)) for row in rows if not row.stale]
-        newest = {of: held for _, of, held in fresh if held is not None}
-        stale = {at for at, of, held in fresh if held is not None and _differ(held, newest[of])}
-        rows = [row._replace(stale=reason) if row.at in stale else row for row in rows]
-    return rows
-
-
-def _comparable(row: ResultRow) -> tuple[Hashable, ...]:
-    """Rows with one value of it are to be of one code; speeds by machine."""
-    machine = row.machine if row.lane == "time" else ""
-    return row.task, row.preset, row.selection, row.protocol, row.lane, machine, row.fidelity
-
-
-# reason, the rows that are held against each other, and the value in which all must agree with the newest; None has no
-# say and is never stale
-_RULES: tuple[tuple[str, Callable[[ResultRow], Hashable], Callable[[ResultRow], Any]], ...] = (
-    ("a newer Record of the same cell on this machine", attrgetter("key", "machine"), attrgetter("at")),
-    (
-        "the preset meant another setting then",
-        # a preset means one thing: timings under another are not put beside what is trained now
-        attrgetter("task", "preset", "selection", "protocol", "fidelity"),
-        lambda row: row.setting or None,
-    ),
-    ("made by another version of the lane, the objective or the task", _comparable, attrgetter("version")),
-    (
-        "the code or the data of the task has changed since",
-        _comparable,
-        # a Record without data says nothing of the data's source
-        lambda row: None if row.unplaced else row.data_code,
-    ),
-    (
-        "the code of the variant has changed since",
-        lambda row: (*_comparable(row), row.variant),
-        attrgetter("variant_code"),
-    ),
-)
-
-
-def _differ(one: Any, other: Any) -> bool:
-    if one is other or one == other:
-        return False
-    # a setting that was read from a file has lists for tuples
-    return not isinstance(one, Mapping) or _canonical(one) != _canonical(other)
-
-
-def _canonical(setting: Any) -> str:
-    return json.dumps(setting, sort_keys=True, default=str)

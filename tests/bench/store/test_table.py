@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -16,13 +17,101 @@ def stale(table: object) -> list[str]:
     return [row.stale for row in table.rows]
 
 
-def test_of_one_cell_on_one_machine_the_newest_counts(bench) -> None:
+@pytest.mark.parametrize("elsewhere", ["box-1", "box-2"])
+def test_of_one_cell_the_first_result_counts_wherever_it_was_measured_again(bench, elsewhere) -> None:
+    """A second try, here or on another machine, is no second chance."""
     b = bench()
     b.train("rela", [0.5])
-    b.train("rela", [0.6])
+    b.train("rela", [0.6], machine=replace(b.records[0].machine, id=elsewhere))
     table = table_of(reversed(b.records))
+    assert stale(table) == ["", "the cell was measured before, and its first result counts"]
+    assert table.values("accuracy", [row.at for row in table.current], split="test") == [0.5]
+
+
+def test_a_result_counts_before_failures_and_of_failures_the_newest(bench) -> None:
+    b = bench()
+    b.add(b.cell("rela", 0), outcome=Outcome.CRASHED, reason="boom")
+    b.train("rela", [0.5])
+    b.add(b.cell("rela", 0), outcome=Outcome.TIMEOUT, reason="slow")
+    b.add(b.cell("linear", 0), outcome=Outcome.CRASHED, reason="boom")
+    b.add(b.cell("linear", 0), outcome=Outcome.TIMEOUT, reason="slow")
+    found = [(row.variant, row.outcome) for row in table_of(b.records).current]
+    assert found == [("rela", "ok"), ("linear", "timeout")]
+
+
+def test_of_timings_the_newest_counts(bench) -> None:
+    """The reference is timed anew with whatever shares its rounds."""
+    b = bench()
+    b.time("softmax", [1.0] * 3, [1.0] * 3)
+    b.time("softmax", [2.0] * 3, [2.0] * 3)
+    table = table_of(b.records)
     assert stale(table) == ["a newer Record of the same cell on this machine", ""]
-    assert table.values("accuracy", [row.at for row in table.current], split="test") == [0.6]
+
+
+def complete(b: object, digest: str, *names: str, seeds: int = 3) -> None:
+    for name in names:
+        b.train(name, [0.5] * seeds, digest=digest)
+
+
+V0, V1 = "lane1.objective1.task1-d1-v1", "lane1.objective1.task2-d1-v1"
+
+
+def test_a_board_stays_at_the_version_that_is_complete(bench) -> None:
+    b = bench()
+    complete(b, V0, "softmax", "rela", "linear", "local")
+    complete(b, V1, "softmax", "rela")
+    b.train("linear", [0.5] * 2, digest=V1)
+    table = table_of(b.records)
+    assert {row.version for row in table.current} == {"lane1.objective1.task1"}
+    assert {row.stale for row in table.rows if row.stale} == {
+        "of a newer version, at which the reference and two others are not complete"
+    }
+    # the third seed of a second variant beside the reference completes the newer version
+    b.train("linear", [0.5] * 3, digest=V1)
+    table = table_of(b.records)
+    assert {row.version for row in table.current} == {"lane1.objective1.task2"}
+    assert {row.variant for row in table.rows if "another version" in row.stale} == {
+        "softmax",
+        "rela",
+        "linear",
+        "local",
+    }
+
+
+def test_with_two_variants_the_newest_version_at_which_both_are_complete_counts(bench) -> None:
+    b = bench()
+    complete(b, V0, "softmax", "rela")
+    b.train("linear", [0.5], digest=V1)
+    assert {row.version for row in table_of(b.records).current} == {"lane1.objective1.task1"}
+    complete(b, V1, "softmax", "rela")
+    assert {row.version for row in table_of(b.records).current} == {"lane1.objective1.task2"}
+
+
+def test_a_straggler_of_an_old_version_does_not_bring_it_back(bench) -> None:
+    b = bench()
+    complete(b, V0, "softmax", "rela", "linear")
+    complete(b, V1, "softmax", "rela", "linear")
+    complete(b, V0, "local")
+    assert {row.version for row in table_of(b.records).current} == {"lane1.objective1.task2"}
+
+
+def test_newer_code_of_the_reference_counts_once_it_has_three_seeds(bench) -> None:
+    b = bench()
+    complete(b, V0, "softmax", "rela", "linear")
+    b.train("softmax", [0.6] * 2, digest="lane1.objective1.task1-d1-v2")
+    assert {row.variant_code for row in table_of(b.records).current} == {"v1"}
+    b.train("softmax", [0.6] * 3, digest="lane1.objective1.task1-d1-v2")
+    codes = {(row.variant, row.variant_code) for row in table_of(b.records).current}
+    assert codes == {("softmax", "v2"), ("rela", "v1"), ("linear", "v1")}
+
+
+def test_code_that_fails_does_not_fall_back_to_older_code(bench) -> None:
+    b = bench()
+    complete(b, V0, "softmax", "rela")
+    for seed in range(3):
+        failed = {"outcome": Outcome.INCORRECT, "reason": "future leaks", "digest": "lane1.objective1.task1-d1-v2"}
+        b.add(b.cell("rela", seed), **failed)
+    assert {row.outcome for row in table_of(b.records).current if row.variant == "rela"} == {"incorrect"}
 
 
 def test_other_data_of_the_task_set_all_older_records_aside(bench) -> None:
@@ -54,12 +143,8 @@ def test_newer_code_of_a_variant_sets_only_its_own_seeds_aside(bench) -> None:
     b.train("rela", [0.5, 0.5], digest="p1-t1-v1")
     b.train("softmax", [0.5], digest="p1-t1-v1")
     b.train("rela", [0.5], digest="p1-t1-v2")
-    assert stale(table_of(b.records)) == [
-        "a newer Record of the same cell on this machine",
-        "the code of the variant has changed since",
-        "",
-        "",
-    ]
+    changed = "the code of the variant has changed since"
+    assert stale(table_of(b.records)) == [changed, changed, "", ""]
 
 
 def test_the_same_preset_with_another_setting_is_another_preset(bench) -> None:
@@ -109,7 +194,7 @@ def test_versions_of_what_counts_are_counted_by_task_and_preset(bench) -> None:
     assert table.versions() == {"lane1.objective1.task1": 2, "lane2.objective1.task1": 1, "version 0": 1}
     assert table.versions("other") == {"version 0": 1} == table.versions(task="other", preset="quick")
     assert table.versions(preset="base") == {}
-    assert table.replaced == {("other", "quick", "a newer Record of the same cell on this machine"): 1}
+    assert table.replaced == {("other", "quick", "the cell was measured before, and its first result counts"): 1}
 
 
 def test_heads_are_those_of_single_heads_and_of_layers_with_several_kinds_of_attention(bench) -> None:

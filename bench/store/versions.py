@@ -1,0 +1,187 @@
+"""Versions: which Records of a cell, a board and a variant count where several versions of the code made some.
+
+Of one cell the first result counts. Of one board the newest version counts at which the reference and two others are
+complete; of one variant, its newest code that is complete. So a Record more never takes away what a board has, except
+where it completes a newer version, and no two versions are ever averaged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from ..core.cell import REFERENCE
+from ..core.protocol import LEAST_SEEDS
+from ..core.record import Outcome
+from .rows import ResultRow
+
+REPEATED = "the cell was measured before, and its first result counts"
+RETRIED = "a newer Record of the same cell on this machine"
+SETTING = "the preset meant another setting then"
+VERSION = "made by another version of the lane, the objective or the task"
+DATA = "the code or the data of the task has changed since"
+CODE = "the code of the variant has changed since"
+INCOMPLETE = "of a newer version, at which the reference and two others are not complete"
+OTHER_TASKS = "of another version than the other tasks of the suite"
+
+NOT_RANKED = (SETTING, VERSION, DATA, CODE, INCOMPLETE, OTHER_TASKS)
+"""Reasons that measuring anew removes."""
+
+
+def with_staleness(rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """The rows in the same order; those that do not count say why. Each rule sees what all before it have left."""
+    settings = _settings(rows)
+    found = _once_a_cell(list(rows), settings)
+    found = _newest_complete(found, _across_lanes, lambda row: settings.get(row.at), SETTING)
+    found = _newest_complete(found, _comparable, attrgetter("version"), VERSION)
+    # a Record without data says nothing of the data's source
+    found = _newest_complete(found, _comparable, lambda row: None if row.unplaced else row.data_code, DATA)
+    return _newest_code(found)
+
+
+def harness_version(row: ResultRow) -> str:
+    """The version of lane and objective, which the tasks of a suite share.
+
+    >>> from types import SimpleNamespace as Row
+    >>> harness_version(Row(version="lane1.objective2.task3")), harness_version(Row(version="version 0"))
+    ('lane1.objective2', 'version 0')
+    """
+    return row.version.rpartition(".task")[0] or row.version
+
+
+def complete_variants(rows: Iterable[ResultRow]) -> set[str]:
+    """Who has trained with a result at seeds 0, 1 and 2."""
+    seeds: dict[str, set[int]] = {}
+    for row in rows:
+        if row.outcome == Outcome.OK and row.lane == "train":
+            seeds.setdefault(row.variant, set()).add(row.seed)
+    return {variant for variant, found in seeds.items() if found >= set(range(LEAST_SEEDS))}
+
+
+def completeness(rows: Sequence[ResultRow]) -> tuple[int, int]:
+    """2 where the reference and two others are complete, 1 with one other, 0 else; by training, then by timings."""
+    timed = {row.variant for row in rows if row.outcome == Outcome.OK and row.lane == "time"}
+    trained, timed_too = (min(len(f) - 1, 2) if REFERENCE in f else 0 for f in (complete_variants(rows), timed))
+    return trained, timed_too
+
+
+def version_order(version: str) -> tuple[int, ...]:
+    """
+    >>> version_order("lane1.objective2.task10") > version_order("lane1.objective2.task9") > version_order("version 0")
+    True
+    """
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def _once_a_cell(rows: list[ResultRow], settings: Mapping[int, int]) -> list[ResultRow]:
+    """Of one cell, made by one version, the first result counts, on whatever machine; a failure only without any.
+
+    Timings stand beside those that shared their rounds, so there the newest of each machine counts.
+    """
+
+    def cell(row: ResultRow) -> Hashable:
+        if row.lane == "time":
+            return row.key, row.machine
+        version = row.version, row.data_code, row.variant_code
+        return row.key, row.fidelity, *version, settings.get(row.at)
+
+    groups = _grouped(rows, cell)
+    found = {row.at: row for row in rows}
+    for group in groups.values():
+        results = [row for row in group if row.outcome == Outcome.OK]
+        counted = results[0] if results and group[0].lane != "time" else group[-1]
+        for row in group:
+            if row is not counted:
+                # a result that would replace an earlier one is a repetition; failures and timings are superseded
+                repeated = row.outcome == Outcome.OK and row.lane != "time"
+                found[row.at] = row._replace(stale=REPEATED if repeated else RETRIED)
+    return [found[row.at] for row in rows]
+
+
+def _newest_complete(
+    rows: list[ResultRow],
+    group: Callable[[ResultRow], Hashable],
+    value: Callable[[ResultRow], Any],
+    reason: str,
+) -> list[ResultRow]:
+    """In each group only the rows of one value stay: of those that are most complete, the newest.
+
+    A value is as new as the first Record that has it; of versions the numbers decide. None has no say and stays.
+    """
+    found = {row.at: row for row in rows}
+    for members in _grouped((row for row in rows if not row.stale), group).values():
+        by_value = _grouped((row for row in members if value(row) is not None), value)
+        if len(by_value) < 2:
+            continue
+        age = {each: (version_order(own[0].version), own[0].at) for each, own in by_value.items()}
+        kept = max(by_value, key=lambda each: (completeness(by_value[each]), age[each]))
+        for each, own in by_value.items():
+            for row in own if each != kept else ():
+                found[row.at] = row._replace(stale=reason if age[each] < age[kept] else INCOMPLETE)
+    return [found[row.at] for row in rows]
+
+
+def _newest_code(rows: list[ResultRow]) -> list[ResultRow]:
+    """Of each variant the newest code that was tried at three seeds stays, or the newest of all where none was.
+
+    Failures count as tried: code that fails does not fall back to older code. The reference, which all others need,
+    stays at the newest code that has results.
+    """
+    found = {row.at: row for row in rows}
+    fresh = (row for row in rows if not row.stale)
+    for members in _grouped(fresh, lambda row: (*_comparable(row), row.variant)).values():
+        by_code = _grouped(members, attrgetter("variant_code"))
+        if len(by_code) < 2:
+            continue
+        kept = max(by_code, key=lambda code: (_is_tried(by_code[code]), by_code[code][0].at))
+        for code, own in by_code.items():
+            for row in own if code != kept else ():
+                found[row.at] = row._replace(stale=CODE if own[0].at < by_code[kept][0].at else INCOMPLETE)
+    return [found[row.at] for row in rows]
+
+
+def _is_tried(rows: Sequence[ResultRow]) -> bool:
+    if rows[0].lane != "train":
+        return True
+    if rows[0].variant == REFERENCE:
+        return bool(complete_variants(rows))
+    return {row.seed for row in rows} >= set(range(LEAST_SEEDS))
+
+
+def _grouped(rows: Iterable[ResultRow], of: Callable[[ResultRow], Hashable]) -> dict[Hashable, list[ResultRow]]:
+    found: dict[Hashable, list[ResultRow]] = {}
+    for row in rows:
+        found.setdefault(of(row), []).append(row)
+    return found
+
+
+def _across_lanes(row: ResultRow) -> Hashable:
+    # a preset means one thing: timings under another are not put beside what is trained now
+    return row.task, row.preset, row.selection, row.protocol, row.fidelity
+
+
+def _comparable(row: ResultRow) -> tuple[Hashable, ...]:
+    """Rows with one value of it are to be of one version; speeds by machine."""
+    machine = row.machine if row.lane == "time" else ""
+    return row.task, row.preset, row.selection, row.protocol, row.lane, machine, row.fidelity
+
+
+def _settings(rows: Iterable[ResultRow]) -> dict[int, int]:
+    """By place, a number for each distinct setting of a task's preset; a row without a setting has none."""
+    distinct: dict[tuple[str, str], list[tuple[Mapping[str, Any], str]]] = {}
+    found = {}
+    for row in rows:
+        if not row.setting:
+            continue
+        known = distinct.setdefault((row.task, row.preset), [])
+        same = next((at for at, (setting, _) in enumerate(known) if setting == row.setting), None)
+        if same is None:
+            # a setting that was read from a file has lists for tuples
+            text = json.dumps(row.setting, sort_keys=True, default=str)
+            same = next((at for at, (_, other) in enumerate(known) if other == text), len(known))
+            known.append((row.setting, text))
+        found[row.at] = same
+    return found
