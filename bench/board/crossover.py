@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..stats.intervals import Estimate, NoiseSource
+from ..stats.intervals import Estimate
 from ..stats.ranking import difference_is_proven
 
 
@@ -25,6 +25,7 @@ class Crossover:
 def crossover(costs: Mapping[int, Estimate | None], floor: float = 0.0) -> Crossover:
     """Where cost falls below the reference's for good; a failure (None) beats nothing.
 
+    >>> from attnbench.bench.stats.intervals import NoiseSource
     >>> slower, faster = Estimate(0.5, (NoiseSource(0.01),)), Estimate(-0.5, (NoiseSource(0.01),))
     >>> crossover({256: slower, 512: faster, 1024: faster}).text
     'from 512 on (about 362)'
@@ -45,17 +46,6 @@ def crossover(costs: Mapping[int, Estimate | None], floor: float = 0.0) -> Cross
         between = math.exp(math.log(before) + share * (math.log(length) - math.log(before)))
     about = f" (about {between:,.0f})" if between else ""
     return Crossover(length=length, between=between, text=f"from {length:,} on{about}")
-
-
-def mean_of(estimates: list[Estimate]) -> Estimate:
-    """The mean of independent estimates: of these tasks or lengths, not of others like them.
-
-    >>> mean_of([Estimate(1.0, (NoiseSource(0.3, 4),)), Estimate(3.0, (NoiseSource(0.4, 4),))])
-    Estimate(value=2.0, noise=(NoiseSource(error=0.15, freedom=4), NoiseSource(error=0.2, freedom=4)))
-    """
-    count = len(estimates)
-    noise = tuple(NoiseSource(n.error / count, n.freedom) for e in estimates for n in e.noise)
-    return Estimate(math.fsum(e.value for e in estimates) / count, noise)
 
 
 def _beats(cost: Estimate | None, floor: float) -> bool:

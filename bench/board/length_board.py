@@ -14,14 +14,13 @@ from ..score.cost import Mode, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import outcome_words
 from ..stats.format import speed
-from ..stats.intervals import Estimate
+from ..stats.intervals import Estimate, mean_of
 from ..stats.ranking import Advantage, Standing, difference_is_proven, standings
 from ..stats.scoring import CAP, ratio
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Footnote, NoteKind, Row, split_by_rank
 from .columns import cells_of, column_footnotes, plain_columns
 from .conditions import condition_footnotes
-from .crossover import mean_of
 from .footnotes import (
     FAILURES,
     PERCENT,

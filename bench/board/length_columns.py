@@ -13,14 +13,14 @@ from ..score.cost import CAPPED, Mode, RelativeCost
 from ..score.key import BoardKey
 from ..score.quality import outcome_words
 from ..stats.format import duration, memory, percent
-from ..stats.intervals import Estimate
+from ..stats.intervals import Estimate, mean_of
 from ..stats.scaling import exponent, log_cost
 from ..stats.scoring import CAP
 from ..store.table import ResultTable
 from .board import TableCell
 from .cells import EMPTY, interval_cell, number_cell, ratio_cell, reference_cell
 from .columns import BoardColumn
-from .crossover import crossover, mean_of
+from .crossover import crossover
 
 TILE = 64
 

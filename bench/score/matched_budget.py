@@ -10,6 +10,7 @@ from ..core.metrics import ACCURACY, Metric
 from ..core.protocol import LEAST_SEEDS
 from ..stats.intervals import Estimate, mean_estimate
 from ..store.artifacts import Curve
+from .contrasts import Contrast, Contrasts
 from .cost import RelativeCost
 from .quality import SeedScores
 
@@ -49,17 +50,16 @@ class Rival:
     """The best other variant that decodes with no more bytes, and how much better one is."""
 
     name: str
-    advantage: Estimate
+    contrast: Contrast
 
 
-def advantage_at_equal_state(
-    name: str, scores: Mapping[str, SeedScores], state_bytes: Mapping[str, float]
-) -> Rival | None:
+def advantage_at_equal_state(name: str, contrasts: Contrasts, state_bytes: Mapping[str, float]) -> Rival | None:
     """How much better it is than the best rival whose decode state is no larger; None where there is no such rival.
 
     The rival is chosen by the scores that it is then judged by, so that its luck counts against the variant. Only
     scores that suffice for a rank are compared.
     """
+    scores = contrasts.scores
     if name not in state_bytes or name not in scores or scores[name].missing_reason:
         return None
     rivals = [
@@ -71,7 +71,7 @@ def advantage_at_equal_state(
         return None
     # of equals, the first by name
     best = max(sorted(rivals), key=lambda other: scores[other].metric.sign * scores[other].mean)
-    return Rival(best, scores[name].advantage_over(scores[best]))
+    return Rival(best, contrasts.between(name, best))
 
 
 def best_within(curve: Curve, steps: float, metric: Metric = ACCURACY) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +16,13 @@ from ..core.metrics import ACCURACY, RANKING_METRICS, Metric
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..stats.bootstrap import resampled_scores, resampled_shares
-from ..stats.intervals import Estimate
-from ..stats.scoring import Correct, Draws, Shares, accuracy, accuracy_difference, corpus_difference, corpus_level
+from ..stats.intervals import Estimate, NoiseSource
+from ..stats.scoring import Correct, Draws, accuracy, accuracy_difference, corpus_difference, corpus_level
 from ..store.artifacts import agrees, score_of
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from .key import BoardKey
+from .learning import ConstantPrediction, best_constant, learned_seeds
 
 Predictions = Callable[[str], npt.NDArray[Any] | None]
 """Reads an artifact: which test examples were right, 0 or 1 each, or their statistics (examples, k) as
@@ -35,8 +35,10 @@ class SeedScores:
 
     Of what is known of each example, None unless it is kept for every seed: `correct`, for accuracy, by seed; `draws`,
     for all else, (draws, seeds), the scores of resampled examples. `curves`: artifacts that hold the training curves,
-    by seed, empty where there is none. `missing_reason`: why these do not suffice for a rank; empty where they do.
-    `rows`: places in the ResultTable, of failed Records too.
+    by seed, empty where there is none. `learned_by_seed`: which seeds are above the best constant prediction, empty
+    where nothing is known. `uncounted`: seeds with a result behind a gap in 0, 1, 2, …, which do not count.
+    `missing_reason`: why these do not suffice for a rank; empty where they do. `rows`: places in the ResultTable, of
+    failed Records too.
     """
 
     variant: str
@@ -47,6 +49,8 @@ class SeedScores:
     correct: tuple[Correct, ...] | None = None
     draws: Draws | None = None
     curves: tuple[str, ...] = ()
+    learned_by_seed: tuple[bool, ...] = ()
+    uncounted: tuple[int, ...] = ()
     missing_reason: str = ""
     rows: tuple[int, ...] = ()
 
@@ -58,16 +62,21 @@ class SeedScores:
     def keeps_examples(self) -> bool:
         return self.correct is not None or self.draws is not None
 
-    def level(self) -> Interval:
-        """The mean score with its interval."""
-        if self.metric.is_share:
-            return accuracy(self.scores, self.examples, self.correct)
-        return corpus_level(self.scores, self.draws)
+    @property
+    def learned(self) -> tuple[bool, ...]:
+        """By seed, whether it is above the best constant prediction; so it is where nothing says otherwise."""
+        return self.learned_by_seed or (True,) * len(self.seeds)
 
-    @cached_property
-    def right_by_example(self) -> Shares | None:
-        """(examples,): the share of seeds that were right; None where that is not kept."""
-        return None if self.correct is None else np.mean(np.stack(self.correct), axis=0)
+    @property
+    def has_learned(self) -> bool:
+        """Whether more than half of the seeds learned."""
+        return 2 * sum(self.learned) > len(self.seeds)
+
+    def level(self, of_seeds: NoiseSource | None = None) -> Interval:
+        """The mean score with its interval; `of_seeds`: its noise over seeds, the seeds' own where it is None."""
+        if self.metric.is_share:
+            return accuracy(self.scores, self.examples, self.correct, of_seeds)
+        return corpus_level(self.scores, self.draws, of_seeds)
 
     def on_seeds(self, seeds: tuple[int, ...]) -> SeedScores:
         """The part of these that is of `seeds`, in their order."""
@@ -81,12 +90,14 @@ class SeedScores:
             correct=None if self.correct is None else tuple(self.correct[i] for i in at),
             draws=None if self.draws is None else self.draws[:, at],
             curves=tuple(self.curves[i] for i in at) if self.curves else (),
+            learned_by_seed=tuple(self.learned_by_seed[i] for i in at) if self.learned_by_seed else (),
         )
 
     def advantage_over(self, other: SeedScores) -> Estimate:
         """How much better these are than `other`, whichever way the metric points, by the seeds that both have.
 
-        Raises ValueError where they have none.
+        The noise over seeds is that of these two alone, and no pair is corrected for: boards that compare variants ask
+        `score.contrasts`. Raises ValueError where they have no seed in common.
         """
         both = tuple(sorted(set(self.seeds) & set(other.seeds)))
         if not both:
@@ -96,8 +107,8 @@ class SeedScores:
             ours, theirs = theirs, ours
         same_examples = self.examples == other.examples
         if self.metric.is_share:
-            right = [scores.right_by_example if same_examples else None for scores in (ours, theirs)]
-            return accuracy_difference(ours.scores, theirs.scores, min(self.examples, other.examples), *right)
+            correct = [scores.correct if same_examples else None for scores in (ours, theirs)]
+            return accuracy_difference(ours.scores, theirs.scores, min(self.examples, other.examples), *correct)
         draws = [scores.draws if same_examples else None for scores in (ours, theirs)]
         return corpus_difference(ours.scores, theirs.scores, *draws)
 
@@ -107,17 +118,21 @@ class SeedScores:
 
 
 def scores_by_variant(table: ResultTable, board_key: BoardKey, predictions: Predictions) -> dict[str, SeedScores]:
-    """Scores by variant. Only the seeds of the reference are used; a variant without one of them has no rank."""
-    # a cell that was run on two machines counts once, the newer
-    runs = {run.key: run for run in board_key.runs(table, "train")}
+    """Scores by variant, each of its own seeds 0, 1, 2, … without a gap.
+
+    A variant has a rank with at least three of them, and three in common with the reference. Whatever Records the
+    others have changes none of that.
+    """
     by_variant: dict[str, list[ResultRow]] = {}
-    for row in sorted(runs.values(), key=lambda run: (run.variant, run.seed)):
+    for row in sorted(board_key.runs(table, "train"), key=lambda run: (run.variant, run.seed)):
         by_variant.setdefault(row.variant, []).append(row)
     metric = metric_of(table, board_key)
+    constant = best_constant(table, board_key.runs(table, "baseline"), metric)
     done = {variant: _done(table, rows, metric) for variant, rows in by_variant.items()}
-    wanted = {one.row.seed for one in done.get(REFERENCE, ())}
+    counted = {variant: _without_gap(rows, done[variant]) for variant, rows in by_variant.items()}
+    reference = {one.row.seed for one in counted.get(REFERENCE, ())}
     return {
-        variant: _seed_scores(variant, rows, done[variant], wanted, predictions, metric)
+        variant: _seed_scores(variant, rows, done[variant], counted[variant], reference, predictions, metric, constant)
         for variant, rows in by_variant.items()
     }
 
@@ -141,28 +156,41 @@ def _done(table: ResultTable, rows: list[ResultRow], metric: Metric) -> list[_Do
     return found
 
 
+def _without_gap(rows: list[ResultRow], done: list[_Done]) -> list[_Done]:
+    """Those of seeds 0, 1, 2, … up to the first that was never tried: a person cannot pick the best of many seeds."""
+    tried = {row.seed for row in rows}
+    return [one for one in done if all(seed in tried for seed in range(one.row.seed))]
+
+
 def _seed_scores(
     variant: str,
     rows: list[ResultRow],
     done: list[_Done],
-    wanted: set[int],
+    used: list[_Done],
+    reference: set[int],
     predictions: Predictions,
     metric: Metric,
+    constant: ConstantPrediction | None,
 ) -> SeedScores:
-    used = [one for one in done if not wanted or one.row.seed in wanted]
     seeds = tuple(int(one.row.seed) for one in used)
     kept = _kept(used, predictions, metric)
-    counted = min((one.examples for one in used), default=0)
+    least = min((one.examples for one in used), default=0)
+    scores = tuple(float(one.score) for one in used)
+    examples = least if metric.is_share or kept is None else len(kept[0])
+    draws = None if metric.is_share or kept is None else _draws(kept, metric)
+    uncounted = tuple(int(one.row.seed) for one in done if one not in used)
     return SeedScores(
         variant=variant,
         metric=metric,
         seeds=seeds,
-        scores=tuple(float(one.score) for one in used),
-        examples=counted if metric.is_share or kept is None else len(kept[0]),
+        scores=scores,
+        examples=examples,
         correct=kept if metric.is_share else None,
-        draws=None if metric.is_share or kept is None else _draws(kept, metric),
+        draws=draws,
         curves=tuple(one.row.artifacts.get("curve", "") for one in used),
-        missing_reason=_missing_reason(rows, set(seeds), wanted),
+        learned_by_seed=learned_seeds(scores, examples, draws, metric, constant) if constant else (),
+        uncounted=uncounted,
+        missing_reason=_missing_reason(rows, seeds, uncounted, reference),
         rows=tuple(sorted(int(row.at) for row in rows)),
     )
 
@@ -190,20 +218,27 @@ def _draws(kept: tuple[npt.NDArray[Any], ...], metric: Metric) -> Draws:
     return np.stack([resampled_scores(metric.name, statistics) for statistics in kept], axis=1)
 
 
-def _missing_reason(rows: list[ResultRow], seeds: set[int], wanted: set[int]) -> str:
-    failed = [row for row in rows if row.outcome != Outcome.OK and (not wanted or row.seed in wanted)]
+def _missing_reason(
+    rows: list[ResultRow], seeds: tuple[int, ...], uncounted: tuple[int, ...], reference: set[int]
+) -> str:
+    tried = {row.seed for row in rows}
+    failed = [row for row in rows if row.outcome != Outcome.OK]
+    counted = [row for row in failed if all(seed in tried for seed in range(row.seed))]
+    failed = counted or (failed if len(seeds) < LEAST_SEEDS else [])
     if failed:
         first = failed[0]
         also = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         because = f": {first.reason}" if first.reason else ""
         return f"{outcome_words(first.outcome)} at seed {first.seed}{also}{because}"
-    if not wanted:
+    if not reference:
         return f"no result of {REFERENCE}, the reference, to compare with"
-    missing = sorted(wanted - seeds)
-    if missing:
-        return f"seed {', '.join(map(str, missing))} of the reference is missing here; run it to be ranked"
     if len(seeds) < LEAST_SEEDS:
-        return f"fewer than {LEAST_SEEDS} seeds"
+        if not uncounted:
+            return f"fewer than {LEAST_SEEDS} seeds"
+        missing = min(set(range(uncounted[0])) - tried)
+        return f"seed {missing} is missing, so that seed {', '.join(map(str, uncounted))} does not count; run it"
+    if len(reference & {*seeds}) < LEAST_SEEDS:
+        return f"fewer than {LEAST_SEEDS} seeds in common with {REFERENCE}"
     return ""
 
 

@@ -76,6 +76,31 @@ class Estimate:
         return Estimate(self.value - other.value, self.noise + other.noise)
 
 
+def half_widths(
+    of_seeds: npt.NDArray[np.float64], freedom: npt.NDArray[np.float64], of_test: float, level: float
+) -> npt.NDArray[np.float64]:
+    """As `Estimate.half_width` for many estimates at once: errors over seeds, their degrees of freedom, and one error
+    over test examples.
+
+    >>> half_widths(np.array([3.0]), np.array([2.0]), 4.0, 0.95).round(2).tolist()
+    [15.1]
+    """
+    t = -stdtrit(freedom, (1 - level) / 2)
+    found: npt.NDArray[np.float64] = np.hypot(t * of_seeds, quantile(level, None) * of_test)
+    return found
+
+
+def mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean of independent estimates: of these tasks or lengths, not of others like them.
+
+    >>> mean_of([Estimate(1.0, (NoiseSource(0.3, 4),)), Estimate(3.0, (NoiseSource(0.4, 4),))])
+    Estimate(value=2.0, noise=(NoiseSource(error=0.15, freedom=4), NoiseSource(error=0.2, freedom=4)))
+    """
+    count = len(estimates)
+    noise = tuple(NoiseSource(n.error / count, n.freedom) for e in estimates for n in e.noise)
+    return Estimate(math.fsum(e.value for e in estimates) / count, noise)
+
+
 @lru_cache(maxsize=4096)
 def quantile(level: float, freedom: float | None) -> float:
     """The t with P(|T| ≤ t) = level for Student's T; the normal's where `freedom` is None.

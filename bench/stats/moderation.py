@@ -56,7 +56,8 @@ def moderated_variances(scores: Floats, pool: Flags, keeps_own: Flags | None = N
     """Moderated variances of `scores` (…, variants, seeds), at least two seeds, the same ones for all variants.
 
     `pool`: (…, variants), who tells what is usual; `keeps_own`: who is known to keep its own variance, such as a
-    variant that learned at some seeds only. With fewer than three in the pool nobody is moderated.
+    variant that learned at some seeds only. With fewer than three in the pool nobody is moderated
+    (weights of 0).
 
     >>> scores = np.array([[1.0, 2.0, 3.0], [2.0, 1.0, 3.0], [3.0, 3.0, 0.0]])
     >>> found = moderated_variances(scores, np.array([True, False, False]))
@@ -79,7 +80,7 @@ def moderated_variances(scores: Floats, pool: Flags, keeps_own: Flags | None = N
         variances=(weights * prior.variance[..., None] + (seeds - 1) * variances) / freedom,
         freedom=freedom,
         weights=weights,
-        keeps_own=own | (weights == 0),
+        keeps_own=own,
         pooled_freedom=np.where(count < LEAST_POOL, np.inf, (count - 1.0) * (seeds - 1)),
     )
 

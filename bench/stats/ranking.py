@@ -10,6 +10,9 @@ from .intervals import LEVEL, Estimate
 Advantage = Callable[[str, str], Estimate]
 """How much better the first is than the second; negative where it is worse."""
 
+Pairs = Callable[[str, str], int]
+"""How many comparisons that of these two is corrected for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -23,28 +26,34 @@ class Standing:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
-def standings(names: Sequence[str], advantage: Advantage, floor: float = 0.0) -> list[Standing]:
+def standings(
+    names: Sequence[str], advantage: Advantage, floor: float = 0.0, pairs: Pairs | None = None
+) -> list[Standing]:
     """Rank intervals: one place below all that are proven better, and above all that are proven worse.
 
     Proven: the p-value of the advantage, times the number of pairs, is under 5 %, and the advantage exceeds `floor`; or
-    it follows from two that are (A before B before C). Every pair is judged by itself: Holm's step-down would let one
-    pair's verdict hang on the others', and then a variant that gets worse can win a place. The order is by interval,
-    and inside a tie alphabetical.
+    it follows from two that are (A before B before C). `pairs`: None for all pairs of `names`. Every pair is judged by
+    itself: Holm's step-down would let one pair's verdict hang on the others', and then a variant that gets worse can
+    win a place. Pairs may rest on different seeds: should A beat B, B beat C and C beat A, none of these counts. The
+    order is by interval, and inside a tie alphabetical.
 
     >>> points = {"a": 1.0, "b": 5.0, "c": 1.2}
     >>> exact = lambda x, y: Estimate(points[x] - points[y])
     >>> [f"{s.name} {s}" for s in standings(["a", "b", "c"], exact, floor=0.5)]
     ['b 1', 'a 2-3', 'c 2-3']
     """
-    pairs = max(len(names) * (len(names) - 1) // 2, 1)
+    count = max(len(names) * (len(names) - 1) // 2, 1)
     better: dict[str, set[str]] = {name: set() for name in names}
     for at, one in enumerate(names):
         for other in names[at + 1 :]:
             difference = advantage(one, other)
-            if abs(difference.value) > floor and difference_is_proven(difference, pairs):
+            corrected = pairs(one, other) if pairs else count
+            if abs(difference.value) > floor and difference_is_proven(difference, corrected):
                 winner, loser = (one, other) if difference.value > 0 else (other, one)
                 better[loser].add(winner)
-    ahead = {name: _closure(name, better) for name in names}
+    reached = {name: _closure(name, better) for name in names}
+    # whoever is ahead of itself stands in a cycle with all that are ahead of it and behind it
+    ahead = {name: {other for other in others if name not in reached[other]} for name, others in reached.items()}
     found = [
         Standing(name, 1 + len(ahead[name]), len(names) - sum(name in others for others in ahead.values()))
         for name in names

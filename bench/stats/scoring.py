@@ -21,7 +21,6 @@ CAP = 64.0
 BATCHES = 10
 
 Correct = npt.NDArray[np.uint8]
-Shares = npt.NDArray[np.float64]
 Draws = npt.NDArray[np.float64]
 Verdict = Literal["better", "within margin", "worse", "undecided"]
 
@@ -80,12 +79,18 @@ def geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(math.log(r) for r in ratios) / len(ratios))
 
 
-def accuracy(shares: Sequence[float], examples: int, correct: Sequence[Correct] | None = None) -> Interval:
+def accuracy(
+    shares: Sequence[float],
+    examples: int,
+    correct: Sequence[Correct] | None = None,
+    of_seeds: NoiseSource | None = None,
+) -> Interval:
     """Mean accuracy over seeds, with an interval over seeds (t) and over test examples, added in quadrature.
 
     All seeds are judged on the same examples, so the noise of the test set does not shrink with seeds. `correct`: 0 or
     1 per example, one array a seed; without them the seeds are taken to err on the same examples (Wilson), which is the
-    widest that can be. One seed gives the noise of the test set alone.
+    widest that can be. `of_seeds`: the noise of the mean over seeds, the seeds' own where it is None. One seed gives
+    the noise of the test set alone.
 
     >>> accuracy([0.5, 0.5, 0.5], 100) == wilson(0.5, 100)
     True
@@ -93,53 +98,77 @@ def accuracy(shares: Sequence[float], examples: int, correct: Sequence[Correct] 
     mean = float(np.mean(shares))
     of_test = wilson(mean, examples)
     if correct is not None and len(correct) > 1:
-        of_seeds = np.mean(np.stack(correct).astype(np.float64), axis=0)
         spread = math.sqrt(mean * (1 - mean))
-        shrink = min(1.0, float(of_seeds.std()) / spread) if spread else 1.0
+        stacked = np.stack(correct).astype(np.float64)
+        shared = shared_variance(float(stacked.mean(axis=0).var()), float(stacked.var(axis=1).mean()), len(correct))
+        shrink = min(1.0, math.sqrt(shared) / spread) if spread else 1.0
         of_test = Interval(mean, mean - (mean - of_test.low) * shrink, mean + (of_test.high - mean) * shrink)
-    seeds = mean_estimate(shares).half_width() if len(shares) > 1 else 0.0
+    seeds = Estimate(mean, (of_seeds,) if of_seeds else _noise_of_seeds(shares)).half_width()
     low = mean - math.hypot(seeds, mean - of_test.low)
     high = mean + math.hypot(seeds, of_test.high - mean)
     return Interval(mean, max(low, 0.0), min(high, 1.0))
+
+
+def shared_variance(of_mean: float, of_one: float, seeds: int) -> float:
+    """The part of a variance over examples that all seeds share, from that of their mean and the mean of theirs.
+
+    A model errs on some examples because they are hard for it (at every seed), on others by the luck of its training.
+    The second part moves the scores of seeds apart, and their variance over seeds holds it already: counted among the
+    examples too, it would make intervals cover more than they say.
+
+    With E shared and L by luck, the mean of S seeds has E + L/S and one seed has E + L.
+
+    >>> shared_variance(of_mean=2.0 + 0.9 / 3, of_one=2.0 + 0.9, seeds=3).__round__(9)
+    2.0
+    """
+    if seeds < 2:
+        return of_mean
+    return max((seeds * of_mean - of_one) / (seeds - 1), 0.0)
 
 
 def accuracy_difference(
     ours: Sequence[float],
     theirs: Sequence[float],
     examples: int,
-    our_right: Shares | None = None,
-    their_right: Shares | None = None,
+    our_correct: Sequence[Correct] | None = None,
+    their_correct: Sequence[Correct] | None = None,
 ) -> Estimate:
     """Mean difference of two variants' accuracies on the same seeds, with the noise of seeds (t) and of test examples.
 
-    `our_right`, `their_right`: (examples,), the share of seeds that were right, by example. With both the examples are
-    paired: the difference at each is one draw. Without them the two are taken to err independently, which is wider. No
-    two are closer than one example can tell. One seed has no noise of seeds: the caller must say so.
+    `our_correct`, `their_correct`: 0 or 1 per example, one array a seed. With both the examples are paired: the
+    difference at each, as far as all seeds share it, is one draw. Without them the two are taken to err independently,
+    which is wider. No two are closer than one example can tell. One seed has no noise of seeds: the caller must say so.
 
     >>> difference = accuracy_difference([0.62, 0.60, 0.64], [0.60, 0.59, 0.61], 1000)
     >>> round(difference.value, 3), [n.freedom for n in difference.noise]
     (0.02, [2, None])
     """
-    if our_right is not None and their_right is not None:
-        test = float((our_right - their_right).std(ddof=1)) / math.sqrt(len(our_right))
+    if our_correct is not None and their_correct is not None:
+        one, other = np.stack(our_correct), np.stack(their_correct)
+        mean = one.mean(axis=0) - other.mean(axis=0)
+        # a difference of 0, 1 or -1 has the share that differs for its mean square
+        of_one = float(np.mean((one != other).mean(axis=1) - (one.mean(axis=1) - other.mean(axis=1)) ** 2))
+        test = math.sqrt(shared_variance(float(mean.var()), of_one, len(one)) / max(len(mean) - 1, 1))
     else:
         p, q = (math.fsum(shares) / len(shares) for shares in (ours, theirs))
         test = math.sqrt((p * (1 - p) + q * (1 - q)) / examples)
     return _mean_difference(ours, theirs, (NoiseSource(max(test, 1 / examples)),))
 
 
-def corpus_level(scores: Sequence[float], draws: Draws | None = None) -> Interval:
+def corpus_level(scores: Sequence[float], draws: Draws | None = None, of_seeds: NoiseSource | None = None) -> Interval:
     """Mean over seeds of a score that is no share, such as BLEU, with an interval over seeds (t) and test examples.
 
     `draws`: (draws, seeds), the scores of resampled examples; every seed is judged on the same. Without them the
-    interval is over seeds alone, on these very examples. The squares of both half-widths are added.
+    interval is over seeds alone, on these very examples. The squares of both half-widths are added. `of_seeds`: the
+    noise of the mean over seeds, the seeds' own where it is None.
 
-    >>> draws = np.array([[19.0, 21.0, 20.0], [21.0, 23.0, 22.0]])  # means 20 and 22: error √2
+    >>> draws = np.array([[19.0, 21.0, 20.0], [21.0, 23.0, 22.0]])  # 20 and 22, each seed alike: error √2
     >>> alone, both = corpus_level([20.0, 22.0, 21.0]), corpus_level([20.0, 22.0, 21.0], draws)
     >>> round(alone.high - 21, 3), round(both.high - 21, 3)  # 4.303 / √3; with 1.96 × √2 in squares
     (2.484, 3.722)
     """
-    return Estimate(math.fsum(scores) / len(scores), (*_noise_of_seeds(scores), *_noise_of(draws))).interval()
+    seeds = (of_seeds,) if of_seeds else _noise_of_seeds(scores)
+    return Estimate(math.fsum(scores) / len(scores), (*seeds, *_noise_of(draws))).interval()
 
 
 def corpus_difference(
@@ -168,7 +197,10 @@ def _noise_of_seeds(values: Sequence[float]) -> tuple[NoiseSource, ...]:
 
 
 def _noise_of(draws: Draws | None) -> tuple[NoiseSource, ...]:
-    return () if draws is None else (NoiseSource(float(draws.mean(axis=1).std(ddof=1))),)
+    if draws is None:
+        return ()
+    of_mean, of_one = float(draws.mean(axis=1).var(ddof=1)), float(draws.var(axis=0, ddof=1).mean())
+    return (NoiseSource(math.sqrt(shared_variance(of_mean, of_one, draws.shape[1]))),)
 
 
 def verdict(difference: Interval, margin: float) -> Verdict:

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from attnbench.bench.score import matched_budget as matched
+from attnbench.bench.score.contrasts import Contrasts
 from attnbench.bench.score.cost import RelativeCost
 from attnbench.bench.score.matched_budget import advantage_at_equal_state, advantage_at_equal_time
 from attnbench.bench.score.quality import SeedScores
@@ -81,16 +82,19 @@ SCORED = {
     ("name", "rival", "points"), [("large", "small", 11.0), ("middle", "small", -2.0), ("twin", "small", -10.0)]
 )
 def test_the_rival_is_the_most_accurate_with_no_more_state(name: str, rival: str, points: float) -> None:
-    found = advantage_at_equal_state(name, SCORED, STATE | {"failed": 1.0})
-    assert found is not None and found.name == rival and 100 * found.advantage.value == pytest.approx(points)
+    found = advantage_at_equal_state(name, Contrasts(SCORED), STATE | {"failed": 1.0})
+    assert found is not None and found.name == rival
+    assert 100 * found.contrast.advantage.value == pytest.approx(points)
 
 
 def test_the_same_state_counts_as_no_more() -> None:
-    found = advantage_at_equal_state("twin", {n: SCORED[n] for n in ("twin", "middle", "large")}, STATE)
+    found = advantage_at_equal_state("twin", Contrasts({n: SCORED[n] for n in ("twin", "middle", "large")}), STATE)
     assert found is not None and found.name == "middle"
 
 
 def test_the_smallest_state_and_what_was_not_measured_have_no_rival() -> None:
-    assert advantage_at_equal_state("small", SCORED, STATE) is None
-    assert advantage_at_equal_state("failed", SCORED, STATE | {"failed": 99.0}) is None
-    assert advantage_at_equal_state("large", SCORED, {n: s for n, s in STATE.items() if n != "large"}) is None
+    assert advantage_at_equal_state("small", Contrasts(SCORED), STATE) is None
+    assert advantage_at_equal_state("failed", Contrasts(SCORED), STATE | {"failed": 99.0}) is None
+    assert (
+        advantage_at_equal_state("large", Contrasts(SCORED), {n: s for n, s in STATE.items() if n != "large"}) is None
+    )

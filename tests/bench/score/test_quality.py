@@ -37,8 +37,11 @@ def assert_pairs(found: dict[str, SeedScores], paired: bool) -> None:
         places = [(ours.seeds.index(seed), theirs.seeds.index(seed)) for seed in seeds]
         differences = np.array([ours.scores[i] - theirs.scores[j] for i, j in places])
         if paired and ours.correct is not None and theirs.correct is not None:
-            by_seed = [ours.correct[i].astype(float) - theirs.correct[j] for i, j in places]
-            test = np.mean(by_seed, axis=0).std(ddof=1) / math.sqrt(200)
+            by_seed = np.array([ours.correct[i].astype(float) - theirs.correct[j] for i, j in places])
+            count, of_mean = len(seeds), by_seed.mean(axis=0).var()
+            # what all seeds share of the variance over examples; the rest moves seeds apart, and is counted there
+            shared = (count * of_mean - by_seed.var(axis=1).mean()) / (count - 1) if count > 1 else of_mean
+            test = math.sqrt(max(shared, 0) / 199)
         else:
             p, q = (np.mean([t.scores[at[k]] for at in places]) for k, t in enumerate((ours, theirs)))
             test = math.sqrt((p * (1 - p) + q * (1 - q)) / 200)
@@ -91,7 +94,8 @@ def test_draws_are_paired_where_both_are_of_the_same_examples(metric: str) -> No
     )  # fmt: skip
     advantage = ours.advantage_over(theirs)
     assert advantage.value == pytest.approx(sign * (ours.mean - theirs.mean))
-    error = (ours.draws.mean(axis=1) - theirs.draws.mean(axis=1)).std(ddof=1)
+    by_seed = ours.draws - theirs.draws
+    error = math.sqrt(max(3 * by_seed.mean(axis=1).var(ddof=1) - by_seed.var(axis=0, ddof=1).mean(), 0) / 2)
     assert [n.freedom for n in advantage.noise] == [2, None] and advantage.noise[1].error == pytest.approx(error)
     assert [n.freedom for n in ours.advantage_over(replace(theirs, examples=41)).noise] == [2]
     assert [n.freedom for n in ours.advantage_over(replace(theirs, draws=None)).noise] == [2]

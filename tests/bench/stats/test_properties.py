@@ -200,9 +200,7 @@ def test_equal_variants_are_rarely_told_apart(of_seeds: float) -> None:
         shares = {name: [float(c.mean()) for c in draws] for name, draws in correct.items()}
 
         def gap(one: str, other: str, shares: dict = shares, correct: dict = correct) -> Estimate:
-            return accuracy_difference(
-                shares[one], shares[other], 300, np.mean(correct[one], axis=0), np.mean(correct[other], axis=0)
-            )
+            return accuracy_difference(shares[one], shares[other], 300, correct[one], correct[other])
 
         wrong += any(s.first > 1 or s.last < 6 for s in standings(list(correct), gap))
     assert wrong / 200 <= 0.05
@@ -219,6 +217,6 @@ def test_a_real_difference_is_found() -> None:
             for better in (0.0, 0.15)
         ]
         shares = [[float(c.mean()) for c in draws] for draws in correct]
-        gap = accuracy_difference(shares[1], shares[0], 2000, np.mean(correct[1], axis=0), np.mean(correct[0], axis=0))
+        gap = accuracy_difference(shares[1], shares[0], 2000, correct[1], correct[0])
         found += standings(["a", "b"], lambda one, other, gap=gap: Estimate(-gap.value, gap.noise))[0].last == 1
     assert found >= 70

@@ -109,10 +109,10 @@ def test_seeds_that_err_on_other_examples_share_out_the_noise_of_the_test_set() 
 
 
 def test_gap_pairs_examples_where_predictions_are_kept() -> None:
-    ours = np.array([1, 1, 1, 0, 1, 0, 1, 1, 0, 1] * 100, dtype=np.float64)
+    ours = np.array([1, 1, 1, 0, 1, 0, 1, 1, 0, 1] * 100, dtype=np.uint8)
     theirs = ours.copy()
     theirs[:20] = 0
-    paired = accuracy_difference([float(ours.mean())] * 3, [float(theirs.mean())] * 3, 1000, ours, theirs)
+    paired = accuracy_difference([float(ours.mean())] * 3, [float(theirs.mean())] * 3, 1000, [ours] * 3, [theirs] * 3)
     apart = accuracy_difference([float(ours.mean())] * 3, [float(theirs.mean())] * 3, 1000)
     # 14 of 1,000 differ: standard error √(0.014 × 0.986 / 1000), against √(2 × 0.7 × 0.3 / 1000) apart
     assert paired.value == apart.value == pytest.approx(0.014)
@@ -121,8 +121,25 @@ def test_gap_pairs_examples_where_predictions_are_kept() -> None:
 
 
 def test_gap_of_identical_predictions_is_not_certain() -> None:
-    same = np.ones(100)
+    same = [np.ones(100, dtype=np.uint8)] * 3
     assert accuracy_difference([1.0] * 3, [1.0] * 3, 100, same, same).half_width() == pytest.approx(0.0196, abs=1e-4)
+
+
+def test_the_luck_of_a_training_is_counted_among_the_seeds_and_not_among_the_examples_too() -> None:
+    """Seeds that err on different examples share nothing: all of the noise is the seeds'."""
+    rng = np.random.default_rng(3)
+    examples = 20_000
+    difficult = rng.random(examples) < 0.5
+    shared = [difficult.astype(np.uint8)] * 3
+    lucky = [(rng.random(examples) < 0.5).astype(np.uint8) for _ in range(3)]
+    other = [np.ones(examples, dtype=np.uint8)] * 3
+    shares = [[float(c.mean()) for c in each] for each in (shared, lucky, other)]
+    of_shared = accuracy_difference(shares[0], shares[2], examples, shared, other).noise[1].error
+    of_lucky = accuracy_difference(shares[1], shares[2], examples, lucky, other).noise[1].error
+    assert of_shared == pytest.approx((0.25 / examples) ** 0.5, rel=0.01)
+    # by the examples of the mean alone it would be 0.58 of the other
+    assert of_lucky < 0.15 * of_shared
+    assert accuracy(shares[1], examples, lucky, NoiseSource(1e-9)).high - 0.5 < 0.2 * 1.96 * of_shared
 
 
 def test_intervals_of_gaps_cover_what_they_promise() -> None:
@@ -137,9 +154,7 @@ def test_intervals_of_gaps_cover_what_they_promise() -> None:
             draws.append(
                 [(level + rng.normal(0, 0.1) + rng.normal(0, 0.7, 400) > 0).astype(np.uint8) for _ in range(3)]
             )
-        gap = accuracy_difference(
-            *([float(c.mean()) for c in d] for d in draws), 400, *(np.mean(d, axis=0) for d in draws)
-        ).interval()
+        gap = accuracy_difference(*([float(c.mean()) for c in d] for d in draws), 400, *draws).interval()
         held += gap.low <= TRUE_GAP <= gap.high
     assert held / 1000 >= 0.95
 
