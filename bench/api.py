@@ -176,8 +176,9 @@ def boards(
     from .plan.suite import load_suite
 
     table, predictions, keys = _answered(results, notice, filters)
-    tasks = None if suite is None else (suite, tuple(str(task) for task in load_suite(suite).tasks))
-    found = scored(table, predictions, keys, margin, suite=tasks, lengths=lengths, mode=mode)
+    asked = None if suite is None else load_suite(suite)
+    named = None if asked is None else (str(suite), tuple(map(str, asked.tasks)), asked.declared)
+    found = scored(table, predictions, keys, margin, suite=named, lengths=lengths, mode=mode)
     return with_published(found, suite) if published else found
 
 

@@ -13,13 +13,13 @@ from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import Predictions, SeedScores, metric_of, outcome_words, scores_by_variant
 from ..stats.format import listed, size
+from ..stats.intervals import mean_of
 from ..stats.ranking import standings
 from ..stats.scoring import verdict
 from ..store.table import ResultTable
 from .board import Board, Footnote, NoteKind, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, number_cell, ratio_cell, reference_cell
 from .columns import BoardColumn, cells_of, plain_columns
-from .crossover import mean_of
 from .footnotes import CHOSEN_ON_TEST
 from .length_columns import MODES
 

@@ -24,12 +24,13 @@ def scored(
     found: list[BoardKey],
     margin: float | None,
     *,
-    suite: tuple[str, tuple[str, ...]] | None = None,
+    suite: tuple[str, tuple[str, ...], tuple[str, ...]] | None = None,
     lengths: bool = False,
     mode: Mode | None = None,
 ) -> list[Board]:
-    """The boards of the keys in `found`. `suite`: its name and tasks, to average over; `lengths`: sweeps alone.
+    """The boards of the keys in `found`.
 
+    `suite`: its name, tasks and declared variants, to average over its tasks; `lengths`: sweeps alone.
     Raises SelectionError where `lengths` are asked for and no task was timed at two.
     """
     if suite is not None and lengths:
@@ -37,10 +38,12 @@ def scored(
     check_margin(margin)
     trained = [board_key for board_key in found if board_key.runs(table, "train", "baseline")]
     if suite is not None:
-        name, tasks = suite
+        name, tasks, declared = suite
         # quality may come from any machine
         of_suite = {replace(board_key, machine="") for board_key in trained if board_key.task in tasks}
-        return [board_for_suite(table, name, sorted(of_suite), predictions=predictions, wanted=tasks)]
+        return [
+            board_for_suite(table, name, sorted(of_suite), predictions=predictions, wanted=tasks, declared=declared)
+        ]
     if lengths:
         boards = boards_over_lengths(table, found, mode)
         if not boards:

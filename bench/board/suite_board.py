@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..core.cell import REFERENCE
@@ -10,19 +10,19 @@ from ..core.errors import SelectionError
 from ..core.interval import Interval
 from ..core.metrics import Metric
 from ..score.baselines import trivial_levels
+from ..score.contrasts import COMPARISON_SET, Contrast, Contrasts, mean_contrast
 from ..score.key import BoardKey
 from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
 from ..stats.format import listed
-from ..stats.intervals import Estimate
 from ..stats.ranking import standings
-from ..stats.scoring import verdict
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Footnote, NoteKind, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell
 from .columns import BoardColumn, cells_of, plain_columns
-from .crossover import mean_of
 from .footnotes import CHOSEN_ON_TEST, PERCENT, RANKS, version_footnotes
 from .headline import nothing_ranked, quality_headline
+from .quality_notes import corrected_words, left_behind_footnotes, repetition_footnotes, rows_left_behind
+from .suite_versions import of_one_version
 
 
 class SuiteRow(NamedTuple):
@@ -41,55 +41,71 @@ def board_for_suite(
     *,
     predictions: Predictions = lambda name: None,
     wanted: tuple[str, ...] = (),
+    declared: Collection[str] = COMPARISON_SET,
 ) -> Board:
     """Ranks by mean points against the reference over all tasks; a variant that lacks one has no average and no rank.
 
-    `board_keys`: one a task, equal in all but task and fidelity. `wanted`: the tasks of the suite, also those without
-    Records. Raises SelectionError for board_keys that must not be mixed.
+    A task that the reference did not learn leaves the average for all. `board_keys`: one a task, equal in all but task
+    and fidelity. `wanted`: the tasks of the suite, also those without Records. `declared`: its variants. Raises
+    SelectionError for board_keys that must not be mixed.
     """
     metric = _common_metric(table, name, board_keys)
+    table, differing = of_one_version(table, board_keys)
     by_task = {board_key.task: board_key for board_key in board_keys}
     scores = {task: scores_by_variant(table, board_key, predictions) for task, board_key in by_task.items()}
+    contrasts = {task: Contrasts(found, declared) for task, found in scores.items()}
     tasks = sorted({*by_task, *wanted})
+    unlearned = [task for task in by_task if _is_unlearned(scores[task].get(REFERENCE))]
+    averaged = [task for task in tasks if task not in unlearned]
     variants = sorted({variant for found in scores.values() for variant in found})
-    missing = {variant: _missing(variant, tasks, scores) for variant in variants}
-    complete = [variant for variant in variants if not missing[variant]]
+    missing = {variant: differing.get(variant) or _missing(variant, tasks, scores) for variant in variants}
+    complete = [variant for variant in variants if not missing[variant]] if averaged else []
 
-    def gap(one: str, other: str) -> Estimate:
-        return mean_of([scores[task][one].advantage_over(scores[task][other]) for task in tasks])
+    def gap(one: str, other: str) -> Contrast:
+        return mean_contrast([contrasts[task].between(one, other) for task in averaged])
 
     def row(variant: str) -> SuiteRow:
         found = {task: scores[task][variant] for task in by_task if variant in scores[task]}
         difference = EMPTY
-        if variant in complete:
+        if variant in complete and REFERENCE in complete:
             is_reference = variant == REFERENCE
             difference = (
-                reference_cell(0.0) if is_reference else difference_cell(metric, gap(variant, REFERENCE).interval())
+                reference_cell(0.0) if is_reference else difference_cell(metric, gap(variant, REFERENCE).interval)
             )
-        levels = {task: own.level() for task, own in found.items() if own.seeds}
+        levels = {task: contrasts[task].level_of(variant) for task, own in found.items() if own.seeds}
         covered = sum(not own.missing_reason for own in found.values())
         return SuiteRow(levels, covered, variant in complete, difference)
 
-    columns = suite_columns(name, tasks, metric)
+    columns = suite_columns(name, tasks, averaged, metric)
     rows = {
         variant: Row(name=variant, entries=cells_of(columns, row(variant)), reason=missing[variant] or NO_RIVAL)
         for variant in variants
     }
-    ranked, unranked = split_by_rank(standings(complete, gap) if len(complete) > 1 else [], rows)
+    for board_key in board_keys:
+        rows |= rows_left_behind(table, board_key, rows, len(columns))
+    pairs = Contrasts({}, declared).pairs
+    order = standings(complete, lambda one, other: gap(one, other).advantage, pairs=pairs) if len(complete) > 1 else []
+    ranked, unranked = split_by_rank(order, rows)
     margin = metric.margin / metric.points
     verdicts = {
-        variant: verdict(gap(variant, REFERENCE).interval(), margin)
+        variant: gap(variant, REFERENCE).verdict(margin)
         for variant in complete
         if variant != REFERENCE and REFERENCE in complete
     }
-    headline = (
-        quality_headline(verdicts, metric.margin_words(metric.margin), average=True)
-        if ranked
-        else nothing_ranked(unranked)
+    headline = " ".join(
+        filter(
+            None,
+            [
+                _left_out(unlearned, averaged),
+                quality_headline(verdicts, metric.margin_words(metric.margin), average=True)
+                if ranked
+                else nothing_ranked(unranked),
+            ],
+        )
     )
     best = {task: found for task, key in by_task.items() if (found := _best_baseline(table, key, metric, predictions))}
     levels = {task: level for task, (_, level) in best.items()}
-    baseline = SuiteRow(levels, len(best), len(best) == len(tasks), EMPTY)
+    baseline = SuiteRow(levels, len(best), all(task in best for task in averaged), EMPTY)
     return Board(
         name=f"suite {name}/{board_keys[0].preset}/{board_keys[0].selection}",
         title=f"suite {name}, preset {board_keys[0].preset}",
@@ -99,11 +115,28 @@ def board_for_suite(
         ranked=ranked,
         unranked=unranked,
         baselines=(Row(name="best trivial", entries=cells_of(columns, baseline)),) if best else (),
-        footnotes=tuple(_footnotes(table, name, board_keys, best)),
+        footnotes=tuple(_footnotes(table, name, board_keys, best, contrasts, complete)),
     )
 
 
-def suite_columns(suite: str, tasks: list[str], metric: Metric) -> tuple[BoardColumn[SuiteRow], ...]:
+def _is_unlearned(reference: SeedScores | None) -> bool:
+    return reference is not None and bool(reference.seeds) and not reference.has_learned
+
+
+def _left_out(unlearned: Sequence[str], averaged: Sequence[str]) -> str:
+    """
+    >>> _left_out(["lra-pathfinder"], ["lra-text", "lra-image"])
+    'softmax did not learn lra-pathfinder: the average is over the other 2 tasks.'
+    """
+    if not unlearned:
+        return ""
+    rest = f"the average is over the other {len(averaged)} tasks" if averaged else "there is no average"
+    return f"{REFERENCE} did not learn {listed(sorted(unlearned))}: {rest}."
+
+
+def suite_columns(
+    suite: str, tasks: list[str], averaged: list[str], metric: Metric
+) -> tuple[BoardColumn[SuiteRow], ...]:
     """One column for each task, then the average, the difference from the reference, and coverage."""
 
     def on(task: str) -> Callable[[SuiteRow], TableCell]:
@@ -114,7 +147,7 @@ def suite_columns(suite: str, tasks: list[str], metric: Metric) -> tuple[BoardCo
         return cell
 
     def average(row: SuiteRow) -> TableCell:
-        values = [row.levels[task].value for task in tasks] if row.complete else []
+        values = [row.levels[task].value for task in averaged] if row.complete else []
         mean = sum(values) / len(values) if values else 0.0
         return TableCell(text=metric.value(mean), value=metric.points * mean) if values else EMPTY
 
@@ -172,7 +205,12 @@ def _missing(variant: str, tasks: list[str], scores: Mapping[str, Mapping[str, S
 
 
 def _footnotes(
-    table: ResultTable, suite: str, board_keys: list[BoardKey], best: Mapping[str, tuple[str, Interval]]
+    table: ResultTable,
+    suite: str,
+    board_keys: list[BoardKey],
+    best: Mapping[str, tuple[str, Interval]],
+    contrasts: Mapping[str, Contrasts],
+    complete: Sequence[str],
 ) -> Iterator[Footnote]:
     by_fidelity: dict[str, list[str]] = {}
     for board_key in board_keys:
@@ -195,6 +233,16 @@ def _footnotes(
         "these tasks and not for others",
     )
     yield Footnote(topic="rank", text=f"only for variants with every task; {RANKS}")
+    for task, found in sorted(contrasts.items()):
+        if any(one.seeds and not all(one.learned) for one in found.scores.values()):
+            some = sorted(name for name, one in found.scores.items() if one.seeds and not all(one.learned))
+            text = f"{task}: {listed(some)} not above the best constant prediction at every seed"
+            yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text if len(text) < 80 else "")
+    if len(complete) > 1:
+        words = corrected_words(next(iter(contrasts.values())), complete)
+        yield Footnote(topic="comparisons", text=f"intervals, verdicts and ranks are one test at 95 %, {words}")
+    yield from repetition_footnotes(table, board_keys)
+    yield from left_behind_footnotes(table, board_keys)
     if best:
         named = ", ".join(f"{task} {name}" for task, (name, _) in sorted(best.items()))
         yield Footnote(topic="best trivial", text=f"the best predictor without attention, by task: {named}")

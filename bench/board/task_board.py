@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..core.record import Outcome
 from ..score.baselines import trivial_levels
+from ..score.contrasts import COMPARISON_SET
 from ..score.key import BoardKey
 from ..score.matched_budget import Curves
 from ..score.quality import Predictions, outcome_words
-from ..stats.ranking import standings
 from ..store.table import ResultTable
 from .attention_tables import attention_boards, attention_footnotes
 from .board import NO_RIVAL, Board, Row, split_by_rank
@@ -22,6 +24,15 @@ from .footnotes import (
     version_footnotes,
 )
 from .headline import nothing_ranked, quality_headline
+from .quality_notes import (
+    comparison_footnotes,
+    learning_footnotes,
+    left_behind_footnotes,
+    nothing_learned,
+    repetition_footnotes,
+    rows_left_behind,
+    seed_footnotes,
+)
 from .task_columns import task_columns, verdict_on
 from .task_context import BoardContext, VariantContext
 from .test_sets import SetStatistics, scores_by_set, set_boards, set_footnotes
@@ -35,12 +46,14 @@ def board_for_task(
     curves: Curves = lambda name: None,
     sets: SetStatistics = lambda name: {},
     margin: float | None = None,
+    declared: Collection[str] = COMPARISON_SET,
 ) -> Board:
     """Ranks by the metric of the task; its parts are the boards of single test sets and kinds of attention.
 
-    `margin`: how many points worse than the reference still count as no worse, None for the metric's own.
+    `margin`: how many points worse than the reference still count as no worse, None for the metric's own. `declared`:
+    the variants that the noise of seeds is taken from, and for whose pairs all comparisons are corrected.
     """
-    context = BoardContext.of(table, board_key, predictions, curves, margin)
+    context = BoardContext.of(table, board_key, predictions, curves, margin, declared)
     metric, scores = context.metric, context.scores
     columns = [column for column in task_columns(context) if column.present]
     variants = [VariantContext.of(name, context) for name in sorted({*scores, *context.timings})]
@@ -53,12 +66,9 @@ def board_for_task(
         )
         for variant in variants
     }
-    complete = {name: one for name, one in scores.items() if not one.missing_reason and context.is_ranked}
-    order = (
-        standings(list(complete), lambda one, other: complete[one].advantage_over(complete[other]))
-        if len(complete) > 1
-        else []
-    )
+    rows |= rows_left_behind(table, board_key, rows, len(columns))
+    complete = [name for name, one in scores.items() if not one.missing_reason and context.is_ranked]
+    order = context.contrasts.standings(complete) if len(complete) > 1 else []
     ranked, unranked = split_by_rank(order, rows)
     verdicts = {variant.name: found for variant in variants if (found := verdict_on(context, variant)) is not None}
     by_set = scores_by_set(table, board_key, metric, sets)
@@ -80,17 +90,30 @@ def board_for_task(
         name=board_key.name,
         title=f"{board_key.task}, preset {board_key.preset}",
         question=f"Which attention {metric.question} on {board_key.task} ({board_key.preset})?",
-        headline=(
-            quality_headline(verdicts, metric.margin_words(context.margin)) if ranked else nothing_ranked(unranked)
+        headline=" ".join(
+            filter(
+                None,
+                [
+                    nothing_learned(context),
+                    quality_headline(verdicts, metric.margin_words(context.margin))
+                    if ranked
+                    else nothing_ranked(unranked),
+                ],
+            )
         ),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
         baselines=baselines,
         footnotes=(
+            *learning_footnotes(context),
             *data_footnotes(context),
             preset_footnote(context),
             *quality_footnotes(context),
+            *comparison_footnotes(context.contrasts, complete, context.metric, context.margin),
+            *repetition_footnotes(table, [board_key]),
+            *seed_footnotes(scores),
+            *left_behind_footnotes(table, [board_key]),
             *baseline_footnotes(trivial, scores, metric),
             *cost_footnotes(context),
             *column_footnotes(columns, rows.values()),

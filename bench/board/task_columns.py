@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 from ..core.cell import REFERENCE
-from ..core.metrics import Metric
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..score.cost import CAPPED, floor_of
@@ -15,7 +14,7 @@ from ..score.matched_budget import advantage_at_equal_state, advantage_at_equal_
 from ..score.quality import outcome_words
 from ..stats.bootstrap import DRAWS
 from ..stats.format import count, duration, memory, percent, size
-from ..stats.scoring import CAP, Verdict, verdict
+from ..stats.scoring import CAP, Verdict
 from ..store.table import ResultTable
 from .attention_tables import lowest_error
 from .board import TableCell
@@ -40,7 +39,10 @@ def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ..
 
     return (
         BoardColumn(name=metric.name, title=title, unit=metric.display_unit, better=better, importance=0,
-                    description=f"mean test {title} over seeds, with its 95 % interval", cell=partial(_level, metric)),
+                    description=f"mean test {title} over seeds, with its 95 % interval", cell=partial(_level, context)),
+        BoardColumn(name="learned", title="learned", unit="seeds", better="higher", importance=1,
+                    description="seeds above the best constant prediction at 95 %",
+                    present=any(not all(one.learned) for one in context.scores.values()), cell=_learned),
         BoardColumn(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better,
                     description=f"mean difference from {REFERENCE} on the same seeds, with its 95 % interval",
                     cell=partial(_gap, context)),
@@ -116,36 +118,38 @@ def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ..
     )  # fmt: skip
 
 
-def _level(metric: Metric, variant: VariantContext) -> TableCell:
+def _level(context: BoardContext, variant: VariantContext) -> TableCell:
     if not variant.scores or not variant.scores.seeds:
         return EMPTY
     few = "" if len(variant.scores.seeds) >= LEAST_SEEDS else "few seeds"
-    return level_cell(metric, variant.scores.level(), note=few)
+    return level_cell(context.metric, context.contrasts.level_of(variant.name), note=few)
 
 
-def _shared_seeds(context: BoardContext, variant: VariantContext) -> int:
-    reference = context.scores.get(REFERENCE)
-    return len({*reference.seeds} & {*variant.scores.seeds}) if reference and variant.scores else 0
+def _learned(variant: VariantContext) -> TableCell:
+    if not variant.scores or not variant.scores.seeds:
+        return EMPTY
+    learned = sum(variant.scores.learned)
+    return TableCell(text=f"{learned} of {len(variant.scores.seeds)}", value=learned)
 
 
 def _gap(context: BoardContext, variant: VariantContext) -> TableCell:
-    shared, metric = _shared_seeds(context, variant), context.metric
-    if variant.name == REFERENCE and shared:
+    metric = context.metric
+    if variant.name == REFERENCE and variant.scores and variant.scores.seeds:
         return reference_cell(0.0)
-    if not variant.scores or not shared:
+    found = context.contrasts.to_reference(variant.name)
+    if found is None:
         return EMPTY
-    gap = variant.scores.advantage_over(context.scores[REFERENCE]).interval()
-    if shared >= LEAST_SEEDS:
-        return difference_cell(metric, gap)
-    return TableCell(text=metric.signed(gap.value), value=metric.difference(gap).value)
+    if found.has_enough_seeds:
+        return difference_cell(metric, found.interval)
+    return TableCell(text=metric.signed(found.advantage.value), value=metric.difference(found.interval).value)
 
 
 def verdict_on(context: BoardContext, variant: VariantContext) -> Verdict | None:
     """The verdict on the variant against the reference; None where there is none to give."""
-    if not variant.scores or variant.name == REFERENCE or _shared_seeds(context, variant) < LEAST_SEEDS:
+    found = context.contrasts.to_reference(variant.name)
+    if found is None or not found.has_enough_seeds:
         return None
-    gap = variant.scores.advantage_over(context.scores[REFERENCE]).interval()
-    return verdict(gap, context.margin / context.metric.points)
+    return found.verdict(context.margin / context.metric.points)
 
 
 def _verdict(context: BoardContext, variant: VariantContext) -> TableCell:
@@ -199,8 +203,8 @@ def _equal_time(context: BoardContext, variant: VariantContext) -> TableCell:
 
 
 def _equal_state(context: BoardContext, variant: VariantContext) -> TableCell:
-    rival = advantage_at_equal_state(variant.name, context.scores, context.state_bytes)
-    return difference_cell(context.metric, rival.advantage.interval(), f" vs {rival.name}") if rival else EMPTY
+    rival = advantage_at_equal_state(variant.name, context.contrasts, context.state_bytes)
+    return difference_cell(context.metric, rival.contrast.interval, f" vs {rival.name}") if rival else EMPTY
 
 
 def _dividend(table: ResultTable, variant: VariantContext) -> TableCell:

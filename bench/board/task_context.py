@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.cell import REFERENCE
 from ..core.metrics import Metric
 from ..core.record import Outcome
+from ..score.contrasts import COMPARISON_SET, Contrasts
 from ..score.cost import RelativeCost, costs_by_variant
 from ..score.key import BoardKey
+from ..score.learning import ConstantPrediction, best_constant
 from ..score.matched_budget import Curves
 from ..score.pareto import frontier, frontier_shares
 from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
@@ -23,6 +25,7 @@ from ..store.table import ResultTable
 class BoardContext:
     """What the rows of a task's board share. `runs`: its current Records. `setting`: the preset in full.
 
+    `contrasts`: the differences of `scores`. `constant`: the best constant prediction, None where it is not known.
     `frontier`: who is on the Pareto frontier by the values shown. `state_bytes`: decode state by variant.
     `implementations`: which code ran, by variant.
     """
@@ -32,6 +35,8 @@ class BoardContext:
     metric: Metric
     runs: Sequence[ResultRow]
     scores: Mapping[str, SeedScores]
+    contrasts: Contrasts
+    constant: ConstantPrediction | None
     timings: dict[str, RelativeCost]
     margin: float
     setting: Mapping[str, Any]
@@ -48,7 +53,13 @@ class BoardContext:
 
     @classmethod
     def of(
-        cls, table: ResultTable, board_key: BoardKey, predictions: Predictions, curves: Curves, margin: float | None
+        cls,
+        table: ResultTable,
+        board_key: BoardKey,
+        predictions: Predictions,
+        curves: Curves,
+        margin: float | None,
+        declared: Collection[str] = COMPARISON_SET,
     ) -> BoardContext:
         runs = board_key.runs(table, "train", "time", "baseline")
         metric = metric_of(table, board_key)
@@ -63,6 +74,8 @@ class BoardContext:
             metric=metric,
             runs=runs,
             scores=scores,
+            contrasts=Contrasts(scores, declared),
+            constant=best_constant(table, board_key.runs(table, "baseline"), metric),
             timings=timings,
             margin=metric.margin if margin is None else margin,
             setting=next((run.setting for run in reversed(runs) if run.setting), {}),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from ..core.cell import Selection
+from ..core.cell import REFERENCE, Selection
 from ..core.errors import SelectionError
 from ..core.files import read_regular
 from ..core.registry import TASKS, VARIANTS, Registry, nearest
@@ -71,6 +71,14 @@ class Suite:
                 f"expected at most {MOST_CELLS:,} cells, got {cells:,}: {len(self.variants):,} variants, "
                 f"{len(self.tasks):,} tasks, {self.seeds or 1:,} seeds; choose fewer"
             )
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The names of its variants, and of the reference: for all pairs of these, comparisons are corrected.
+
+        They are fixed before anything is measured, so that no variant can change a verdict on two others.
+        """
+        return tuple(dict.fromkeys((REFERENCE, *map(str, self.variants))))
 
 
 def load_suite(name_or_file: str) -> Suite:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from moderated_t import half_width_of_seeds
 
 from attnbench.bench.board.board import Board, Row, TableCell
 from attnbench.bench.board.task_board import board_for_task
@@ -58,10 +59,12 @@ def test_ranks_are_intervals_with_ties(bench) -> None:
 def test_quality_is_points_against_the_reference_with_a_verdict(bench) -> None:
     found = board(three(bench))
     gap = entry(found, "rela", "gap")
-    # by seed −0.1, 0.4, 0.9: 0.4 ± 4.303 × 0.5 / √3, and the little that 20 of 2,000 examples add to that
+    # of seeds, moderated and corrected for 15 pairs; the little that 20 of 2,000 examples add is shared by no seed
+    shares = {"softmax": (60.0, 60.0, 60.0), "rela": (59.9, 60.4, 60.9), "entmax15": (75.0, 75.0, 75.0)}
+    half = half_width_of_seeds(shares, "rela", "softmax", list(shares), pairs=15)
     assert gap.value == pytest.approx(0.4)
-    assert gap.high - gap.value == pytest.approx(4.303 * 0.5 / 3**0.5, rel=0.02)
-    assert [entry(found, name, "verdict").text for name in ("rela", "entmax15")] == ["within 1 point", "better"]
+    assert gap.high - gap.value == pytest.approx(half, rel=0.02)
+    assert [entry(found, name, "verdict").text for name in ("rela", "entmax15")] == ["undecided", "better"]
     assert entry(found, "softmax", "gap").text == "reference"
     assert "paired by example" in notes(found, "accuracy")
 
@@ -93,15 +96,32 @@ def test_fewer_than_three_seeds_get_no_rank(bench) -> None:
     assert (gap.text, gap.low, entry(found, "rela", "verdict").text) == ("+10.0", None, "")
 
 
-def test_a_missing_seed_costs_the_rank(bench) -> None:
+def test_pairs_use_the_seeds_that_both_have(bench) -> None:
     b = bench()
     b.train("softmax", [0.6, 0.61, 0.62, 0.6])
     b.train("rela", [0.7, 0.7, 0.7])
     b.train("entmax15", [0.7] * 5)
     found = board(b)
-    assert row(found, "rela").reason == "seed 3 of the reference is missing here; run it to be ranked"
-    # a fifth seed that the reference lacks is not used
-    assert entry(found, "entmax15", "seeds").value == 4 and row(found, "entmax15").place
+    assert row(found, "rela").reason == "" and row(found, "rela").place
+    # over seeds 0 to 2 alone: 0.7 less 0.61
+    assert entry(found, "rela", "gap").value == pytest.approx(9.0)
+    # a fifth seed that the reference lacks counts for its own level only
+    assert entry(found, "entmax15", "seeds").value == 5
+    assert entry(found, "entmax15", "gap").value == pytest.approx(70 - 60.75)
+    assert "3 to 5 seeds" in notes(found, "seeds")
+
+
+def test_seeds_behind_a_gap_do_not_count(bench) -> None:
+    """Whoever keeps the best three of ten seeds has gaps; whoever drops the first seed has no rank."""
+    b = three(bench)
+    for seed in (0, 1, 2, 4):
+        b.add(b.cell("local", seed), [Measurement.of("accuracy", 0.6 + seed / 100, split="test", examples=2000)])
+    for seed in (1, 2, 3):
+        b.add(b.cell("linear", seed), [Measurement.of("accuracy", 0.9, split="test", examples=2000)])
+    found = board(b)
+    assert entry(found, "local", "accuracy").value == pytest.approx(61) and row(found, "local").place
+    assert row(found, "linear").reason == "seed 0 is missing, so that seed 1, 2, 3 does not count; run it"
+    assert "local: seed 4 does not count" in notes(found, "seeds")
 
 
 def test_failures_are_named(bench) -> None:
@@ -253,7 +273,7 @@ def test_the_board_says_what_it_rests_on(bench) -> None:
     assert "length 512" in notes(found, "preset") and "protocol 1" in notes(found, "preset")
     assert any(f.warning and "surrogate" in f.text for f in found.footnotes)
     assert "chosen on the test split" in notes(found, "selection")
-    assert notes(found, "not counted") == "3 older Records: a newer Record of the same cell on this machine"
+    assert notes(found, "not counted") == "3 older Records: the code or the data of the task has changed since"
     assert "seeds 0, 1 and 2" in notes(found, "accuracy") and "1,000 test examples" in notes(found, "accuracy")
 
 
@@ -268,7 +288,7 @@ def test_one_accuracy_per_seed_wherever_it_was_run(bench) -> None:
 def test_an_accuracy_that_cannot_be_counts_as_missing(bench) -> None:
     b = three(bench)
     b.train("odd", [0.6, float("nan"), 1.7])
-    assert "seed 1, 2 of the reference" in row(board(b), "odd").reason
+    assert row(board(b), "odd").reason == "fewer than 3 seeds"
 
 
 def test_quality_after_equal_time_stands_beside_that_after_equal_steps(bench) -> None:
@@ -339,7 +359,7 @@ def test_versions_of_the_future_are_named_and_replaced_records_counted(bench, mo
     b = bench()
     b.train("softmax", [0.6] * 4)
     b.train("softmax", [0.6] * 3, digest="lane1.objective1.task1-d1-v1")
-    replaced = "1 older Record: made by another version of the lane, the objective or the task"
+    replaced = "4 older Records: made by another version of the lane, the objective or the task"
     assert notes(board(b), "version") == replaced
     monkeypatch.setitem(LANE_VERSIONS, "train", 2)
     assert notes(board(b), "version") == (

@@ -150,8 +150,9 @@ def test_several_seeds_add_their_noise_to_that_of_sentences(bench) -> None:
     assert found.value == pytest.approx(np.mean(scores) - news["copy"].trials.scores[0])
     of_seeds, of_sentences = found.noise
     assert of_seeds.freedom == 2 and of_seeds.error == pytest.approx(np.std(scores, ddof=1) / math.sqrt(3))
-    drawn = news["rela"].trials.draws.mean(axis=1) - news["copy"].trials.draws[:, 0]
-    assert of_sentences.error == pytest.approx(drawn.std(ddof=1))
+    drawn = news["rela"].trials.draws - news["copy"].trials.draws[:, :1]
+    shared = (3 * drawn.mean(axis=1).var(ddof=1) - drawn.var(axis=0, ddof=1).mean()) / 2
+    assert of_sentences.error == pytest.approx(shared**0.5)
     notes = [f.text for f in Translated(bench, seeds=3).board().footnotes if f.topic == "test sets"]
     assert "over sentences and seeds (Student's t)" in notes[0]
 
