@@ -176,9 +176,8 @@ def boards(
     from .plan.suite import load_suite
 
     table, predictions, keys = _answered(results, notice, filters)
-    asked = None if suite is None else load_suite(suite)
-    named = None if asked is None else (str(suite), tuple(map(str, asked.tasks)), asked.declared)
-    found = scored(table, predictions, keys, margin, suite=named, lengths=lengths, mode=mode)
+    declared = None if suite is None else load_suite(suite).declaration
+    found = scored(table, predictions, keys, margin, suite=declared, lengths=lengths, mode=mode)
     return with_published(found, suite) if published else found
 
 

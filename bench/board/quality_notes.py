@@ -22,16 +22,16 @@ from .task_context import BoardContext
 NAMED = 3
 """So many repeated cells are named; of more, the number of the rest is given."""
 
-SIMULATED_ERRORS = {3: 9, 4: 7, 5: 6}
+SIMULATED_ERRORS = {3: 9, 4: 6, 5: 6}
 """Largest simulated share of boards, in %, with a false difference, by the number of seeds, where one deviation of
-seeds is 3 to 10 times the others' (docs/scoring_simulations.md). From 6 seeds on it is under 6 %."""
+seeds is 3 to 10 times the others' (docs/scoring_simulations.md). From 6 seeds on it is 5 %."""
 
 
 def corrected_words(contrasts: Contrasts, names: Iterable[str]) -> str:
     """For which pairs the comparisons of these variants are corrected: the one statement that every display quotes.
 
     >>> corrected_words(Contrasts({}, ["softmax", "rela", "linear"]), ["rela", "mine"])
-    'corrected for the 3 pairs of the 3 declared variants; mine is judged as one more (6 pairs)'
+    'corrected for the 3 pairs of the 3 declared variants; with mine, for the 15 pairs of twice as many'
     """
     count = len(contrasts.declared)
     pairs = contrasts.pairs(REFERENCE)
@@ -39,12 +39,8 @@ def corrected_words(contrasts: Contrasts, names: Iterable[str]) -> str:
     others = sorted(set(names) - contrasts.declared)
     if not others:
         return text
-    if len(others) == 1:
-        return f"{text}; {others[0]} is judged as one more ({contrasts.pairs(others[0])} pairs)"
-    return (
-        f"{text}; each of {len(others)} others is judged as one more ({contrasts.pairs(others[0])} pairs, "
-        f"{contrasts.pairs(*others[:2])} for two of them)"
-    )
+    named = listed(others) if len(others) <= NAMED else f"the {len(others)} others"
+    return f"{text}; with {named}, for the {contrasts.pairs(others[0])} pairs of twice as many"
 
 
 def comparison_footnotes(
@@ -81,10 +77,10 @@ def comparison_footnotes(
             "5 %, where the seeds of one variant scatter 3 to 10 times as much as the others'"
         )
     others = len(set(ranked) - contrasts.declared)
-    if others > 1:
+    if others > len(contrasts.declared):
         text += (
-            f". The {others} variants beyond the declared ones can raise that further: to correct for all pairs, "
-            "declare them in a suite's file"
+            f". {others} variants beyond the declared ones are more than that provides for: a false difference "
+            "stands in up to 10 % of boards; a suite's file that declares them corrects for all pairs"
         )
     if any(not found.is_moderated for found in gaps):
         text += (

@@ -73,12 +73,13 @@ class Suite:
             )
 
     @property
-    def declared(self) -> tuple[str, ...]:
-        """The names of its variants, and of the reference: for all pairs of these, comparisons are corrected.
+    def declaration(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """Its name, its tasks, and its variants with the reference: for all pairs of these, comparisons are corrected.
 
         They are fixed before anything is measured, so that no variant can change a verdict on two others.
         """
-        return tuple(dict.fromkeys((REFERENCE, *map(str, self.variants))))
+        variants = dict.fromkeys((REFERENCE, *map(str, self.variants)))
+        return self.name, tuple(map(str, self.tasks)), tuple(variants)
 
 
 def load_suite(name_or_file: str) -> Suite:

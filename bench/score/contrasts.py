@@ -113,13 +113,16 @@ class Contrasts:
         self._noise: dict[tuple[int, ...], _SeedNoise] = {}
 
     def pairs(self, *names: str) -> int:
-        """All pairs of the declared variants and of those among `names` that are not declared.
+        """How many comparisons one between these is corrected for: all pairs of the declared variants.
+
+        With a variant that is not declared, all pairs of twice as many: the declared ones cannot know how many others
+        a board will show, and up to as many again keep the chance of any false difference at 5 % (simulated).
 
         >>> contrasts = Contrasts({}, ["softmax", "rela", "linear"])
         >>> contrasts.pairs("rela", "linear"), contrasts.pairs("rela", "mine"), contrasts.pairs("mine", "theirs")
-        (3, 6, 10)
+        (3, 15, 15)
         """
-        count = len(self.declared.union(names))
+        count = len(self.declared) * (1 if self.declared.issuperset(names) else 2)
         return max(count * (count - 1) // 2, 1)
 
     def seeds_of(self, one: str, other: str) -> tuple[int, ...]:

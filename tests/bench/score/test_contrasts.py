@@ -1,0 +1,175 @@
+"""Contrasts: moderated and corrected by the declared variants, and by nobody else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from moderated_t import fitted, half_width_of_seeds, posterior
+from scipy import stats
+
+from attnbench.bench.core.metrics import METRICS
+from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.score.contrasts import COMPARISON_SET, Contrasts, mean_contrast
+from attnbench.bench.score.quality import SeedScores
+from attnbench.bench.stats.moderation import moderated_variances, noise_of_difference, prior_of
+
+BLEU = METRICS["bleu"]
+
+
+def scores(values: dict[str, list[float]], **changes: object) -> dict[str, SeedScores]:
+    """Scores without statistics of examples, so that all of their noise is that of seeds."""
+    return {
+        name: SeedScores(variant=name, metric=BLEU, seeds=tuple(range(len(own))), scores=tuple(own), **changes)
+        for name, own in values.items()
+    }
+
+
+def drawn(count: int = 6, seeds: int = 3, seed: int = 0, deviation: float = 1.0) -> dict[str, list[float]]:
+    rng = np.random.default_rng(seed)
+    names = [*COMPARISON_SET, *(f"other{at}" for at in range(max(count - 6, 0)))][:count]
+    order = rng.normal(0, 1, seeds)
+    return {name: list(30 + at + order + rng.normal(0, deviation, seeds)) for at, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("count", "seeds"), [(3, 3), (6, 3), (6, 5), (8, 4)])
+def test_the_half_width_is_that_of_the_paper_written_anew(count: int, seeds: int, seed: int) -> None:
+    values = drawn(count, seeds, seed)
+    found = Contrasts(scores(values))
+    for one, other in (("softmax", "entmax15"), ("fastformer", "softmax"), (list(values)[-1], "softmax")):
+        if one == other:
+            continue
+        contrast = found.between(one, other)
+        expected = half_width_of_seeds(values, one, other, COMPARISON_SET, contrast.pairs)
+        if not contrast.own:
+            assert contrast.interval.high - contrast.advantage.value == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_prior_is_the_one_of_limma(seed: int) -> None:
+    """d0 by a root finder on scipy's trigamma; where variances differ less than chance would, it is infinite."""
+    rng = np.random.default_rng(seed)
+    variances = rng.chisquare(4, 12) / 4 * np.exp(rng.normal(0, rng.random() * 1.5, 12))
+    found = prior_of(variances, np.ones(12, dtype=bool), 4)
+    _, expected = fitted(variances.tolist(), 4)
+    assert float(found.freedom) == pytest.approx(expected, rel=1e-6)
+
+
+def test_one_board_at_a_time_is_as_thousands_at_once() -> None:
+    boards = [drawn(6, 3, seed, deviation=3.0) for seed in range(40)]
+    batch = moderated_variances(np.array([[b[name] for name in sorted(b)] for b in boards]), np.ones(6, dtype=bool))
+    for at, board in enumerate(boards):
+        alone = moderated_variances(np.array([board[name] for name in sorted(board)]), np.ones(6, dtype=bool))
+        assert batch.variances[at] == pytest.approx(alone.variances)
+        assert batch.freedom[at] == pytest.approx(alone.freedom)
+
+
+def test_the_effect_that_a_seed_has_on_all_is_no_noise_of_a_difference() -> None:
+    values = drawn(6, 3)
+    moved = {name: [v + shift for v, shift in zip(own, (0, 40, -40), strict=True)] for name, own in values.items()}
+    one, two = (Contrasts(scores(each)).between("softmax", "rela") for each in (values, moved))
+    assert one.advantage.half_width() == pytest.approx(two.advantage.half_width())
+
+
+def test_two_variants_have_their_own_variances() -> None:
+    values = {name: own for name, own in drawn(6, 3).items() if name in ("softmax", "rela")}
+    contrast = Contrasts(scores(values)).between("rela", "softmax")
+    variances = [np.var(own, ddof=1) for own in values.values()]
+    freedom = sum(variances) ** 2 / sum(v * v / 2 for v in variances)
+    expected = math.sqrt(sum(variances) / 3) * stats.t.ppf(1 - 0.025 / 15, freedom)
+    assert not contrast.is_moderated
+    assert contrast.interval.high - contrast.advantage.value == pytest.approx(expected)
+
+
+def test_a_variant_that_is_not_declared_changes_no_other_interval() -> None:
+    values = drawn(6, 3)
+    before = Contrasts(scores(values))
+    after = Contrasts(scores(values | {"mine": [0.0, 99.0, 5.0], "theirs": [1.0, 1.0, 1.0]}))
+    for one in values:
+        for other in values:
+            if one != other:
+                assert before.between(one, other).interval == after.between(one, other).interval
+        assert before.level_of(one) == after.level_of(one)
+    alone = Contrasts(scores(values | {"mine": [0.0, 99.0, 5.0]})).between("mine", "softmax")
+    assert alone.interval == after.between("mine", "softmax").interval and alone.pairs == 66
+
+
+def test_a_fourth_seed_of_one_variant_changes_no_pair_of_others_and_none_of_its_own() -> None:
+    values = drawn(6, 3)
+    longer = values | {"softmax": [*values["softmax"], 0.0]}
+    before, after = Contrasts(scores(values)), Contrasts(scores(longer))
+    for one, other in (("rela", "linear"), ("rela", "softmax"), ("softmax", "local")):
+        assert before.between(one, other).interval == after.between(one, other).interval
+
+
+def test_a_variant_that_learned_at_some_seeds_only_keeps_its_own_variance_and_leaves_the_pool() -> None:
+    values = drawn(6, 3) | {"local": [10.0, 30.0, 10.0]}
+    found = scores(values)
+    found["local"] = replace(found["local"], learned_by_seed=(False, True, False))
+    contrasts = Contrasts(found)
+    contrast = contrasts.between("local", "softmax")
+    assert contrast.own == ("local",)
+    assert not contrasts.between("rela", "linear").own
+    rest = {name: own for name, own in values.items() if name != "local"}
+    expected, _ = posterior(rest, COMPARISON_SET)
+    half = half_width_of_seeds(rest, "rela", "linear", COMPARISON_SET, 15)
+    assert contrasts.between("rela", "linear").advantage.half_width(1 - 0.05 / 15) == pytest.approx(half)
+    assert expected["rela"][1] > 2
+
+
+def test_seeds_far_outside_the_board_are_seen_without_any_mark() -> None:
+    values = drawn(6, 3, deviation=0.1) | {"local": [10.0, 30.0, 10.0]}
+    assert Contrasts(scores(values)).between("local", "softmax").own == ("local",)
+
+
+def test_nothing_is_within_the_margin_of_a_reference_that_did_not_learn() -> None:
+    found = scores(drawn(6, 3, deviation=0.01))
+    near = replace(found["softmax"], variant="rela")
+    assert Contrasts(found | {"rela": near}).between("rela", "softmax").verdict(0.5) == "within margin"
+    unlearned = replace(found["softmax"], learned_by_seed=(False, True, False))
+    contrast = Contrasts(found | {"rela": near, "softmax": unlearned}).between("rela", "softmax")
+    assert contrast.verdict(20.0) == "undecided" and not contrast.other_learned
+
+
+def test_the_comparison_set_is_that_of_the_suite_lra() -> None:
+    assert set(COMPARISON_SET) == set(load_suite("lra").declaration[2])
+
+
+def test_seeds_needed_and_the_minimal_effect_agree() -> None:
+    contrast = Contrasts(scores(drawn(6, 3))).between("entmax15", "softmax")
+    effect = contrast.minimal_detectable_effect()
+    assert contrast.seeds_needed(effect * 1.001) == 3 and contrast.seeds_needed(effect * 0.7) > 3
+    assert contrast.seeds_needed(0.0) is None
+
+
+def test_the_minimal_effect_is_found_by_four_of_five_simulated_boards() -> None:
+    rng = np.random.default_rng(5)
+    noise = moderated_variances(np.array(list(drawn(6, 5).values())), np.ones(6, dtype=bool))
+    assert noise.pooled_freedom == 20
+    effects, found = [], 0
+    for _ in range(400):
+        board = scores({name: list(rng.normal(30, 1, 5)) for name in COMPARISON_SET})
+        effects.append(Contrasts(board).between("rela", "softmax").minimal_detectable_effect())
+    typical = float(np.mean(effects))
+    for _ in range(400):
+        values = {name: list(rng.normal(30 + typical * (name == "rela"), 1, 5)) for name in COMPARISON_SET}
+        found += Contrasts(scores(values)).between("rela", "softmax").is_separated
+    assert found / 400 == pytest.approx(0.8, abs=0.06)
+
+
+def test_a_mean_over_tasks_has_the_noise_of_each() -> None:
+    first, second = (Contrasts(scores(drawn(6, 3, seed))).between("rela", "softmax") for seed in (1, 2))
+    both = mean_contrast([first, second])
+    assert both.advantage.value == pytest.approx((first.advantage.value + second.advantage.value) / 2)
+    widths = [each.advantage.half_width(each.level) for each in (first, second)]
+    assert both.advantage.half_width(both.level) == pytest.approx(math.hypot(*widths) / 2)
+    assert both.noise_of(3) == both.advantage.noise and both.pairs == 15
+
+
+def test_the_noise_of_two_equal_means_has_all_their_degrees_of_freedom() -> None:
+    values = [np.array(v) for v in (2.0, 2.0, 5.0, 5.0, np.inf)]
+    error, freedom = noise_of_difference(*values, 4)
+    assert (float(error), float(freedom)) == (1.0, 10.0)
