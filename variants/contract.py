@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ..bench.core.errors import SelectionError, Unsupported
 from ..bench.core.spec import Range
+from .padding import clear_padding
 
 __all__ = [
     "AttentionShape",
@@ -145,8 +146,13 @@ class Variant(nn.Module):
     """An attention mechanism over projected heads.
 
     A subclass takes the shape and its own parameters as typed keyword arguments, and defines `forward`; all else has a
-    default. Rules that the gate checks: padded keys get no weight and change no real output, whatever the padding; a
-    query that may see no key yields zeros; causal means that nothing after a query changes its output.
+    default. Rules that the gate checks: padded slots may hold anything, NaN and inf included: no real output and no
+    gradient of a real slot changes, and gradients of padded slots are zero, of any loss of the real outputs; a query
+    that may see no key yields zeros; causal means that nothing after a query changes its output.
+
+    `forward` has to give padded keys no weight. A call of the variant sees to the rest: before `forward`, padded slots
+    that hold NaN, inf or a huge number become zeros, since zero times NaN is NaN. Queries are padded where the keys
+    are; under a shape with `cross` all queries are real. The output of a padded query is finite and means nothing.
 
     Parameters and all that is random besides, such as a projection or a pattern, are drawn in the constructor from
     torch's own generator. The model seeds it by seed and layer, so that each seed of a run draws anew. Such buffers are
@@ -190,6 +196,16 @@ class Variant(nn.Module):
     def weight_dropout(self) -> float:
         """Dropout of the attention weights as it applies now: that of the shape in training, otherwise 0."""
         return self.shape.dropout if self.training else 0.0
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """`forward`, and the hooks of torch, without what could spread from padded slots."""
+        if mask.keep is not None:
+            queries, keys = query.shape[2], key.shape[2]
+            aligned = queries == keys or (mask.causal and queries < keys)
+            same_sequence = aligned and not self.shape.cross
+            query, key, value = clear_padding(query, key, value, mask.keep, same_sequence=same_sequence)
+        output: Tensor = super().__call__(query, key, value, mask)
+        return output
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """Output (batch, heads, queries, head_dim), in the dtype of `value`."""

@@ -133,7 +133,7 @@ class VariantInDtype:
         )
 
     def forward(self, inputs: Inputs, keep: Tensor | None = None) -> Tensor:
-        return self.module(*inputs.all(), self.mask(keep))  # type: ignore[no-any-return]
+        return self.module(*inputs.all(), self.mask(keep))
 
     def mask(self, keep: Tensor | None = None) -> Mask:
         return Mask(keep=None if keep is None else keep.to(self.shape.device), causal=self.shape.causal)

@@ -22,4 +22,4 @@ def relu_squared(scores: Tensor, allowed: Tensor | None, *, power: Annotated[flo
     """
     # at least one key, so that a row without any divides by one and stays zero
     weights = scores.relu().square() / allowed_keys(scores, allowed).clamp(min=1.0) ** power
-    return weights if allowed is None else weights * allowed.to(weights.dtype)
+    return weights if allowed is None else weights.masked_fill(~allowed, 0.0)

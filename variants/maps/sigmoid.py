@@ -24,4 +24,4 @@ def sigmoid(
     """
     shift = -allowed_keys(scores, allowed).clamp(min=1.0).log() if bias is None else bias
     weights = (scores + shift).sigmoid()
-    return weights if allowed is None else weights * allowed.to(weights.dtype)
+    return weights if allowed is None else weights.masked_fill(~allowed, 0.0)

@@ -172,14 +172,16 @@ class CausalConvolution(nn.Module):
 
     def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
         """`keep`: (batch, length), True = a real position; None = all are."""
-        x = self.norm(x)
-        if keep is not None:
-            x = x.masked_fill(~keep[..., None], 0.0)
+        # before the norm, whose gradient NaN would enter, and after it, since its bias moves zeros
+        x = self._cleared(self.norm(self._cleared(x, keep)), keep)
         # zeros in front only: an output sees its own position and those before
         before = self.convolution.kernel_size[0] - 1
         mixed = self.convolution(F.pad(x.transpose(1, 2), (before, 0)))
         dropped: Tensor = self.dropout(mixed.transpose(1, 2))
         return dropped
+
+    def _cleared(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        return x if keep is None else x.masked_fill(~keep[..., None], 0.0)
 
 
 def _standardise(x: Tensor) -> Tensor:

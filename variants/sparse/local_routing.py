@@ -93,11 +93,12 @@ class LocalRouting(Variant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         (query, far_query), (key, far_key), (value, far_value) = map(self._halves, (query, key, value))
-        local: Tensor = self.local(query, key, value, mask)
+        # the padded slots are cleared already
+        local = self.local.forward(query, key, value, mask)
         self.implementation = self.local.implementation
         if self.routing is None:
             return local
-        routed: Tensor = self.routing(far_query, far_key, far_value, mask)
+        routed = self.routing.forward(far_query, far_key, far_value, mask)
         # both, where they differ: a record says what ran
         self.implementation = "+".join(sorted({self.local.implementation, self.routing.implementation}))
         return torch.cat([local, routed], 1)

@@ -120,11 +120,10 @@ class SweepWorkloads(Workloads):
         if self.point.mode == "decode":
             self._decode(workload, variant)
             return workload
-        leaves = [x.detach().requires_grad_(self.point.mode == "step") for x in self.heads]
+        query, key, value = leaves = [x.detach().requires_grad_(self.point.mode == "step") for x in self.heads]
 
         def forward() -> Tensor:
-            output: Tensor = variant(*leaves, self.mask)
-            return output
+            return variant(query, key, value, self.mask)
 
         workload.work = self._work(forward, variant.auxiliary_loss, variant.after_step, [*leaves, *parameters], None)
         return workload

@@ -1,0 +1,42 @@
+"""Padding: slots of a batch that hold no token, whose contents must leave no trace."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LARGEST = 1e4
+"""Entries of padded slots up to this size do no harm under a weight of zero: products and squares are finite."""
+
+
+def clear_padding(
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *, same_sequence: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value, each (batch, heads, length, width), without what a weight of zero does not stop.
+
+    Padded slots that hold an entry which is not finite, or above LARGEST, become zeros, with a gradient of zero. Zero
+    times NaN is NaN: in the sum of values, and from padded queries in the gradients of real keys. `keep`: (batch,
+    keys), True = a real key. Queries of the `same_sequence` are padded where their keys are, and fewer of them are its
+    last positions; other queries are all real.
+    """
+    padded = ~keep.expand(key.shape[0], -1)
+    slots = {"key": (key, padded), "value": (value, padded)}
+    if same_sequence:
+        slots["query"] = (query, padded[:, key.shape[2] - query.shape[2] :])
+    # on a CPU it costs a tenth to ask than to copy; on a GPU the answer would have to be waited for
+    if query.device.type == "cpu" and not torch.compiler.is_compiling() and all(map(_are_tame, slots.values())):
+        return query, key, value
+    cleared = {name: _cleared(x, at) for name, (x, at) in slots.items()}
+    return cleared.get("query", query), cleared["key"], cleared["value"]
+
+
+def _are_tame(slots: tuple[Tensor, Tensor]) -> bool:
+    """Whether no padded slot, True in (batch, length), of (batch, heads, length, width) holds too large an entry."""
+    x, padded = slots
+    return bool((x.detach().transpose(1, 2)[padded].abs() <= LARGEST).all())
+
+
+def _cleared(x: Tensor, padded: Tensor) -> Tensor:
+    # a largest entry of NaN is not below any bound
+    wild = ~(x.detach().abs().amax(-1, keepdim=True) <= LARGEST)
+    return x.masked_fill(wild & padded[:, None, :, None], 0.0)
