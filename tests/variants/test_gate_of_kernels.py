@@ -53,7 +53,7 @@ def missing(impl: str) -> str:
         return "Triton is not installed"
     if impl == "triton" and not triton_launch.interpreted():
         return "needs TRITON_INTERPRET=1"
-    if impl in ("compiled", "cpp") and cpu_build.compiler() is None:
+    if impl in ("compiled", "cpp") and not cpu_build.compiler():
         return "needs a C++ compiler"
     return ""
 

@@ -8,12 +8,15 @@ A library runs as whoever loads it. It is therefore loaded from a folder alone t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import shlex
 import shutil
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -68,23 +71,32 @@ def folders() -> list[Path]:
     for path in (*SOURCES, *HEADERS):
         given.update(path.read_bytes())
     # another PyTorch has another binary interface
-    given.update("\n".join((*flags(), torch.__version__, compiler() or "")).encode())
+    given.update("\n".join((*flags(), torch.__version__, *compiler())).encode())
     named, base = os.environ.get("ATTNBENCH_CACHE"), os.environ.get("XDG_CACHE_HOME")
     own = (Path(base) if base else Path.home() / ".cache") / "attnbench"
     roots = [Path(named).expanduser(), own] if named else [own]
     return [root / "kernels" / given.hexdigest()[:16] for root in roots]
 
 
-def compiler() -> str | None:
-    """The C++ compiler that PyTorch would call, or None."""
-    return shutil.which(os.environ.get("CXX", "c++"))
+def compiler() -> tuple[str, ...]:
+    """The C++ compiler that PyTorch would call, as words of a command: its path, then what CXX puts behind it.
+
+    Two words where CXX is "ccache g++"; none where there is no such program.
+    """
+    try:
+        program, *more = shlex.split(os.environ.get("CXX") or "c++")
+    except ValueError:
+        # a quotation mark without its other half, or blanks alone
+        return ()
+    found = shutil.which(program)
+    return (found, *more) if found else ()
 
 
 def _built() -> Path:
     found = next((each / LIBRARY for each in folders() if is_trusted(each / LIBRARY)), None)
     if found is not None:
         return found
-    if compiler() is None:
+    if not compiler():
         raise RuntimeError("no C++ compiler found; install g++, or name one in CXX")
     if shutil.which("ninja") is None:
         raise RuntimeError("no ninja found; pip install ninja")
@@ -129,7 +141,7 @@ def _build(home: Path, library: Path) -> None:
     # what a build that was killed left would make PyTorch wait for it
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _one_program(work):
         warnings.simplefilter("ignore")
         from torch.utils import cpp_extension
 
@@ -146,6 +158,24 @@ def _build(home: Path, library: Path) -> None:
     (work / LIBRARY).replace(library)
     shutil.rmtree(work, ignore_errors=True)
     print(f"attnbench: built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _one_program(work: Path) -> Iterator[None]:
+    """Inside, CXX names one program: a script in the folder `work` for a command of several words."""
+    words, before = compiler(), os.environ.get("CXX")
+    if before is None or (before and len(words) < 2):
+        yield
+        return
+    # PyTorch quotes CXX as one word, so that "ccache g++" would be looked for as a program of that name
+    program = work / "c++"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    os.environ["CXX"] = str(program)
+    try:
+        yield
+    finally:
+        os.environ["CXX"] = before
 
 
 def _reason(error: Exception) -> str:

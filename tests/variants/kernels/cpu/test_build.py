@@ -18,7 +18,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
         Path(folder).chmod(0o755)
         monkeypatch.setenv("ATTNBENCH_CACHE", f"{folder}/shared")
         monkeypatch.setenv("XDG_CACHE_HOME", f"{folder}/own")
-        monkeypatch.setattr(build, "compiler", lambda: "c++")
+        monkeypatch.setattr(build, "compiler", lambda: ("c++",))
         monkeypatch.setattr(build.shutil, "which", lambda name: name)
         monkeypatch.setattr(build, "_build", lambda home, library: library.write_text("built"))
         first, second = build.folders()

@@ -1,0 +1,64 @@
+"""The compiler that builds the kernels, as CXX names it."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attnbench.variants.contract import AttentionShape
+from attnbench.variants.kernels import dispatch
+from attnbench.variants.kernels.cpu import build as cpu_build
+
+
+@pytest.fixture
+def wrapper(tmp_path: Path) -> Path:
+    """A program like ccache: it writes a line for each call and runs the compiler that it is given."""
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler here")
+    # a blank in the path, which a shell would need to be quoted
+    path = tmp_path / "a folder" / "wrapper"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\necho "$1" >> "{tmp_path}/calls"\nexec "$@"\n', encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_wrapper_around_the_compiler_builds(wrapper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("ninja") is None:
+        pytest.skip("no ninja here")
+    monkeypatch.setenv("CXX", f"'{wrapper}' c++")
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
+    source = tmp_path / "probe.cpp"
+    source.write_text("int attnbench_probe() { return 1; }\n", encoding="utf-8")
+    monkeypatch.setattr(cpu_build, "SOURCES", [source])
+    assert cpu_build.compiler() == (str(wrapper), "c++")
+    assert cpu_build._built().is_file()
+    calls = (tmp_path / "calls").read_text(encoding="utf-8").split()
+    assert len(calls) >= 2 and set(calls) == {"c++"}, "one call compiles, one links"
+
+
+def test_another_command_has_another_build(wrapper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = set()
+    for words in ("c++", f"'{wrapper}' c++", f"'{wrapper}' c++ -m64"):
+        monkeypatch.setenv("CXX", words)
+        folders.add(cpu_build.folders()[0])
+    assert len(folders) == 3
+
+
+@pytest.mark.parametrize("words", ["no-such-program g++", "'unclosed", "  "])
+def test_no_compiler_is_found_where_there_is_none(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", words)
+    assert cpu_build.compiler() == ()
+
+
+def test_an_empty_name_is_that_of_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "")
+    found = shutil.which("c++")
+    assert cpu_build.compiler() == ((found,) if found else ())
+
+
+def test_the_compiled_path_says_that_it_takes_one_program(wrapper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"{os.path.relpath('/bin/sh')} c++")
+    refusal = dispatch.refusal("compiled", AttentionShape(heads=1, head_dim=8, max_length=8))
+    assert refusal is not None and "takes one program in CXX, not 2 words" in refusal
