@@ -22,6 +22,7 @@ using at::Tensor;
 constexpr int64_t ROWS = 128;
 // of the keys in one product for their gradients, so that these stay in the first-level cache
 constexpr int64_t KEYS = 256;
+constexpr float NOT_A_NUMBER = std::numeric_limits<float>::quiet_NaN();
 // share of positive weights from which dense products cost less than gathering, estimated from operation counts
 constexpr double DENSE = 0.20;
 
@@ -32,6 +33,8 @@ struct Supports {
   int64_t room;
 
   Level level(int64_t row) const { return {levels[2 * row], levels[2 * row + 1]}; }
+  // whether a score of the row is no number: then none of what it gives is
+  bool spoiled(int64_t row) const { return std::isnan(levels[2 * row]); }
 };
 
 // Goes through the supports in the order of the rows. A support for which there is no room left is not held.
@@ -103,12 +106,22 @@ void score(const Span& span, int64_t columns, float scale, float* scores) {
     std::fill(scores + r * span.stride + span.limits[r], scores + (r + 1) * span.stride, -INF);
 }
 
+// NaN for the keys that a row sees, and zero for those that it does not.
+void spoil(float* row, int64_t seen, int64_t stride) {
+  std::fill(row, row + seen, NOT_A_NUMBER);
+  std::fill(row + seen, row + stride, 0.0f);
+}
+
 template <Map M>
 void weigh_densely(const Span& span, const Supports& kept, float e, float* scores) {
   for (int64_t r = 0; r < span.rows; r++) {
-    const Weights<M> weigh(kept.level(r), e);
+    const Level level = kept.level(r);
+    const Vec top(level.top);
+    const Weights<M> weigh(level.threshold, e);
     float* row = scores + r * span.stride;
-    for (int64_t j = 0; j < span.stride; j += WIDTH) weigh(Vec::loadu(row + j)).store(row + j);
+    if (kept.spoiled(r)) spoil(row, span.limits[r], span.stride);
+    else
+      for (int64_t j = 0; j < span.stride; j += WIDTH) weigh(Vec::loadu(row + j) - top).store(row + j);
   }
 }
 
@@ -126,10 +139,10 @@ void attend_block(
     Level level{INF, 0.0f};
     int64_t size = 0;
     if (std::isfinite(top)) size = solve<M>(scores, span.reach(r), top, e, workspace.kept, workspace.index, level);
-    // NaN or +inf in the scores makes the row NaN; a row of -inf has no key and an infinite threshold
-    else if (top != -INF) level.first = std::numeric_limits<float>::quiet_NaN();
-    kept.levels[2 * r] = level.first;
-    kept.levels[2 * r + 1] = level.second;
+    // NaN or +inf in the scores makes the row NaN; a row of -inf has no key, and nothing comes near infinity
+    else if (top != -INF) level.top = NOT_A_NUMBER;
+    kept.levels[2 * r] = level.top;
+    kept.levels[2 * r + 1] = level.threshold;
     kept.count[r] = static_cast<int32_t>(size);
     positive += size;
     // where no room is left the support is not kept, but its level is: it is found again from the scores
@@ -159,7 +172,7 @@ void attend_block(
       mix<decltype(vectors)::value>(weights, index, size, span.value + first, columns, out + first);
     });
     // such a row has no support, so nothing would have been written for it but zeros
-    if (std::isnan(kept.levels[2 * r])) std::fill_n(out, columns, kept.levels[2 * r]);
+    if (kept.spoiled(r)) std::fill_n(out, columns, NOT_A_NUMBER);
   }
 }
 
@@ -212,6 +225,12 @@ void differentiate_sparsely(const Span& span, int64_t columns, const Workspace& 
       mix_and_spread<decltype(vectors)::value>(workspace.products, index, size, span.query + row + first, span.key + first,
                                                to.key + first, columns, to.query + row + first);
     });
+    if (!kept.spoiled(r)) continue;
+    // such a row has no support; left at that, a loss that diverged would send zeros back
+    std::fill_n(to.query + row, columns, NOT_A_NUMBER);
+    std::fill_n(to.key, span.limits[r] * columns, NOT_A_NUMBER);
+    std::fill_n(to.value, span.limits[r] * columns, NOT_A_NUMBER);
+    if (to.alpha) to.alpha[r] = NOT_A_NUMBER;
   }
 }
 
@@ -228,6 +247,7 @@ void differentiate_densely(const Span& span, int64_t columns, const Workspace& w
     std::fill(products + span.width, products + span.stride, 0.0f);
     differentiate_row<M>(workspace.scores + r * span.stride, span.stride, e, scale, products, workspace.factors,
                          to.alpha ? to.alpha + r : nullptr);
+    if (kept.spoiled(r)) spoil(products, span.limits[r], span.stride);
   }
   // by pieces of the keys, so that the sums stay in the cache while the products add to them
   for (int64_t j = 0; j < span.width; j += KEYS) {
@@ -284,7 +304,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits, const Tensor& excess, int64_t map,
     double scale, int64_t room, bool keep) {
   const Heads heads(query, key, value, limits);
-  TORCH_CHECK(excess.is_contiguous() && excess.size(0) == heads.per_example, "expected one excess a head");
+  TORCH_CHECK(excess.is_contiguous() && (!heads.all || excess.size(0) == heads.per_example), "expected one excess a head");
   // int32: positions of keys, and half the memory of int64
   const auto whole = query.options().dtype(at::kInt);
   const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, threads = at::get_num_threads();
@@ -322,8 +342,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
   TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == query.sizes(), "expected a grad_output like the query");
   const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, columns = heads.columns;
   // where heads are few, the queries of each are shared out, every share with sums of its own, added in order
-  const int64_t threads = at::get_num_threads();
-  const int64_t shares = std::min(blocks, heads.all >= 2 * threads ? 1 : (2 * threads + heads.all - 1) / heads.all);
+  const int64_t shares = heads.shares(blocks);
   const std::vector<int64_t> parts{shares, heads.all, heads.keys, columns};
   Tensor to_query = at::empty_like(query), to_key = at::zeros(parts, key.options());
   Tensor to_value = at::zeros(parts, key.options());

@@ -88,6 +88,13 @@ struct Heads {
   }
 
   const int32_t* limits_of(int64_t head) const { return limits + head / per_example * queries; }
+
+  // Into how many shares the `blocks` of each head go, so that few heads still give every thread two tasks.
+  int64_t shares(int64_t blocks) const {
+    const int64_t tasks = 2 * at::get_num_threads();
+    // one where there is no head or no block: their sums are tensors without entries, or zeros
+    return std::max<int64_t>(1, all ? std::min(blocks, (tasks + all - 1) / all) : 1);
+  }
 };
 
 }  // namespace attnbench

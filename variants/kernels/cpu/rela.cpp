@@ -30,19 +30,20 @@ void rectify(float* x, int64_t n) {
   for (; j < n; j++) x[j] = x[j] < 0.0f ? 0.0f : x[j];
 }
 
-// Rectifies the scores, and leaves of `grad_weights` what stands at a positive score.
+// Rectifies the scores, and leaves of `grad_weights` what stands at a positive score. NaN passes, as in autograd of
+// relu: a score that is no number is not below zero.
 void rectify_both(float* scores, float* grad_weights, int64_t n) {
   const Vec zero(0.0f);
   int64_t j = 0;
   for (; j + WIDTH <= n; j += WIDTH) {
-    const Vec score = Vec::loadu(scores + j), passes = score > zero;
-    (score & passes).store(scores + j);
-    (Vec::loadu(grad_weights + j) & passes).store(grad_weights + j);
+    const Vec weight = at::vec::maximum(Vec::loadu(scores + j), zero);
+    weight.store(scores + j);
+    (Vec::loadu(grad_weights + j) & (weight != zero)).store(grad_weights + j);
   }
   for (; j < n; j++) {
-    const bool passes = scores[j] > 0.0f;
-    scores[j] = passes ? scores[j] : 0.0f;
-    grad_weights[j] = passes ? grad_weights[j] : 0.0f;
+    const bool stops = scores[j] <= 0.0f;
+    scores[j] = stops ? 0.0f : scores[j];
+    grad_weights[j] = stops ? 0.0f : grad_weights[j];
   }
 }
 
@@ -88,17 +89,17 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, cons
 // a row for each key, a column for each query.
 void differentiate_block(const Heads& heads, int64_t head, int64_t first, float scale, const float* grad_output, float* tile,
                          float* grad_weights, float* to_query, float* to_key, float* to_value) {
-  const int64_t columns = heads.columns, rows = std::min(ROWS, heads.keys - first);
   const int32_t* limits = heads.limits_of(head);
+  // limits never fall: from the last one on lie keys that no query sees, and there may be anything in them
+  const int64_t columns = heads.columns, seen = heads.queries ? limits[heads.queries - 1] : 0;
+  const int64_t all = std::min(ROWS, heads.keys - first), rows = std::clamp<int64_t>(seen - first, 0, all);
   const int64_t at = (head * heads.keys + first) * columns;
+  for (float* sum : {to_key, to_value}) std::fill_n(sum + at + rows * columns, (all - rows) * columns, 0.0f);
+  if (!rows) return;
   const Tensor key = matrix(heads.key + at, rows, columns, columns), value = matrix(heads.value + at, rows, columns, columns);
   const Tensor key_sum = matrix(to_key + at, rows, columns, columns), value_sum = matrix(to_value + at, rows, columns, columns);
-  // limits never fall: queries before this one see none of these keys
+  // queries before this one see none of these keys
   const int64_t start = std::upper_bound(limits, limits + heads.queries, first) - limits;
-  if (start == heads.queries) {
-    key_sum.zero_();
-    value_sum.zero_();
-  }
   for (int64_t i = start; i < heads.queries; i += COLUMNS) {
     const int64_t n = std::min(COLUMNS, heads.queries - i), from = (head * heads.queries + i) * columns;
     const Tensor query = matrix(heads.query + from, n, columns, columns);
@@ -131,8 +132,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == query.sizes(), "expected a grad_output like the query");
   const int64_t blocks = (heads.keys + ROWS - 1) / ROWS;
   // where heads are few, the keys of each are shared out, every share with sums of its own, added in order
-  const int64_t threads = at::get_num_threads();
-  const int64_t shares = std::min(blocks, heads.all >= 2 * threads ? 1 : (2 * threads + heads.all - 1) / heads.all);
+  const int64_t shares = heads.shares(blocks);
   // zeros: every block of keys adds to it
   Tensor to_query = at::zeros({shares, heads.all, heads.queries, heads.columns}, query.options());
   Tensor to_key = at::empty_like(key), to_value = at::empty_like(value);

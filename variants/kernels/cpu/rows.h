@@ -1,4 +1,4 @@
-// Rows of floats in ATen's vectors: their maximum, the entries above a bound, and sums of gathered rows.
+// Rows of floats in ATen's vectors: their maximum, the entries near it, and sums of gathered rows.
 #pragma once
 
 #include <ATen/cpu/vec/functional.h>
@@ -130,22 +130,23 @@ inline bool any_positive(const Vec& x) {
 #endif
 }
 
-// x - origin and the position of each of n entries above `bound`, n a multiple of WIDTH; returns how many. The outputs
-// need room for n entries and a vector; the vector after the last is filled with `filler`.
-inline int64_t above(
-    const float* x, int64_t n, float bound, float origin, float filler, float* kept, int32_t* index) {
-  const Vec low(bound), start(origin);
+// x - top and the position of each of n entries less than `reach` below `top`, n a multiple of WIDTH; returns how many.
+// The outputs need room for n entries and a vector; the vector after the last is filled with -inf.
+inline int64_t near(const float* x, int64_t n, float top, float reach, float* kept, int32_t* index) {
+  // the difference first: top - reach would be rounded at the size of the scores
+  const Vec highest(top), room(reach);
   int64_t count = 0, j = 0;
   const auto take = [&](const Vec& values) {
-    count += compress(values - low, values - start, positions_from(j), kept + count, index + count);
+    const Vec below = values - highest;
+    count += compress(below + room, below, positions_from(j), kept + count, index + count);
     j += WIDTH;
   };
   while (j + 4 * WIDTH <= n) {
     const Vec a = Vec::loadu(x + j), b = Vec::loadu(x + j + WIDTH);
     const Vec c = Vec::loadu(x + j + 2 * WIDTH), d = Vec::loadu(x + j + 3 * WIDTH);
     // few entries are candidates: four vectors are dismissed by one test
-    const Vec highest = at::vec::maximum(at::vec::maximum(a, b), at::vec::maximum(c, d));
-    if (!any_positive(highest - low)) {
+    const Vec largest = at::vec::maximum(at::vec::maximum(a, b), at::vec::maximum(c, d));
+    if (!any_positive(largest - highest + room)) {
       j += 4 * WIDTH;
       continue;
     }
@@ -153,7 +154,7 @@ inline int64_t above(
   }
   while (j < n) take(Vec::loadu(x + j));
   // readers take whole vectors
-  Vec(filler).store(kept + count);
+  Vec(-INF).store(kept + count);
   return count;
 }
 

@@ -2,6 +2,9 @@
 //
 // The methods are those of ops/thresholds.py: Newton on the norm of what is above the threshold, from max - 1, which stays
 // below the root, so that the candidates above max - 1 always contain the support.
+//
+// Everything is measured from the maximum of the row. A threshold in the scores' own size would be rounded to their
+// spacing, 0.06 at a million, while weights of n equal scores ask for it to a part of 1 / n.
 #pragma once
 
 #include "rows.h"
@@ -16,9 +19,10 @@ inline namespace CPU_CAPABILITY {
 // sparsemax and entmax15 work on scores times alpha - 1; entmax, any alpha from 1 to 2, on the scores themselves.
 enum class Map { sparsemax, entmax15, entmax };
 
-// What the backward needs of a row: the threshold in scaled scores, or for `entmax` the maximum and kappa = -ln max p.
+// What the backward needs of a row: the maximum of its scaled scores, NaN where a score is none and infinite where
+// there is no key; and the threshold less that maximum, or for `entmax` kappa = -ln max p.
 struct Level {
-  float first, second;
+  float top, threshold;
 };
 
 constexpr float TINY = std::numeric_limits<float>::min();
@@ -33,58 +37,75 @@ inline float tolerance(float order) {
   return std::max(std::pow(1e-4f * EPSILON, order), 4 * EPSILON);
 }
 
-// u: `count` candidates above max - 1 less that bound, filled up with negatives; returns the threshold above the bound.
-inline float sparsemax_threshold(const float* u, int64_t count) {
-  float t = 0.0f;
+// Calls work(chain, entry) for the vectors that hold `count` entries. Four chains of sums do not wait for one another, and
+// shorter ones round less: weights of equal scores are all rounded to the same side.
+template <typename Work>
+inline void in_chains(int64_t count, const Work& work) {
+  int64_t x = 0;
+  for (; x + 4 * WIDTH <= count; x += 4 * WIDTH)
+    for (int chain = 0; chain < 4; chain++) work(chain, x + chain * WIDTH);
+  for (int chain = 0; x < count; x += WIDTH, chain++) work(chain, x);
+}
+
+inline float sum(const std::array<Vec, 4>& chains) {
+  return sum((chains[0] + chains[1]) + (chains[2] + chains[3]));
+}
+
+// z: `count` candidates above max - 1 less the maximum, filled up with -inf; returns the threshold, from -1 to 0.
+inline float sparsemax_threshold(const float* z, int64_t count) {
+  float t = -1.0f, before = 0.0f;
   const Vec zero(0.0f), one(1.0f);
   for (int step = 0; step < MOST_STEPS; step++) {
-    Vec excess(0.0f), members(0.0f);
+    std::array<Vec, 4> excess{zero, zero, zero, zero}, members = excess;
     const Vec bound(t);
-    for (int64_t x = 0; x < count; x += WIDTH) {
-      const Vec over = Vec::loadu(u + x) - bound;
-      excess = excess + at::vec::maximum(over, zero);
-      members = members + ((over > zero) & one);
-    }
-    const float change = (sum(excess) - 1.0f) / std::max(sum(members), 1.0f);
+    in_chains(count, [&](int chain, int64_t x) {
+      const Vec over = Vec::loadu(z + x) - bound;
+      excess[chain] = excess[chain] + at::vec::maximum(over, zero);
+      members[chain] = members[chain] + ((over > zero) & one);
+    });
+    const float size = sum(members), change = (sum(excess) - 1.0f) / std::max(size, 1.0f);
     t += change;
-    // written so that NaN ends it as well
-    if (!(change > 4 * EPSILON)) break;
+    // the step from a support that stays is exact; a bound on its length would count once for each key
+    if (size == before || !(change > 0.0f)) break;
+    before = size;
   }
   return t;
 }
 
-// Where sum (u - t)^2 over all candidates is 1: the threshold itself where all are in the support, and else above it.
-inline float everybodys_threshold(const float* u, int64_t count) {
-  Vec sums(0.0f), squares(0.0f);
-  for (int64_t x = 0; x < count; x += WIDTH) {
-    const Vec over = at::vec::maximum(Vec::loadu(u + x), Vec(0.0f));
-    sums = sums + over;
-    squares = at::vec::fmadd(over, over, squares);
-  }
+// Where sum (z - t)^2 over all candidates is 1: the threshold itself where all are in the support, and else above it.
+inline float everybodys_threshold(const float* z, int64_t count) {
+  const Vec zero(0.0f), one(1.0f);
+  std::array<Vec, 4> sums{zero, zero, zero, zero}, squares = sums;
+  in_chains(count, [&](int chain, int64_t x) {
+    // from max - 1, below which the filling lies: a start may be as coarse as that
+    const Vec over = at::vec::maximum(Vec::loadu(z + x) + one, zero);
+    sums[chain] = sums[chain] + over;
+    squares[chain] = at::vec::fmadd(over, over, squares[chain]);
+  });
   const float n = static_cast<float>(count), mean = sum(sums) / n, spread = sum(squares) - n * mean * mean;
-  // the smaller root of n t^2 - 2 t sum u + sum u^2 = 1; with a spread of 1 or more not all can be in the support
-  return spread < 1.0f ? mean - std::sqrt((1.0f - spread) / n) : 0.0f;
+  // the smaller root of n t^2 - 2 t sum z + sum z^2 = 1; with a spread of 1 or more not all can be in the support
+  return spread < 1.0f ? mean - std::sqrt((1.0f - spread) / n) - 1.0f : -1.0f;
 }
 
-// A step of Newton's method on a norm, which is convex, ends below the root from wherever it starts; many candidates are
-// worth a start that may be above it.
-inline float entmax15_threshold(const float* u, int64_t count) {
-  float t = count > MANY ? std::max(everybodys_threshold(u, count), 0.0f) : 0.0f;
+// z and the result as for sparsemax. A step of Newton's method on a norm, which is convex, ends below the root from
+// wherever it starts; many candidates are worth a start that may be above it.
+inline float entmax15_threshold(const float* z, int64_t count) {
+  float t = count > MANY ? std::max(everybodys_threshold(z, count), -1.0f) : -1.0f;
   const float enough = tolerance(0.5f);
   const Vec zero(0.0f);
   for (int step = 0; step < MOST_STEPS; step++) {
-    Vec squares(0.0f), sums(0.0f);
+    std::array<Vec, 4> squares{zero, zero, zero, zero}, sums = squares;
     const Vec bound(t);
-    for (int64_t x = 0; x < count; x += WIDTH) {
-      const Vec over = at::vec::maximum(Vec::loadu(u + x) - bound, zero);
-      squares = at::vec::fmadd(over, over, squares);
-      sums = sums + over;
-    }
+    in_chains(count, [&](int chain, int64_t x) {
+      const Vec over = at::vec::maximum(Vec::loadu(z + x) - bound, zero);
+      squares[chain] = at::vec::fmadd(over, over, squares[chain]);
+      sums[chain] = sums[chain] + over;
+    });
     const float norm = std::sqrt(sum(squares));
     // a step of Newton's method on the norm: its slope is -sum / norm
     const float change = (norm - 1.0f) * norm / std::max(sum(sums), TINY);
-    // u is measured from max - 1, so no threshold lies below 0
-    t = std::max(t + change, 0.0f);
+    // the largest entry alone has weight 1 at -1: no threshold is lower
+    t = std::max(t + change, -1.0f);
     if (!(std::abs(change) > enough)) break;
   }
   return t;
@@ -127,23 +148,23 @@ inline float entmax_level(float* w, int32_t* index, int64_t& count, float e) {
   return kappa;
 }
 
-// The weights of scores, as the level of their row says.
+// The weights of scores less the maximum of their row, by its threshold, or for `entmax` its kappa.
 template <Map M>
 struct Weights {
-  Vec origin, slope, power, factor;
+  Vec threshold, slope, power, factor;
 
-  Weights(const Level& level, float e)
-      : origin(level.first),
-        slope(M == Map::entmax ? slope_of(e, level.second) : 0.0f),
+  Weights(float found, float e)
+      : threshold(found),
+        slope(M == Map::entmax ? slope_of(e, found) : 0.0f),
         power(M == Map::entmax ? 1.0f / e : 0.0f),
-        factor(M == Map::entmax ? std::exp(-level.second) : 0.0f) {}
+        factor(M == Map::entmax ? std::exp(-found) : 0.0f) {}
 
-  Vec operator()(const Vec& scores) const {
+  Vec operator()(const Vec& z) const {
     if constexpr (M == Map::entmax) {
-      const Vec inside = at::vec::maximum((scores - origin) * slope, Vec(-1.0f));
+      const Vec inside = at::vec::maximum(z * slope, Vec(-1.0f));
       return (inside.log1p() * power).exp() * factor;
     } else {
-      const Vec over = at::vec::maximum(scores - origin, Vec(0.0f));
+      const Vec over = at::vec::maximum(z - threshold, Vec(0.0f));
       return M == Map::sparsemax ? over : over * over;
     }
   }
@@ -163,18 +184,12 @@ inline Vec factor(const Vec& weight, float e) {
 template <Map M>
 inline int64_t solve(const float* scores, int64_t n, float top, float e, float* kept, int32_t* index, Level& level) {
   // no entry this far below the maximum can have weight, wherever the threshold will be
-  const float bound = M == Map::entmax ? top - 1.0f / e : top - 1.0f, origin = M == Map::entmax ? top : bound;
-  int64_t count = above(scores, n, bound, origin, M == Map::entmax ? -INF : -1.0f, kept, index), size = 0;
-  float start = 0.0f;
-  if constexpr (M == Map::entmax) {
-    const float kappa = entmax_level(kept, index, count, e);
-    level = {top, kappa};
-  } else {
-    start = M == Map::sparsemax ? sparsemax_threshold(kept, count) : entmax15_threshold(kept, count);
-    level = {bound + start, 0.0f};
-  }
-  // kept holds scores less `origin`, so the threshold is taken relative to it
-  const Weights<M> weigh(Level{start, level.second}, e);
+  int64_t count = near(scores, n, top, M == Map::entmax ? 1.0f / e : 1.0f, kept, index), size = 0;
+  if constexpr (M == Map::entmax)
+    level = {top, entmax_level(kept, index, count, e)};
+  else
+    level = {top, M == Map::sparsemax ? sparsemax_threshold(kept, count) : entmax15_threshold(kept, count)};
+  const Weights<M> weigh(level.threshold, e);
   for (int64_t x = 0; x < count; x += WIDTH) {
     const Vec weights = weigh(Vec::loadu(kept + x));
     // candidates that turned out to have no weight fall out; in place, since writing never passes reading
@@ -186,10 +201,10 @@ inline int64_t solve(const float* scores, int64_t n, float top, float e, float* 
 // The same from a level that is known.
 template <Map M>
 inline int64_t support(const float* scores, int64_t n, const Level& level, float e, float* kept, int32_t* index) {
-  // where 1 + c (x - max) is zero
-  const float bound = M == Map::entmax ? level.first - 1.0f / slope_of(e, level.second) : level.first;
-  const int64_t count = above(scores, n, bound, 0.0f, -INF, kept, index);
-  const Weights<M> weigh(level, e);
+  // where 1 + c z is zero
+  const float reach = M == Map::entmax ? 1.0f / slope_of(e, level.threshold) : -level.threshold;
+  const int64_t count = near(scores, n, level.top, reach, kept, index);
+  const Weights<M> weigh(level.threshold, e);
   for (int64_t x = 0; x < count; x += WIDTH) weigh(Vec::loadu(kept + x)).store(kept + x);
   return count;
 }
