@@ -52,6 +52,9 @@ def choose_implementation(
     reason = triton_launch.reason(device, dtype or query.dtype, query.shape[-1])
     if reason is None and any(other.dtype != query.dtype for other in others):
         reason = "kernels take query, key and value of one dtype"
+    if reason is None and any(other.shape[-1] != query.shape[-1] for other in others):
+        widths = ", ".join(str(x.shape[-1]) for x in (query, *others))
+        reason = f"kernels take query, key and value of one head_dim, not {widths}"
     if reason is None and dropout > 0.0:
         reason = f"kernels drop no weights, and the dropout is {dropout}"
     if reason is None:
@@ -94,8 +97,10 @@ def refusal(
         reason = f"it computes in float32, not in {shape.dtype}"
     elif impl == "cpp":
         reason = cpu_build.failure()
-    elif impl == "compiled" and cpu_build.compiler() is None:
+    elif impl == "compiled" and not cpu_build.compiler():
         reason = "torch.compile found no C++ compiler; install g++, or name one in CXX"
+    elif impl == "compiled" and len(words := cpu_build.compiler()) > 1:
+        reason = f"torch.compile takes one program in CXX, not {len(words)} words, {' '.join(words)!r}"
     return f"impl={impl}: {reason}" if reason else None
 
 

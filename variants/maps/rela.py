@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, Range, ScoredVariant
 from ..kernels.dispatch import choose_implementation, refusal
+from ..ops.inputs import check_inputs, without_padding
 
 
 class ReLA(ScoredVariant):
@@ -56,12 +57,15 @@ class ReLA(ScoredVariant):
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         # no normalisation here: the norm after the values takes that part
         weights = scores.relu()
-        return weights if allowed is None else weights * allowed.to(weights.dtype)
+        # not times zero: a key that is hidden may hold NaN
+        return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
 
     def supports(self, shape: AttentionShape) -> str | None:
         return super().supports(shape) or refusal(self.impl, shape)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        # scale and gate are as wide as the heads together
+        check_inputs(query, key, value, mask.keep, one_width=True)
         sums = self.sums(query, key, value, mask)
         # the norm goes the way that the sums went, so that a path is fused as a whole
         parameters = (self.scale, self.gate, self.epsilon)
@@ -89,6 +93,8 @@ class ReLA(ScoredVariant):
             self.impl, query, key, value, dropout=self.weight_dropout, cpu_kernels=True
         )
         if self.implementation == "eager":
+            # a weight of zero would not be enough where padding holds NaN, here and in the gradients
+            key, value = without_padding(key, mask.keep), without_padding(value, mask.keep)
             weights = F.dropout(self.weights(query, key, mask), self.weight_dropout)
             return weights @ value.to(weights.dtype)
         if self.implementation == "triton":

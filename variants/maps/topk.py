@@ -19,6 +19,8 @@ def topk(scores: Tensor, allowed: Tensor | None, *, k: Count = 32) -> Tensor:
     Keys that tie with the k-th highest are all kept, so that the order of keys does not matter: a row may then have
     more than k weights. A row that may see at most k keys is plain softmax. Which keys are kept passes no gradient.
     """
+    if not scores.numel():
+        return scores
     # the choice passes no gradient; the scores that are kept do
     visible = scores.detach()
     if allowed is not None:

@@ -14,7 +14,8 @@ def sparsemax(x: Tensor, dim: int = -1, allowed: Tensor | None = None) -> Tensor
 
     x: any floating dtype, computed in float32 at least; -inf marks a masked entry, and a row of -inf yields zeros with
     zero gradient. `allowed` masks as well: Boolean, broadcastable to x, True = may have weight. NaN and +inf make their
-    row NaN. Differentiable once. Raises SelectionError for integers and for an empty or missing dimension.
+    row NaN; what a mask hides may be anything. No entries make no weights. Differentiable once. Raises SelectionError
+    for integers and for a missing dimension.
     Martins & Astudillo 2016, From Softmax to Sparsemax, eq. 2 and alg. 1.
     """
     return _weights(x, 2.0, dim, allowed)
@@ -65,8 +66,8 @@ def _weights(x: Tensor, alpha: float | Tensor, dim: int, allowed: Tensor | None,
 def _check(x: Tensor, dim: int) -> None:
     if not x.is_floating_point():
         raise SelectionError(f"expected scores of a floating dtype, got {x.dtype}")
-    if not -x.dim() <= dim < x.dim() or not x.shape[dim]:
-        raise SelectionError(f"expected scores with at least one entry along dimension {dim}, got {tuple(x.shape)}")
+    if not -x.dim() <= dim < x.dim():
+        raise SelectionError(f"expected scores with a dimension {dim}, got {tuple(x.shape)}")
 
 
 def _rows_of(alpha: Tensor, x: Tensor, dim: int) -> Tensor:

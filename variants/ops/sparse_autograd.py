@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract import Unsupported
 from . import thresholds
+from .first_derivative import OF_SIMPLEX, first_derivative_only
 
 Piece = tuple[Any, ...]
 
@@ -34,10 +34,9 @@ class Simplex(torch.autograd.Function):
         weights = _blank(scores, ctx.pieces)
         for piece, z, other in _with_scratch(scores, ctx.pieces):
             part, out = scores[piece], weights[piece]
-            if ceiling is not None:
-                part = torch.minimum(part, ceiling[piece], out=z)
+            part, top = (part, _top(part)) if ceiling is None else _masked(part, ceiling[piece], z)
             # a row of -inf has no finite maximum to take away
-            top = part.amax(-1, keepdim=True).clamp_(min=torch.finfo(part.dtype).min)
+            top = top.clamp_(min=torch.finfo(part.dtype).min)
             if isinstance(alpha, float):
                 # (alpha - 1) (x - max) in one pass over the piece
                 torch.add(top.mul_(1.0 - alpha), part, alpha=alpha - 1.0, out=z)
@@ -54,20 +53,9 @@ class Simplex(torch.autograd.Function):
         return weights
 
     @staticmethod
+    @first_derivative_only(OF_SIMPLEX)
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         weights, alpha = ctx.saved_tensors
-        with torch.no_grad():
-            # the formulas below write in place, which autograd would refuse to record
-            gradients = list(Simplex._gradients(ctx, weights, alpha, grad_output))
-        # PyTorch's own once_differentiable lets a graph pass where `grad_output` is a constant
-        if torch.is_grad_enabled():
-            gradients = [None if g is None else _Once.apply(g, weights) for g in gradients]  # type: ignore[no-untyped-call]
-        return *gradients, None, None
-
-    @staticmethod
-    def _gradients(
-        ctx: Any, weights: Tensor, alpha: Tensor | None, grad_output: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
         downstream = _blank(weights, ctx.pieces)
         to_alpha = None
         if alpha is not None and ctx.needs_input_grad[1]:
@@ -84,24 +72,28 @@ class Simplex(torch.autograd.Function):
             torch.addcmul(products, factors, mean, value=-1.0, out=downstream[piece])
             if to_alpha is not None and piece_alpha is not None:
                 to_alpha[_rows(piece)] = thresholds.alpha_gradient(p, grad_weights, piece_alpha)
-        return downstream, to_alpha
-
-
-class _Once(torch.autograd.Function):
-    """A gradient, as it is, that refuses to be differentiated again."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, weights: Tensor) -> Tensor:
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, ...]:
-        raise Unsupported("sparsemax and entmax have a first derivative only; for a second one use softmax")
+        return downstream, to_alpha, None, None
 
 
 def _ceiling(allowed: Tensor, scores: Tensor) -> Tensor:
     """+inf where allowed, -inf elsewhere, expanded: its minimum with the scores masks them, far faster than a fill."""
     return (allowed.to(scores.dtype) - 0.5).mul_(math.inf).expand(scores.shape)
+
+
+def _masked(scores: Tensor, ceiling: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores, -inf where masked, whatever stands there, and the maximum of each row."""
+    if scores.device.type == "cpu":
+        masked = torch.minimum(scores, ceiling, out=scratch)
+        top = _top(masked)
+        # a minimum lets NaN through, and a fill costs twenty times as much: it is for rows that have one
+        if not bool(top.isnan().any()):
+            return masked, top
+    masked = scores.masked_fill(ceiling < 0, -math.inf)
+    return masked, _top(masked)
+
+
+def _top(scores: Tensor) -> Tensor:
+    return scores.amax(-1, keepdim=True)
 
 
 def _pieces(scores: Tensor, ceiling: Tensor | None) -> Iterator[Piece]:

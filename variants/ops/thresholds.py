@@ -114,8 +114,8 @@ def gradient_factors(p: Tensor, alpha: float | Tensor, out: Tensor) -> Tensor:
         # the square root of an exact zero is thirty times slower on CPU; that of the smallest normal number is exact
         tiny = _tiny(p)
         return torch.clamp(p, min=tiny, out=out).sqrt_().sub_(math.sqrt(tiny))
-    # alpha = 2: the factor is 1 on the support
-    return torch.sign(p, out=out)
+    # alpha = 2: 1 on the support. Weights lie in [0, 1] but for rounding; unlike the sign, this leaves NaN as it is
+    return torch.ceil(p, out=out).clamp_(max=1.0)
 
 
 def log_weights(p: Tensor, out: Tensor) -> Tensor:

@@ -6,11 +6,12 @@ from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, KeyValueCache, Mask, ScoredVariant, SelectionError, Width, accumulator
 from ..kernels.dispatch import choose_implementation, refusal
+from ..ops.first_derivative import OF_ADDITIVE, first_derivative_only
 
 # values of tanh held at once: a cache's worth on a CPU, enough to fill the device elsewhere
 _TILE_ON_CPU = 1 << 18
@@ -127,7 +128,7 @@ class AdditiveScores(torch.autograd.Function):
         return scores
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only(OF_ADDITIVE)
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, direction = ctx.saved_tensors
         of_query, of_key, of_direction = (torch.zeros_like(of) for of in (query, key, direction))

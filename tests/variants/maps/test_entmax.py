@@ -351,8 +351,8 @@ def test_wrong_arguments_say_what_is_right() -> None:
         entmax(x, torch.full((3,), 1.5))
     with pytest.raises(SelectionError, match="floating dtype"):
         sparsemax(torch.zeros(2, 3, dtype=torch.long))
-    for shape, dim in (((2, 0), -1), ((), -1), ((2, 3), 2)):
-        with pytest.raises(SelectionError, match="at least one entry along dimension"):
+    for shape, dim in (((), -1), ((2, 3), 2)):
+        with pytest.raises(SelectionError, match="with a dimension"):
             entmax15(torch.zeros(shape), dim)
     assert entmax15(torch.zeros(0, 3)).shape == (0, 3)
 

@@ -15,6 +15,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
+from ...ops.first_derivative import THROUGH_EAGER
 from ...ops.thresholds import alpha_gradient
 from .blocks import GROUPS, Form, GoOn, Start
 
@@ -70,7 +71,8 @@ def _rela(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
 
 def _rela_gradients(scores: Tensor, grad_weights: Tensor, alpha: Tensor | None, level: Tensor, learns: bool) -> None:
     # at zero the derivative is taken as 0, as autograd of relu takes it
-    grad_weights.copy_(torch.where(scores > 0, grad_weights, 0.0))
+    # NaN passes, as there: a score that is no number is not below zero
+    grad_weights.copy_(torch.where(scores <= 0, 0.0, grad_weights))
 
 
 def _sparsemax_step(z: Tensor, threshold: Tensor, alpha: Tensor | None) -> Tensor:
@@ -87,7 +89,9 @@ def _sparsemax(scores: Tensor, alpha: Tensor | None, level: Tensor) -> None:
 def _sparsemax_gradients(
     scores: Tensor, grad_weights: Tensor, alpha: Tensor | None, level: Tensor, learns: bool
 ) -> None:
-    grad_weights.copy_(_through(torch.where(_above(scores, level) > 0, 1.0, 0.0), grad_weights))
+    above = _above(scores, level)
+    # zero where it is not positive, or NaN, which has to stay
+    grad_weights.copy_(_through(torch.where(above > 0, 1.0, above), grad_weights))
 
 
 def _entmax15_step(z: Tensor, threshold: Tensor, alpha: Tensor | None) -> Tensor:
@@ -138,7 +142,8 @@ def _entmax_gradients(
     positive = weights > 0
     # p^(2 - alpha) by the logarithm; 1 stands for weights of zero, whose logarithm would be -inf times 0
     logs = torch.where(positive, weights, 1.0).log()
-    factors = torch.where(positive, ((1.0 - _excess(alpha)) * logs).exp(), 0.0)
+    # off the support zero, or NaN, which has to stay
+    factors = torch.where(positive, ((1.0 - _excess(alpha)) * logs).exp(), weights)
     to_alpha = alpha_gradient(weights, grad_weights, alpha) if learns else None
     grad_weights.copy_(_through(factors, grad_weights))
     return to_alpha
@@ -175,7 +180,7 @@ def _tiny(x: Tensor) -> float:
     return torch.finfo(x.dtype).tiny
 
 
-RELA = Form(attend=_rela, differentiate=_rela_gradients)
+RELA = Form(attend=_rela, differentiate=_rela_gradients, second_derivative=THROUGH_EAGER)
 SPARSEMAX = Form(**_newton(_sparsemax_step, -1.0), attend=_sparsemax, differentiate=_sparsemax_gradients)
 # scores come times alpha - 1 = 0.5; a step of s leaves an error of s^2, so a step as small as the root of the
 # precision is the last that matters

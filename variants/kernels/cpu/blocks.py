@@ -18,9 +18,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ...contract import Mask, accumulator
+from ...ops.first_derivative import OF_SIMPLEX, first_derivative_only
+from ...ops.inputs import check_inputs
 from .packing import Packing, flat, unflat
 
 # a row of scores is as many groups, each of whole vectors of eight
@@ -50,6 +51,7 @@ class Form:
     attend(scores, alpha, level): scores become weights.
     differentiate(scores, grad_weights, alpha, level, learns): the gradients of the weights become those of the scores;
     returns those of alpha, (rows, 1), where `learns`.
+    second_derivative: what is said to whoever asks for one.
     Each writes one tensor in place: where a map sums, the compiler of torch 2.13 fails at two.
     """
 
@@ -59,12 +61,18 @@ class Form:
     go_on: GoOn | None = None
     attend: Attend
     differentiate: Differentiate
+    second_derivative: str = OF_SIMPLEX
 
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, form: Form, alpha: Tensor | None = None, *, compiled: bool
 ) -> Tensor:
-    """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least; `alpha`: (heads,), or None."""
+    """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least; `alpha`: (heads,), or None.
+
+    Values may have another width than keys, and so has the output. Differentiable once. Raises SelectionError for
+    shapes that do not fit.
+    """
+    check_inputs(query, key, value, mask.keep)
     return cast(Tensor, _Blocked.apply(query, key, value, alpha, mask, form, compiled))  # type: ignore[no-untyped-call]
 
 
@@ -142,7 +150,7 @@ class _Blocked(torch.autograd.Function):
         return shaped
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only(lambda ctx: ctx.form.second_derivative)
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, alpha, level = ctx.saved_tensors
         form, packing, learns = ctx.form, ctx.packing, ctx.needs_input_grad[3]
@@ -175,8 +183,9 @@ class _Blocked(torch.autograd.Function):
         to_query *= form.factor * query.shape[-1] ** -0.5
         # back to (positions, columns), and to the order in which the keys came
         kept = (packing.unpack(x.transpose(1, 2), like) for x, like in ((to_key, key), (to_value, value)))
-        for_alpha = to_alpha.view(*query.shape[:2], -1).sum((0, 2)).to(alpha.dtype) if learns else None
-        return unflat(to_query, query), *(x.contiguous() for x in kept), for_alpha, None, None, None
+        for_alpha = to_alpha.view(query.shape[:3]).sum((0, 2)).to(alpha.dtype) if learns else None
+        of_query = unflat(to_query, query, query.shape[-1], query.dtype)
+        return of_query, *(x.contiguous() for x in kept), for_alpha, None, None, None
 
 
 def _operands(query: Tensor, key: Tensor, value: Tensor, packing: Packing, form: Form) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,7 +210,8 @@ def _room(query: Tensor, key: Tensor) -> int:
 
 
 def _width(keys: int) -> int:
-    return -(-keys // _MULTIPLE) * _MULTIPLE
+    # never 0: blocks are sized by it
+    return -(-max(keys, 1) // _MULTIPLE) * _MULTIPLE
 
 
 def _sizes(query: Tensor, key: Tensor) -> tuple[int, int]:
@@ -214,6 +224,8 @@ def _sizes(query: Tensor, key: Tensor) -> tuple[int, int]:
 
 def _blocks(packing: Packing, query: Tensor, key: Tensor) -> Iterator[_Block]:
     """Blocks with a key to see; where examples differ in their keys, no block has heads of two."""
+    if not query.shape[0]:
+        return
     rows, group = _sizes(query, key)
     total, examples = query.shape[0], len(packing.limits)
     # without padding all examples are alike, and a block may hold heads of several

@@ -6,10 +6,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ...contract import Mask
-from .packing import Packing, flat, unflat
+from ...ops.first_derivative import OF_SIMPLEX, first_derivative_only
+from ...ops.inputs import check_inputs
+from .packing import Packing, common_width, flat, unflat
 
 _SPARSEMAX, _ENTMAX15, _ENTMAX = 0, 1, 2
 # where alpha is 1 it stands for no excess: every term is then at its limit and none divides by zero
@@ -19,9 +20,11 @@ _SMALLEST_EXCESS = 1e-20
 def entmax_attention(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, mask: Mask) -> Tensor:
     """Output (batch, heads, queries, head_dim), in the dtype of `value`; alpha: from 1 to 2, a number or (heads,).
 
-    Computed in float32 whatever the dtype of the inputs; differentiable once, in alpha as well. Needs the kernels
-    loaded: `build.failure()` is None.
+    Computed in float32 whatever the dtype of the inputs; values may have another width than keys, and so has the
+    output. Differentiable once, in alpha as well. Needs the kernels loaded: `build.failure()` is None. Raises
+    SelectionError for shapes that do not fit.
     """
+    check_inputs(query, key, value, mask.keep)
     kind = {2.0: _SPARSEMAX, 1.5: _ENTMAX15}.get(alpha, _ENTMAX) if isinstance(alpha, float) else _ENTMAX
     # the general map takes alpha of each head; the two special ones ignore it and have no logarithm
     each = alpha if isinstance(alpha, Tensor) else torch.full((query.shape[1],), alpha)
@@ -35,29 +38,33 @@ class _Attention(torch.autograd.Function):
         ctx.packing = packing = Packing.of(mask, query.shape[0], query.shape[2], key.shape[2])
         ctx.kind, ctx.scale = kind, query.shape[-1] ** -0.5
         excess = (alpha.float() - 1.0).clamp(min=_SMALLEST_EXCESS)
+        width = common_width(key, value)
+        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         output, *found = torch.ops.attnbench_cpu.entmax_forward(
-            *(flat(query), packing.pack(key), packing.pack(value), packing.limits, excess),
+            *(*packed, packing.limits, excess),
             *(kind, ctx.scale, _room(kind, key.shape[2]), any(ctx.needs_input_grad)),
         )
         # without a backward nothing of the supports is kept, and the kernel writes none
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(query, key, value, alpha, excess, *found)
-        return unflat(output, query.to(value.dtype))
+        return unflat(output, query, value.shape[-1], value.dtype)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only(OF_SIMPLEX)
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, alpha, excess, *found = ctx.saved_tensors
         packing: Packing = ctx.packing
         learns = ctx.needs_input_grad[3]
+        width = common_width(key, value)
+        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         to_query, to_key, to_value, by_row = torch.ops.attnbench_cpu.entmax_backward(
-            *(flat(grad_output), flat(query), packing.pack(key), packing.pack(value), packing.limits, excess, *found),
+            *(flat(grad_output, columns=width), *packed, packing.limits, excess, *found),
             *(ctx.kind, ctx.scale, learns),
         )
         # float64: a sum over all queries of terms of either sign
         to_alpha = by_row.double().sum(1).view(query.shape[:2]).sum(0).to(alpha.dtype) if learns else None
-        gradients = unflat(to_query, query), packing.unpack(to_key, key), packing.unpack(to_value, value)
-        return *gradients, to_alpha, None, None
+        of_query = unflat(to_query, query, query.shape[-1], query.dtype)
+        return of_query, packing.unpack(to_key, key), packing.unpack(to_value, value), to_alpha, None, None
 
 
 def _room(kind: int, keys: int) -> int:

@@ -6,7 +6,8 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 
 
 def gated_rms_norm(
@@ -24,26 +25,27 @@ def gated_rms_norm(
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 7-8.
     """
     group = sums.shape[1] if norm == "concat" else 1
-    return cast(Tensor, _CppGatedRMSNorm.apply(sums, scale, gate, epsilon, group))  # type: ignore[no-untyped-call]
+    # here, where autograd sees it: the function saves its inputs
+    s = scale.float().contiguous()
+    # an empty tensor stands for no gate in the C++ operators
+    g = s.new_empty(0) if gate is None else gate.float().contiguous()
+    return cast(Tensor, _CppGatedRMSNorm.apply(sums.contiguous(), s, g, epsilon, group))  # type: ignore[no-untyped-call]
 
 
 class _CppGatedRMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, sums: Tensor, scale: Tensor, gate: Tensor | None, epsilon: float, group: int) -> Tensor:
-        x, s = sums.contiguous(), scale.float().contiguous()
-        # an empty tensor stands for no gate in the C++ operators
-        g = s.new_empty(0) if gate is None else gate.float().contiguous()
+    def forward(ctx: Any, sums: Tensor, scale: Tensor, gate: Tensor, epsilon: float, group: int) -> Tensor:
         output: Tensor
-        output, inverse = torch.ops.attnbench_cpu.gated_norm_forward(x, s, g, group, epsilon)
-        ctx.group, ctx.dtype = group, scale.dtype
+        output, inverse = torch.ops.attnbench_cpu.gated_norm_forward(sums, scale, gate, group, epsilon)
+        ctx.group = group
         # one over the root mean square of each row, a number a query, spares the backward a pass
-        ctx.save_for_backward(x, inverse, s, g)
+        ctx.save_for_backward(sums, inverse, scale, gate)
         return output
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only(THROUGH_EAGER)
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         to_sums, to_scale, to_gate = torch.ops.attnbench_cpu.gated_norm_backward(
             grad_output.contiguous(), *ctx.saved_tensors, ctx.group
         )
-        return to_sums, to_scale.to(ctx.dtype), to_gate.to(ctx.dtype) if ctx.needs_input_grad[2] else None, None, None
+        return to_sums, to_scale, to_gate if ctx.needs_input_grad[2] else None, None, None

@@ -42,22 +42,34 @@ class Packing:
         # stable, so that real keys keep their order and a causal limit stays a prefix
         return cls(limits=limits.contiguous(), order=keep.to(torch.int8).argsort(dim=1, descending=True, stable=True))
 
-    def pack(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    def pack(self, x: Tensor, dtype: torch.dtype = torch.float32, columns: int = 0) -> Tensor:
         """(batch, heads, keys, head_dim) to (batch · heads, keys, columns), as `flat` does."""
-        return flat(x if self.order is None else x.take_along_dim(self.order[:, None, :, None], 2), dtype)
+        return flat(x if self.order is None else x.take_along_dim(self.order[:, None, :, None], 2), dtype, columns)
 
     def unpack(self, x: Tensor, like: Tensor) -> Tensor:
         """The other way, in the shape and dtype of `like`."""
-        x = unflat(x, like)
+        x = unflat(x, like, like.shape[-1], like.dtype)
         return x if self.order is None else x.take_along_dim(self.order.argsort(dim=1)[:, None, :, None], 2)
 
 
-def flat(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """(batch, heads, positions, head_dim) to (batch · heads, positions, columns): contiguous, 16 | columns."""
+def flat(x: Tensor, dtype: torch.dtype = torch.float32, columns: int = 0) -> Tensor:
+    """(batch, heads, positions, head_dim) to (batch · heads, positions, columns): contiguous, 16 | columns.
+
+    `columns`: at least so many.
+    """
     # zero columns change no product, and spare the kernels a tail of single numbers
-    return F.pad(x.to(dtype), (0, -x.shape[-1] % _VECTOR)).flatten(0, 1).contiguous()
+    return F.pad(x.to(dtype), (0, _columns(max(x.shape[-1], columns)) - x.shape[-1])).flatten(0, 1).contiguous()
 
 
-def unflat(x: Tensor, like: Tensor) -> Tensor:
-    """(batch · heads, positions, columns) to (batch, heads, positions, head_dim), in the shape and dtype of `like`."""
-    return x.view(*like.shape[:2], *x.shape[1:])[..., : like.shape[-1]].to(like.dtype)
+def unflat(x: Tensor, like: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """(batch · heads, positions, columns) to (batch, heads, positions, width), batch and heads as `like` has them."""
+    return x.view(*like.shape[:2], *x.shape[1:])[..., :width].to(dtype)
+
+
+def common_width(key: Tensor, value: Tensor) -> int:
+    """Columns for a kernel that takes keys and values of one width: those of the wider."""
+    return max(key.shape[-1], value.shape[-1])
+
+
+def _columns(width: int) -> int:
+    return -(-width // _VECTOR) * _VECTOR

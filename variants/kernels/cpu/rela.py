@@ -6,17 +6,21 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ...contract import Mask
-from .packing import Packing, flat, unflat
+from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
+from ...ops.inputs import check_inputs
+from .packing import Packing, common_width, flat, unflat
 
 
 def rela_attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
     """Weighted sums of values before the norm, (batch, heads, queries, head_dim), float32.
 
-    Computed in float32 whatever the dtype of the inputs. Needs the kernels loaded: `build.failure()` is None.
+    Computed in float32 whatever the dtype of the inputs; values may have another width than keys, and the sums have
+    that of the values. Differentiable once. Needs the kernels loaded: `build.failure()` is None. Raises SelectionError
+    for shapes that do not fit.
     """
+    check_inputs(query, key, value, mask.keep)
     return cast(Tensor, _Sums.apply(query, key, value, mask))  # type: ignore[no-untyped-call]
 
 
@@ -27,15 +31,20 @@ class _Sums(torch.autograd.Function):
         ctx.scale = query.shape[-1] ** -0.5
         # the scores are computed again in the backward: keeping them would cost queries × keys
         ctx.save_for_backward(query, key, value)
-        packed = flat(query), packing.pack(key), packing.pack(value)
-        return unflat(torch.ops.attnbench_cpu.rela_forward(*packed, packing.limits, ctx.scale), query.float())
+        width = common_width(key, value)
+        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
+        sums = torch.ops.attnbench_cpu.rela_forward(*packed, packing.limits, ctx.scale)
+        return unflat(sums, query, value.shape[-1], torch.float32)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only(THROUGH_EAGER)
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value = ctx.saved_tensors
         packing: Packing = ctx.packing
+        width = common_width(key, value)
+        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         to_query, to_key, to_value = torch.ops.attnbench_cpu.rela_backward(
-            flat(grad_output), flat(query), packing.pack(key), packing.pack(value), packing.limits, ctx.scale
+            flat(grad_output, columns=width), *packed, packing.limits, ctx.scale
         )
-        return unflat(to_query, query), packing.unpack(to_key, key), packing.unpack(to_value, value), None
+        gradient = unflat(to_query, query, query.shape[-1], query.dtype)
+        return gradient, packing.unpack(to_key, key), packing.unpack(to_value, value), None

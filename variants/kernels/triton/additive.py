@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import CompileCase, launch
+from ...ops.first_derivative import OF_ADDITIVE, first_derivative_only
+from .launch import CompileCase, launch, prepared
 from .tiles import (
     LOG2E,
     load_rows,
@@ -44,7 +45,8 @@ def additive_attention(
     as 43. Differentiable once in a, b, w and v, the same bits at every run; memory O(N (hidden + head_dim)).
     Ask `launch.reason` first.
     """
-    return cast(Tensor, _Additive.apply(query, key, direction, value, keep, causal))
+    query, key, value, keep = prepared(query, key, value, keep, one_width=False, whole=True)
+    return cast(Tensor, _Additive.apply(query, key, direction.contiguous(), value, keep, causal))
 
 
 class _Additive(torch.autograd.Function):
@@ -54,8 +56,8 @@ class _Additive(torch.autograd.Function):
     ) -> Tensor:
         batch, heads, queries, hidden = query.shape
         keys, head_dim = value.shape[2:]
-        e, f, value, direction = _exponentials(query), _exponentials(key), value.contiguous(), direction.contiguous()
-        kept = None if keep is None else keep.to(torch.uint8).contiguous()
+        e, f = _exponentials(query), _exponentials(key)
+        kept = None if keep is None else keep.to(torch.uint8)
         output = value.new_empty(batch, heads, queries, head_dim)
         mass = query.new_empty(batch, heads, queries)
         dim, fits = padded(head_dim), padded(hidden)
@@ -82,7 +84,7 @@ class _Additive(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only(OF_ADDITIVE)
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         e, f, direction, value, kept, output, mass = ctx.saved_tensors
         heads, queries, keys, hidden = ctx.sizes

@@ -16,10 +16,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ...contract import SelectionError
+from ...ops.first_derivative import OF_SIMPLEX, first_derivative_only
 from . import launch as triton_launch
 from .entmax_backward import backward
-from .launch import CompileCase, launch
-from .support import SupportMap, excess_of, find_support, weigh
+from .launch import CompileCase, launch, prepared
+from .support import SupportMap, excess_of, find_support, load_levels, weigh
 from .tiles import Tiles, constants, empty_map, load_rows, own_list, own_rows, padded, store_rows, strides, visible
 
 _LOWEST_ALPHA = 1.01
@@ -65,6 +66,7 @@ def entmax_attention(
         fixed, excess = float(alpha), None
     else:
         fixed, excess = None, torch.full((heads,), alpha - 1.0, device=query.device)
+    query, key, value, keep = prepared(query, key, value, keep)
     tiles = tiles or tiles_for(query.dtype, query.shape[-1])
     return cast(Tensor, _Entmax.apply(query, key, value, excess, fixed, keep, causal, tiles))
 
@@ -81,8 +83,8 @@ def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
 
 @triton.jit
 def _sum_tiles(
-    sums, means, factors, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope, excess,
-    first_row, queries, keys, first, last,
+    sums, means, factors, top, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope,
+    excess, first_row, queries, keys, first, last,
     MODE: tl.constexpr, TRAIN: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -91,7 +93,7 @@ def _sum_tiles(
         column = tile * COLUMNS
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         v = load_rows(v_ptr, v_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
-        above = tl.dot(q, tl.trans(k), input_precision=PRECISION) * slope - threshold[:, None]
+        above = (tl.dot(q, tl.trans(k), input_precision=PRECISION) - top[:, None]) * slope - threshold[:, None]
         if MASKED:
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
             # any negative number: the map looks at what is positive only
@@ -109,7 +111,7 @@ def _sum_tiles(
 
 @triton.jit
 def _forward(
-    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, threshold_ptr, index_ptr, count_ptr, out_ptr, mean_ptr, map_ptr,
+    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, out_ptr, mean_ptr, map_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, out_batch, out_head, out_row,
     queries, keys, heads, scale,
     MODE: tl.constexpr, TRAIN: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
@@ -126,8 +128,7 @@ def _forward(
     # thresholds are of (alpha - 1) times the score, so the scale and alpha - 1 are one factor
     slope = excess * scale
     rows = first_row + tl.arange(0, ROWS)
-    # rows past the end have an infinite threshold: nothing is above it
-    threshold = tl.load(threshold_ptr + both * queries + rows, mask=rows < queries, other=float("inf"))
+    top, threshold = load_levels(level_ptr, both, rows, queries)
     sums = tl.zeros([ROWS, DIM], tl.float32)
     factors = tl.zeros([ROWS], tl.float32)
     if TRAIN:
@@ -135,21 +136,23 @@ def _forward(
     else:
         means = factors
     sums, means, factors = _sum_tiles(
-        sums, means, factors, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope, excess,
-        first_row, queries, keys, 0, full,
+        sums, means, factors, top, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope,
+        excess, first_row, queries, keys, 0, full,
         MODE, TRAIN, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     sums, means, factors = _sum_tiles(
-        sums, means, factors, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope, excess,
-        first_row, queries, keys, full, total,
+        sums, means, factors, top, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope,
+        excess, first_row, queries, keys, full, total,
         MODE, TRAIN, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
+    # a row that is spoiled has no weights; left at that, what diverged would come out as zeros
+    sums = tl.where((top == top)[:, None], sums, float("nan"))
     # output and means have the same strides: one is made like the other
     offset = batch * out_batch + head * out_head
     store_rows(out_ptr + offset, out_row, first_row, queries, sums, HEAD_DIM, DIM, ROWS)
     if TRAIN:
         # a row without a key has no factors and a mean of zero
-        means /= tl.maximum(factors, 1e-30)[:, None]
+        means = tl.where((top == top)[:, None], means / tl.maximum(factors, 1e-30)[:, None], float("nan"))
         store_rows(mean_ptr + offset, out_row, first_row, queries, means, HEAD_DIM, DIM, ROWS)
 
 
@@ -166,10 +169,6 @@ class _Entmax(torch.autograd.Function):
         causal: bool,
         tiles: Tiles,
     ) -> Tensor:
-        # any strides but the last: a model hands over transposed views, and copying them would cost as much as
-        # reading them
-        query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-        keep = None if keep is None else keep.contiguous()
         batch, heads, queries, head_dim = query.shape
         output = torch.empty_like(query)
         if not output.numel():
@@ -184,29 +183,27 @@ class _Entmax(torch.autograd.Function):
         used = empty_map(query, key, tiles) if train else None
         launch(
             _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,), query, key, value, keep, excess,
-            support.thresholds, support.lists.indices, support.lists.counts, output, means, used,
+            support.levels, support.lists.indices, support.lists.counts, output, means, used,
             *strides(query, key, value, output), queries, key.shape[2], heads, head_dim**-0.5,
             warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, TRAIN=train,
             **constants(query, keep, causal, tiles),
         )  # fmt: skip
         lists = support.lists
-        ctx.save_for_backward(
-            query, key, value, excess, keep, support.thresholds, lists.indices, lists.counts, means, used
-        )
+        ctx.save_for_backward(query, key, value, excess, keep, support.levels, lists.indices, lists.counts, means, used)
         ctx.alpha, ctx.causal, ctx.tiles = alpha, causal, tiles
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only(OF_SIMPLEX)
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, excess, *rest = ctx.saved_tensors
         if not rest:
             zeros = (None if x is None else torch.zeros_like(x) for x in (query, key, value, excess))
             return *zeros, None, None, None, None
-        keep, thresholds, indices, counts, means, used = rest
+        keep, levels, indices, counts, means, used = rest
         gradients = backward(
             grad_output, query, key, value, SupportMap(alpha=ctx.alpha, excess=excess), keep,
-            thresholds, indices, counts, means, used, ctx.causal, ctx.tiles, of_alpha=ctx.needs_input_grad[3],
+            levels, indices, counts, means, used, ctx.causal, ctx.tiles, of_alpha=ctx.needs_input_grad[3],
         )  # fmt: skip
         return *gradients, None, None, None, None
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import launch
-from .support import SupportMap, excess_of, weigh
+from .support import SupportMap, excess_of, load_levels, weigh
 from .tiles import (
     Tiles,
     constants,
@@ -38,7 +38,7 @@ def backward(
     value: Tensor,
     sparse_map: SupportMap,
     keep: Tensor | None,
-    thresholds: Tensor,
+    levels: Tensor,
     indices: Tensor,
     counts: Tensor,
     means: Tensor,
@@ -56,14 +56,14 @@ def backward(
     grad_output = torch.empty_like(means).copy_(grad_output) if grad_output.stride() != means.stride() else grad_output
     to_query, to_key, to_value = (torch.empty_like(x) for x in (query, key, value))
     # written by the pass over rows, read by the pass over columns: the launches are in order on one stream
-    delta = torch.empty_like(thresholds)
-    to_alpha = torch.empty_like(thresholds) if of_alpha else None
+    delta = levels.new_empty((batch * heads, queries))
+    to_alpha = torch.empty_like(delta) if of_alpha else None
     sizes = (queries, keys, heads, head_dim**-0.5)
     # the same tiles and precision as the forward: a weight computed again must be the weight that was used
     fixed = {"MODE": sparse_map.mode, **constants(query, keep, causal, tiles)}
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
-        query, key, value, keep, sparse_map.excess, thresholds, indices, counts, grad_output, means, to_query, delta,
+        query, key, value, keep, sparse_map.excess, levels, indices, counts, grad_output, means, to_query, delta,
         to_alpha,
         *strides(query, key, value, grad_output, to_query), *sizes,
         warps=tiles.warps, stages=tiles.stages, OF_ALPHA=of_alpha, **fixed,
@@ -71,7 +71,7 @@ def backward(
     columns = list_tiles(used, queries, keys, tiles, causal, by_rows=False)
     launch(
         _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * heads,),
-        query, key, value, keep, sparse_map.excess, thresholds, columns.indices, columns.counts, grad_output, delta,
+        query, key, value, keep, sparse_map.excess, levels, columns.indices, columns.counts, grad_output, delta,
         to_key, to_value,
         *strides(query, key, value, grad_output, to_key, to_value), *sizes,
         warps=tiles.warps, stages=tiles.stages, **fixed,
@@ -103,7 +103,7 @@ def _slopes(above, weights, factor, excess):
 @triton.jit
 def _query_tiles(
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi,
-    q, do, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
+    q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
     first_row, queries, keys, first, last,
     MODE: tl.constexpr, OF_ALPHA: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
@@ -112,7 +112,7 @@ def _query_tiles(
         column = tl.load(index_ptr + at).to(tl.int32) * COLUMNS
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         v = load_rows(v_ptr, v_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
-        above = tl.dot(q, tl.trans(k), input_precision=PRECISION) * slope - threshold[:, None]
+        above = (tl.dot(q, tl.trans(k), input_precision=PRECISION) - top[:, None]) * slope - threshold[:, None]
         if MASKED:
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
             above = tl.where(seen, above, -1.0)
@@ -138,7 +138,7 @@ def _query_tiles(
 
 @triton.jit
 def _backward_queries(
-    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, threshold_ptr, index_ptr, count_ptr, do_ptr, mean_ptr, dq_ptr,
+    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, do_ptr, mean_ptr, dq_ptr,
     delta_ptr, dalpha_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dq_batch, dq_head, dq_row,
@@ -158,7 +158,7 @@ def _backward_queries(
     offset = batch * do_batch + head * do_head
     do = load_rows(do_ptr + offset, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     mean = load_rows(mean_ptr + offset, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
-    threshold = tl.load(threshold_ptr + both * queries + rows, mask=inside, other=float("inf"))
+    top, threshold = load_levels(level_ptr, both, rows, queries)
     # mean over g of dp_j = do·v_j is do times the mean of v under g: no pass over the keys is needed for it
     delta = tl.sum(do.to(tl.float32) * mean.to(tl.float32), 1)
     tl.store(delta_ptr + both * queries + rows, delta, mask=inside)
@@ -166,17 +166,19 @@ def _backward_queries(
     none = tl.zeros([ROWS], tl.float32)
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi = _query_tiles(
         dq, none, none, none, none, none, none, none,
-        q, do, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
+        q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
         first_row, queries, keys, 0, full,
         MODE, OF_ALPHA, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi = _query_tiles(
         dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi,
-        q, do, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
+        q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
         first_row, queries, keys, full, total,
         MODE, OF_ALPHA, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
-    store_rows(dq_ptr + batch * dq_batch + head * dq_head, dq_row, first_row, queries, dq * scale, HEAD_DIM, DIM, ROWS)
+    # as in the forward: no weights, and no number either
+    dq = tl.where((top == top)[:, None], dq * scale, float("nan"))
+    store_rows(dq_ptr + batch * dq_batch + head * dq_head, dq_row, first_row, queries, dq, HEAD_DIM, DIM, ROWS)
     if OF_ALPHA:
         # see thresholds.alpha_gradient, with the means written out as sums of this row
         slope_sum = dp_psi + w_phi * dp_log - w_log * dp_phi - dp_w * w_psi
@@ -185,8 +187,8 @@ def _backward_queries(
 
 @triton.jit
 def _key_tiles(
-    dk, dv, k, v, q_ptr, do_ptr, threshold_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
-    column, queries, keys, first, last,
+    dk, dv, k, v, q_ptr, do_ptr, level_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
+    both, column, queries, keys, first, last,
     MODE: tl.constexpr, MASKED: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -196,11 +198,11 @@ def _key_tiles(
         inside = rows < queries
         q = load_rows(q_ptr, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
         do = load_rows(do_ptr, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
-        # rows past the end: nothing is above infinity, so they add nothing
-        threshold = tl.load(threshold_ptr + rows, mask=inside, other=float("inf"))
+        # rows past the end add nothing
+        top, threshold = load_levels(level_ptr, both, rows, queries)
         delta = tl.load(delta_ptr + rows, mask=inside, other=0.0)
         # the scores transposed, (COLUMNS, ROWS): the sums below are then plain products with the rows of q and do
-        above = tl.dot(k, tl.trans(q), input_precision=PRECISION) * slope - threshold[None, :]
+        above = (tl.dot(k, tl.trans(q), input_precision=PRECISION) - top[None, :]) * slope - threshold[None, :]
         if MASKED:
             # the causal mask alone: padded keys are dropped once, at the end
             columns = column + tl.arange(0, COLUMNS)
@@ -214,7 +216,7 @@ def _key_tiles(
 
 @triton.jit
 def _backward_keys(
-    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, threshold_ptr, index_ptr, count_ptr, do_ptr, delta_ptr, dk_ptr, dv_ptr,
+    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, do_ptr, delta_ptr, dk_ptr, dv_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row,
     queries, keys, heads, scale,
@@ -228,19 +230,18 @@ def _backward_keys(
     index_ptr, masked, total = own_list(index_ptr, count_ptr, own, tl.cdiv(queries, ROWS))
     excess = excess_of(excess_ptr, head, MODE)
     slope = excess * scale
-    threshold_ptr += both * queries
     delta_ptr += both * queries
     dk = tl.zeros([COLUMNS, DIM], tl.float32)
     dv = tl.zeros([COLUMNS, DIM], tl.float32)
     if CAUSAL:
         dk, dv = _key_tiles(
-            dk, dv, k, v, q_ptr, do_ptr, threshold_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
-            column, queries, keys, 0, masked,
+            dk, dv, k, v, q_ptr, do_ptr, level_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
+            both, column, queries, keys, 0, masked,
             MODE, True, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip
     dk, dv = _key_tiles(
-        dk, dv, k, v, q_ptr, do_ptr, threshold_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
-        column, queries, keys, masked, total,
+        dk, dv, k, v, q_ptr, do_ptr, level_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
+        both, column, queries, keys, masked, total,
         MODE, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     store_key_gradients(

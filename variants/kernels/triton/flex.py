@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from ...ops.inputs import check_inputs, without_padding
+
 
 def flex_interval_attention(
     query: Tensor,
@@ -31,6 +33,10 @@ def flex_interval_attention(
     `interval.interval_attention`. Its gradient adds in no fixed order, so the last bits may differ from run to
     run. Queries without a key give zeros.
     """
+    check_inputs(query, key, value, keep, one_width=True)
+    # what the mask hides still meets a product, and zero times NaN is NaN
+    key, value = without_padding(key, keep), without_padding(value, keep)
+    keep = None if keep is None else keep.expand(query.shape[0], -1)
     batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:

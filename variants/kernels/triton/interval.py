@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from .interval_backward import backward_keys, backward_queries
-from .launch import CompileCase, launch
+from .launch import CompileCase, launch, prepared
 from .pairs import bounds_of, by_distance, hide, put_rows, rows_of
 from .tiles import LOG2E, Tiles, narrow, own_tile, padded, softmax_end, softmax_step
 
@@ -60,6 +61,9 @@ def interval_attention(
     float32: three of TF32 keep its digits on tensor cores, one keeps those of float16. Ask
     `launch.reason` first.
     """
+    # rows are addressed as (rows, length, head_dim): one address for each (batch, head)
+    query, key, value, keep = prepared(query, key, value, keep, whole=True)
+    bias = None if bias is None else bias.contiguous()
     found = _IntervalAttention.apply(query, key, value, intervals, keep, scale, bias, back, collect, precision)
     return cast(tuple[Tensor, Tensor | None], found)
 
@@ -109,11 +113,8 @@ class _IntervalAttention(torch.autograd.Function):
             "warps": tiles.warps,
             "stages": tiles.stages,
         }
-        # rows are addressed as (rows, length, head_dim): one address for each (batch, head)
-        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-        kept = None if keep is None else keep.to(torch.uint8).contiguous()
+        kept = None if keep is None else keep.to(torch.uint8)
         lower, upper = intervals.lower.contiguous(), intervals.upper.contiguous()
-        bias = None if bias is None else bias.contiguous()
         output = torch.empty_like(query)
         mass = query.new_empty(batch, heads, queries, dtype=torch.float32)
         collected = torch.zeros_like(bias) if collect and bias is not None else None
@@ -125,7 +126,7 @@ class _IntervalAttention(torch.autograd.Function):
         return output, collected
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only(THROUGH_EAGER)
     def backward(ctx: Any, gradient: Tensor, of_collected: Tensor | None) -> tuple[Tensor | None, ...]:
         query, key, value, lower, upper, kept, bias, output, mass, collected = ctx.saved_tensors
         gradient = gradient.contiguous()

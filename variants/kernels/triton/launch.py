@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...ops.inputs import check_inputs, without_padding
 from .interpreter import ENABLE, interpreted, prepared_once
 
 _POINTERS = {
@@ -84,13 +85,30 @@ def reason(device: str, dtype: torch.dtype, head_dim: int, *, largest_head_dim: 
     return None
 
 
+def prepared(
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, *, one_width: bool = True, whole: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Inputs as kernels take them: padded slots zero, and the last dimension, or where `whole` all, side by side.
+
+    Called before the autograd function and not in it, so that what that saves is part of the graph. A mask for all
+    sequences is repeated for each. Raises SelectionError for shapes that do not fit, which a kernel would read past.
+    """
+    check_inputs(query, key, value, keep, one_width=one_width)
+    # a weight of zero times what padding holds may be NaN, and a product has no mask of its own
+    inputs = query, without_padding(key, keep), without_padding(value, keep)
+    query, key, value = (x.contiguous() if whole or x.stride(-1) != 1 else x for x in inputs)
+    return query, key, value, None if keep is None else keep.expand(query.shape[0], -1).contiguous()
+
+
 def launch(
     kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, stages: int = 2, **constants: Any
 ) -> None:
     """Runs `kernel` on `grid`: tensors, ints and floats in the order of its signature, then its constexprs by name.
 
-    Inside `compiling` it is compiled instead.
+    Inside `compiling` it is compiled instead. An empty grid has nothing to do.
     """
+    if 0 in grid:
+        return
     if _compiled is not None:
         # every launch of the pass, forward and backward, without a tensor that holds numbers
         _compile(kernel, arguments, constants, warps, stages)

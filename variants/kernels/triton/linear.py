@@ -18,7 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import CompileCase, launch
+from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
+from .launch import CompileCase, launch, prepared
 from .states import features_of, fold, inverse, product, real_rows, summed, tile
 from .tiles import padded
 
@@ -33,6 +34,8 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor | N
     for the backward pass are the inputs, the output and one float32 per query. Differentiable once, the same bits at
     every run. Ask `launch.reason` first.
     """
+    # states and rows are addressed as (rows, length, width)
+    query, key, value, keep = prepared(query, key, value, keep, whole=True)
     return cast(Tensor, LinearAttention.apply(query, key, value, keep, causal))
 
 
@@ -102,9 +105,7 @@ class LinearAttention(torch.autograd.Function):
             half=query.dtype is torch.float16,
             bfloat16=query.dtype is torch.bfloat16,
         )
-        # states and rows are addressed as (rows, length, width)
-        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-        kept = key if keep is None else keep.to(torch.uint8).contiguous()
+        kept = key if keep is None else keep.to(torch.uint8)
         output = torch.empty_like(query)
         total = query.new_empty(plan.rows, plan.queries, dtype=torch.float32)
         state, mass = _states(plan, key, value, kept, total, total, of_query=False)
@@ -119,7 +120,7 @@ class LinearAttention(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only(THROUGH_EAGER)
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         plan: _LinearPlan = ctx.plan
         query, key, value, kept, output, total = ctx.saved_tensors
@@ -280,7 +281,7 @@ def _turn(
         slope += product(pair, features, DOT, PRECISION)
     x = tile(own, row, own_at, own_count, down, width)
     # phi' of elu(x) + 1: 1 above zero, exp(x) below
-    slope *= tl.where(x > 0, 1.0, tl.exp(tl.minimum(x, 0.0)))
+    slope *= tl.where(x > 0, 1.0, tl.exp(tl.minimum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)))
     if REVERSE:
         slope = tl.where(real_rows(kept, row, heads, own_at, own_count, PADDED)[:, None], slope, 0.0)
     else:

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from .launch import CompileCase, launch
 from .tiles import own_tile
 
@@ -32,6 +33,9 @@ def gated_rms_norm(
     `sums`. Differentiable once in sums, scale and gate; the same bits at every run.
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 7-8.
     """
+    # here, where autograd sees it: the function saves its inputs
+    sums, scale = sums if sums.stride(-1) == 1 else sums.contiguous(), scale.contiguous()
+    gate = None if gate is None else gate.contiguous()
     normed = _TritonGatedRMSNorm.apply(sums, scale, gate, epsilon, norm == "concat", dtype or sums.dtype)
     return cast(Tensor, normed)
 
@@ -137,8 +141,6 @@ class _TritonGatedRMSNorm(torch.autograd.Function):
     def forward(
         ctx: Any, sums: Tensor, scale: Tensor, gate: Tensor | None, epsilon: float, concat: bool, dtype: torch.dtype
     ) -> Tensor:
-        sums = sums if sums.stride(-1) == 1 else sums.contiguous()
-        scale, gate = scale.contiguous(), None if gate is None else gate.contiguous()
         output = torch.empty_like(sums, dtype=dtype)
         ctx.save_for_backward(sums, scale, gate)
         ctx.epsilon, ctx.group = epsilon, sums.shape[1] if concat else 1
@@ -152,7 +154,7 @@ class _TritonGatedRMSNorm(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only(THROUGH_EAGER)
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         sums, scale, gate = ctx.saved_tensors
         grad_output = grad_output if grad_output.stride(-1) == 1 else grad_output.contiguous()

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from .launch import CompileCase, launch
 from .tiles import padded
 
@@ -30,7 +31,7 @@ def prefix_softmax(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     is zero. Both results have gradients, once. Work O(length d), nothing larger than the values is kept, and every
     run gives the same bits. Ask `launch.reason` first, for float32.
     """
-    return cast(tuple[Tensor, Tensor], PrefixSoftmax.apply(logits, values))
+    return cast(tuple[Tensor, Tensor], PrefixSoftmax.apply(logits.contiguous(), values.contiguous()))
 
 
 class PrefixSoftmax(torch.autograd.Function):
@@ -38,15 +39,15 @@ class PrefixSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        flat, tall = logits.flatten(0, -2).contiguous(), values.flatten(0, -3).contiguous()
-        mass, mean = _scan(flat, tall)
-        ctx.save_for_backward(flat, tall, mass, mean)
+        mass, mean = _scan(logits.flatten(0, -2), values.flatten(0, -3))
+        ctx.save_for_backward(logits, values, mass, mean)
         return mass.view(logits.shape), mean.view(values.shape)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only(THROUGH_EAGER)
     def backward(ctx: Any, of_mass: Tensor, of_mean: Tensor) -> tuple[Tensor, Tensor]:
         logits, values, mass, mean = ctx.saved_tensors
+        logits, values = logits.flatten(0, -2), values.flatten(0, -3)
         gradient = of_mean.reshape(values.shape)
         extra = of_mass.reshape(logits.shape) - torch.einsum("rnd,rnd->rn", gradient, mean)
         of_logits, of_values = _scan_back(logits, mass, gradient.contiguous(), extra.contiguous(), values)

@@ -15,8 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from . import launch as triton_launch
-from .launch import CompileCase, launch
+from .launch import CompileCase, launch, prepared
 from .rela_backward import backward
 from .tiles import (
     Tiles,
@@ -27,6 +28,7 @@ from .tiles import (
     narrow,
     own_rows,
     padded,
+    rectified,
     seen_columns,
     store_rows,
     strides,
@@ -53,6 +55,7 @@ def rela_attention(
     beyond 65504 counts as 65504. Differentiable once, the same bits at every run. Ask `reason` first.
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 4-6.
     """
+    query, key, value, keep = prepared(query, key, value, keep)
     return cast(Tensor, _ReLA.apply(query, key, value, keep, causal, tiles or tiles_for(query.dtype, query.shape[-1])))
 
 
@@ -79,14 +82,15 @@ def _forward_tiles(
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         v = load_rows(v_ptr, v_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         # without the scale: it is positive, so it commutes with ReLU and is multiplied in once, at the end
-        weights = tl.maximum(tl.dot(q, tl.trans(k), input_precision=PRECISION), 0.0)
+        weights = rectified(tl.dot(q, tl.trans(k), input_precision=PRECISION))
         if MASKED:
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
             weights = tl.where(seen, weights, 0.0)
         if SKIP:
             # one reduction over the tile against a product with the values: worth it where tiles are empty, see
             # NOTES.md
-            positive = tl.max(weights) > 0.0
+            # not `> 0`, which NaN is not
+            positive = tl.max((weights != 0.0).to(tl.int32)) > 0
             if RECORD:
                 tl.store(map_ptr + tile, positive.to(tl.uint8))
             if positive:
@@ -133,8 +137,6 @@ class _ReLA(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, causal: bool, tiles: Tiles
     ) -> Tensor:
-        query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-        keep = None if keep is None else keep.contiguous()
         batch, heads, queries, head_dim = query.shape
         # float32 out: the sum over keys grows with their number, and the norm that follows needs its digits
         sums = torch.empty_like(query, dtype=torch.float32)
@@ -152,7 +154,7 @@ class _ReLA(torch.autograd.Function):
         return sums
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only(THROUGH_EAGER)
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, keep, used = ctx.saved_tensors
         gradients = backward(grad_output, query, key, value, keep, used, ctx.causal, ctx.tiles)

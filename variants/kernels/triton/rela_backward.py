@@ -18,6 +18,7 @@ from .tiles import (
     own_columns,
     own_list,
     own_rows,
+    rectified,
     store_key_gradients,
     store_rows,
     strides,
@@ -75,7 +76,8 @@ def _query_tiles(
         column = tl.load(index_ptr + at).to(tl.int32) * COLUMNS
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         v = load_rows(v_ptr, v_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
-        positive = tl.dot(q, tl.trans(k), input_precision=PRECISION) > 0.0
+        # NaN counts as positive, as in autograd of relu
+        positive = rectified(tl.dot(q, tl.trans(k), input_precision=PRECISION)) != 0.0
         if MASKED:
             # a hidden score may be positive: it lies in the tile, but the forward pass gave it no weight
             positive &= visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
@@ -123,14 +125,14 @@ def _key_tiles(
         # rows past the end are zero in both, and give nothing
         q = load_rows(q_ptr, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
         do = load_rows(do_ptr, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
-        weights = tl.maximum(tl.dot(k, tl.trans(q), input_precision=PRECISION), 0.0)
+        weights = rectified(tl.dot(k, tl.trans(q), input_precision=PRECISION))
         if MASKED:
             columns = column + tl.arange(0, COLUMNS)
             rows = first_row + tl.arange(0, ROWS) + keys - queries
             # the causal mask alone: padded keys are dropped once, at the end
             weights = tl.where(columns[:, None] <= rows[None, :], weights, 0.0)
         dv = tl.dot(narrow(weights, do.dtype), do, dv, input_precision=PRECISION)
-        ds = tl.where(weights > 0.0, tl.dot(v, tl.trans(do), input_precision=PRECISION), 0.0)
+        ds = tl.where(weights != 0.0, tl.dot(v, tl.trans(do), input_precision=PRECISION), 0.0)
         dk = tl.dot(narrow(ds, q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
 

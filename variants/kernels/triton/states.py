@@ -17,7 +17,7 @@ _GROUP, _SPREAD = 16, 256
 @triton.jit
 def _phi(x):
     # elu(x) + 1; exp of what is positive is never computed, so it cannot overflow
-    return tl.where(x > 0, x + 1.0, tl.exp(tl.minimum(x, 0.0)))
+    return tl.where(x > 0, x + 1.0, tl.exp(tl.minimum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)))
 
 
 @triton.jit

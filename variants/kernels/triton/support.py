@@ -4,6 +4,9 @@ The dense pass keeps the maximum of each row and lists the tiles with a score ab
 - 1): no other can hold a weight. Newton's method on the norm (see `ops/thresholds.py`) then rises from below to the
 threshold, pass by pass over the list, and drops each tile that has nothing left above: since it never overshoots,
 no tile is dropped that holds a weight. One program owns a row of tiles and its list.
+
+Thresholds are kept less the maximum of their row, beside it: in the scores' own size they would be rounded to the
+spacing of the scores, 0.06 at a million, while weights of n equal scores ask for a part of 1 / n.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
@@ -42,30 +45,34 @@ class SupportMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """thresholds (batch * heads, queries) float32, of (alpha - 1) times the score; and the tiles of each row in use."""
+    """Levels of the rows, and the tiles of each row in use.
 
-    thresholds: Tensor
+    levels (batch * heads, 2, queries) float32: the largest product of query and key, infinite without a key and NaN
+    where one is NaN or infinite; and the threshold of (alpha - 1) times the score, less that of the largest.
+    """
+
+    levels: Tensor
     lists: TileLists
 
 
 def find_support(
     query: Tensor, key: Tensor, keep: Tensor | None, causal: bool, sparse_map: SupportMap, tiles: Tiles
 ) -> Support:
-    """Thresholds of all rows and the list of tiles that may hold a weight; arguments as in `entmax_attention`."""
+    """Levels of all rows and the list of tiles that may hold a weight; arguments as in `entmax_attention`."""
     batch, heads, queries, head_dim = query.shape
     keys = key.shape[2]
     rows = triton.cdiv(queries, tiles.rows)
-    thresholds = query.new_empty((batch * heads, queries), dtype=torch.float32)
+    levels = query.new_empty((batch * heads, 2, queries), dtype=torch.float32)
     indices = query.new_empty((batch * heads, rows, triton.cdiv(keys, tiles.columns)), dtype=torch.int16)
     counts = query.new_empty((batch * heads, rows, 2), dtype=torch.int32)
     launch(
-        _find_support, (rows * batch * heads,), query, key, keep, sparse_map.excess, thresholds, indices, counts,
+        _find_support, (rows * batch * heads,), query, key, keep, sparse_map.excess, levels, indices, counts,
         *strides(query, key), queries, keys, heads, head_dim**-0.5,
         _TOLERANCE if query.dtype == torch.float32 else _SHORT_TOLERANCE,
         warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, STEPS=_STEPS,
         **constants(query, keep, causal, tiles),
     )  # fmt: skip
-    return Support(thresholds=thresholds, lists=TileLists(indices=indices, counts=counts))
+    return Support(levels=levels, lists=TileLists(indices=indices, counts=counts))
 
 
 @triton.jit
@@ -77,6 +84,14 @@ def excess_of(excess_ptr, head, MODE: tl.constexpr):
         return 0.5
     else:
         return tl.minimum(tl.maximum(tl.load(excess_ptr + head), 0.01), 1.0)
+
+
+@triton.jit
+def load_levels(level_ptr, both, rows, queries):
+    """The largest product of each row and the threshold less it; rows past the end are like those without a key."""
+    # nothing is near infinity
+    top = tl.load(level_ptr + 2 * both * queries + rows, mask=rows < queries, other=float("inf"))
+    return top, tl.load(level_ptr + (2 * both + 1) * queries + rows, mask=rows < queries, other=0.0)
 
 
 @triton.jit
@@ -104,6 +119,8 @@ def _list_near_maximum(
         column = tile * COLUMNS
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        # a maximum may leave NaN out; infinity stays, and spoils the row as NaN does
+        scores = tl.where(scores == scores, scores, float("inf"))
         if MASKED:
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
             scores = tl.where(seen, scores, float("-inf"))
@@ -121,8 +138,8 @@ def _list_near_maximum(
 
 @triton.jit
 def _sum_above(
-    total, factors, threshold, q, k_ptr, keep_ptr, index_ptr, kept, k_row, slope, excess, first_row, queries, keys,
-    first, last,
+    total, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, kept, k_row, slope, excess, first_row, queries,
+    keys, first, last,
     MODE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -130,7 +147,7 @@ def _sum_above(
         tile = tl.load(index_ptr + at)
         column = tile.to(tl.int32) * COLUMNS
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
-        above = tl.dot(q, tl.trans(k), input_precision=PRECISION) * slope - threshold[:, None]
+        above = (tl.dot(q, tl.trans(k), input_precision=PRECISION) - top[:, None]) * slope - threshold[:, None]
         if MASKED:
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
             above = tl.where(seen, above, -1.0)
@@ -147,7 +164,7 @@ def _sum_above(
 
 @triton.jit
 def _find_support(
-    q_ptr, k_ptr, keep_ptr, excess_ptr, threshold_ptr, index_ptr, count_ptr,
+    q_ptr, k_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, queries, keys, heads, scale, tolerance,
     MODE: tl.constexpr, STEPS: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
@@ -175,8 +192,10 @@ def _find_support(
         top, q, k_ptr, keep_ptr, index_ptr, before, k_row, slope, first_row, queries, keys, full, seen,
         True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
-    # a row without a key has nothing above infinity
-    threshold = tl.where(top == float("-inf"), float("inf"), slope * top - 1.0)
+    # a row without a key, like a spoiled one, has nothing near infinity: no weight, and no part in what goes on
+    spoiled = top == float("inf")
+    top = tl.where(top == float("-inf"), float("inf"), top)
+    threshold = tl.full([ROWS], -1.0, tl.float32)
 
     step = 0
     while step < STEPS:
@@ -186,14 +205,14 @@ def _find_support(
         mass = tl.zeros([ROWS], tl.float32)
         factors = tl.zeros([ROWS], tl.float32)
         mass, factors, kept = _sum_above(
-            mass, factors, threshold, q, k_ptr, keep_ptr, index_ptr, nothing, k_row, slope, excess, first_row,
-            queries, keys, 0, before,
+            mass, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, nothing, k_row, slope, excess,
+            first_row, queries, keys, 0, before,
             MODE, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip
         kept_before = kept
         mass, factors, kept = _sum_above(
-            mass, factors, threshold, q, k_ptr, keep_ptr, index_ptr, kept, k_row, slope, excess, first_row,
-            queries, keys, before, total,
+            mass, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, kept, k_row, slope, excess,
+            first_row, queries, keys, before, total,
             MODE, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip
         # the list has two parts, tiles seen whole and tiles on the diagonal; both have become shorter
@@ -214,9 +233,11 @@ def _find_support(
         # from below and never past the root, since the norm is convex: what is dropped holds no weight
         threshold += rise
         step += 1
-        # the slowest row of the tile decides; a row of NaN is ended by the bound on steps
+        # the slowest row of the tile decides
         if tl.max(rise, 0) <= tolerance:
             step = STEPS
-    tl.store(threshold_ptr + both * queries + rows, threshold, mask=rows < queries)
+    top = tl.where(spoiled, float("nan"), top)
+    tl.store(level_ptr + 2 * both * queries + rows, top, mask=rows < queries)
+    tl.store(level_ptr + (2 * both + 1) * queries + rows, threshold, mask=rows < queries)
     tl.store(count_ptr + list_at * 2, before)
     tl.store(count_ptr + list_at * 2 + 1, total)

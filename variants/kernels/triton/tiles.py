@@ -178,6 +178,12 @@ def store_key_gradients(
 
 
 @triton.jit
+def rectified(x):
+    """max(x, 0), and NaN where x is NaN; by default a maximum on a GPU leaves NaN out."""
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def softmax_step(scores, top, total):
     """One more tile of an online softmax: its weights, the factor for earlier sums, the new maximum and the new total.
 
@@ -307,6 +313,8 @@ def visible(keep_ptr, first_row, first_column, queries, keys, CAUSAL: tl.constex
 def narrow(values, dtype: tl.constexpr):
     """In `dtype`; what float16 cannot hold becomes its largest number, since infinity times zero would spread."""
     if dtype == tl.float16:
-        return tl.minimum(tl.maximum(values, -65504.0), 65504.0).to(dtype)
+        # NaN stays: it must not look like a large number
+        low = tl.maximum(values, -65504.0, propagate_nan=tl.PropagateNan.ALL)
+        return tl.minimum(low, 65504.0, propagate_nan=tl.PropagateNan.ALL).to(dtype)
     else:
         return values.to(dtype)

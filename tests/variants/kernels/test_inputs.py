@@ -1,0 +1,219 @@
+"""Hostile inputs on every path of the variants with CPU kernels: nothing, NaN, wrong shapes, a second derivative.
+
+Padded keys change no real output and get no gradient, whatever they hold; what is no number in a real slot comes out as
+none.
+"""
+
+import pytest
+import torch
+from seeds import seed
+from torch import Tensor
+
+from attnbench.bench.core.errors import SelectionError, Unsupported
+from attnbench.variants import build
+from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.kernels.cpu import build as cpu_build
+from attnbench.variants.kernels.triton import launch as triton_launch
+from attnbench.variants.ops.entmax import entmax
+
+NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.25]")
+HEADS, HEAD_DIM = 2, 16
+NAN, INF = float("nan"), float("inf")
+PATHS = [
+    pytest.param(name, impl, marks=(pytest.mark.slow,) if slow else (), id=f"{name}-{impl}")
+    for name in NAMES
+    for impl in ("eager", "blocked", "cpp", "triton", "compiled")
+    # the interpreter takes a second for each pass, the compiler ten
+    for slow in [impl == "compiled" or (impl == "triton" and name != "rela")]
+]
+every_path = pytest.mark.parametrize(("name", "impl"), PATHS)
+fused_path = pytest.mark.parametrize(("name", "impl"), [path for path in PATHS if path.values[1] != "eager"])
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def make(name: str, impl: str, causal: bool = False):
+    if impl == "cpp" and cpu_build.failure():
+        pytest.skip(f"no C++ kernels here: {cpu_build.failure()}")
+    if impl == "compiled" and not cpu_build.compiler():
+        pytest.skip("torch.compile needs a C++ compiler here")
+    if impl == "triton":
+        pytest.importorskip("triton", reason="Triton is not installed")
+        if not triton_launch.interpreted():
+            pytest.skip("needs TRITON_INTERPRET=1")
+    selection = f"{name[:-1]},impl={impl}]" if name.endswith("]") else f"{name}[impl={impl}]"
+    torch.manual_seed(seed(3))
+    shape = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=300, causal=causal, cross=not causal)
+    return build(selection, shape)
+
+
+def draw(batch: int, *lengths: int, width: int = HEAD_DIM) -> list[Tensor]:
+    """Leaves (batch, HEADS, length, width) for each of the lengths."""
+    generator = torch.Generator().manual_seed(seed())
+    return [torch.randn(batch, HEADS, n, width, generator=generator).requires_grad_() for n in lengths]
+
+
+@every_path
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 5, 7), (2, 5, 0), (2, 0, 7), (2, 0, 0)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_of_nothing_comes_nothing(name: str, impl: str, batch: int, queries: int, keys: int, masked: bool) -> None:
+    """Forward and backward: an empty batch, no keys, no queries."""
+    variant = make(name, impl)
+    query, key, value = draw(batch, queries, keys, keys)
+    keep = torch.ones(batch, keys, dtype=torch.bool) if masked else None
+    output = variant(query, key, value, Mask(keep=keep))
+    assert variant.implementation == impl
+    assert output.shape == (batch, HEADS, queries, HEAD_DIM) and not output.any()
+    leaves = [query, key, value, *variant.parameters()]
+    for leaf, gradient in zip(leaves, torch.autograd.grad(output.sum(), leaves), strict=True):
+        assert gradient.shape == leaf.shape and not gradient.any()
+
+
+@pytest.mark.parametrize("name", ["topk", "relu-squared", "sigmoid", "softmax"])
+def test_of_nothing_comes_nothing_without_kernels_too(name: str) -> None:
+    variant = build(name, AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=8, cross=True))
+    for batch, queries, keys in ((0, 5, 7), (2, 5, 0), (2, 0, 7)):
+        query, key, value = draw(batch, queries, keys, keys)
+        output = variant(query, key, value, Mask())
+        assert output.shape == (batch, HEADS, queries, HEAD_DIM) and not output.any()
+
+
+@every_path
+@pytest.mark.parametrize(("side", "causal"), [("right", False), ("left", True)])
+def test_padding_may_hold_anything(name: str, impl: str, side: str, causal: bool) -> None:
+    """NaN and infinity in padded keys and values: the bits of real outputs and gradients are those with zeros there."""
+    variant = make(name, impl, causal)
+    query, key, value = draw(2, 20, 20, 20)
+    keep = torch.ones(2, 20, dtype=torch.bool)
+    keep[0, slice(13, 20) if side == "right" else slice(7)] = False
+    upstream = torch.randn(2, HEADS, 20, HEAD_DIM, generator=torch.Generator().manual_seed(seed(1)))
+    found = []
+    for filler in (0.0, NAN, -INF):
+        given = [query.detach(), *(x.detach().masked_fill(~keep[:, None, :, None], filler) for x in (key, value))]
+        leaves = [x.requires_grad_() for x in given]
+        output = variant(*leaves, Mask(keep=keep, causal=causal))
+        gradients = torch.autograd.grad(output, [*leaves, *variant.parameters()], upstream)
+        assert all(not g.masked_select(~keep[:, None, :, None]).any() for g in gradients[1:3])
+        found.append([output.detach(), *gradients])
+    for held in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(held, found[0], strict=True))
+    assert all(x.isfinite().all() for x in found[0])
+
+
+@every_path
+@pytest.mark.parametrize("number", [NAN, INF])
+def test_no_number_in_a_query_makes_its_row_none(name: str, impl: str, number: float) -> None:
+    """That query alone, whatever masks: a loss that diverged must not look like one that is finite."""
+    variant = make(name, impl, causal=True)
+    query, key, value = draw(1, 20, 20, 20)
+    with torch.no_grad():
+        query[0, 0, 12, 3] = number
+        if number == INF:
+            # all scores +inf, none the difference of two
+            key[0, 0, :, 3] = 1.0
+    output = variant(query, key, value, Mask(causal=True))
+    # the norm of ReLA is over all heads of a query
+    rows = output[0].isnan().any(-1)
+    assert rows[0, 12] and not rows[:, [*range(12), *range(13, 20)]].any()
+    assert output[0, 0, 12].isnan().all()
+    (to_query,) = torch.autograd.grad(output.sum(), [query])
+    # ReLA's derivative is 1 above zero, whatever the score: NaN comes with the gradient of its norm
+    assert to_query[0, 0, 12].isnan().any()
+
+
+@every_path
+def test_nan_in_a_key_makes_the_rows_that_see_it_none(name: str, impl: str) -> None:
+    variant = make(name, impl, causal=True)
+    query, key, value = draw(1, 20, 20, 20)
+    with torch.no_grad():
+        key[0, 0, 12, 3] = NAN
+    output = variant(query, key, value, Mask(causal=True))
+    assert output[0, 0, 12:].isnan().all()
+    assert output[0, :, :12].isfinite().all()
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+def test_a_masked_score_may_be_anything(alpha: float) -> None:
+    scores = torch.randn(3, 5, generator=torch.Generator().manual_seed(seed()))
+    allowed = torch.tensor([True, True, False, True, True])
+    expected = entmax(scores, alpha, allowed=allowed)
+    for number in (NAN, INF):
+        assert torch.equal(entmax(scores.masked_fill(~allowed, number), alpha, allowed=allowed), expected)
+
+
+@fused_path
+@pytest.mark.parametrize("width", [8, 20, 40])
+def test_values_of_another_width(name: str, impl: str, width: int) -> None:
+    """Kernels of the CPU take them as the eager form does; ReLA's norm is of one width, and Triton has one for both."""
+    variant = make(name, impl)
+    query, key, _ = draw(2, 20, 30, 30)
+    (value,) = draw(2, 30, width=width)
+    if name == "rela":
+        with pytest.raises(SelectionError, match=rf"a value \(2, 2, 30, 16\) .* got \(2, 2, 30, {width}\)"):
+            variant(query, key, value, Mask())
+        return
+    if impl == "triton":
+        with pytest.raises(Unsupported, match=rf"one head_dim, not 16, 16, {width}; use impl=eager"):
+            variant(query, key, value, Mask())
+        return
+    output, expected = (module(query, key, value, Mask()) for module in (variant, make(name, "eager")))
+    upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(seed(1)))
+    torch.testing.assert_close(output, expected)
+    leaves = [query, key, value]
+    for a, b in zip(*(torch.autograd.grad(x, leaves, upstream) for x in (output, expected)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@fused_path
+def test_shapes_that_do_not_fit_are_refused_with_what_was_expected(name: str, impl: str) -> None:
+    variant = make(name, impl)
+    query, key, value = draw(2, 20, 30, 30)
+    (narrow,) = draw(2, 30, width=8)
+    many = torch.ones(2, 40, dtype=torch.bool)
+    for given, keep, message in (
+        ((query, key, value), many, r"a mask bool \(2, 30\), .* got bool \(2, 40\)"),
+        ((query, key, value), torch.ones(2, 30), r"a mask bool \(2, 30\), .* got float32 \(2, 30\)"),
+        ((query, key, value[:, :, :-1]), None, r"a value \(2, 2, 30, .*\) beside the key, got \(2, 2, 29, 16\)"),
+        ((query, key[:, :1], value), None, r"a key \(2, 2, keys, 16\) beside the query, got \(2, 1, 30, 16\)"),
+        ((query, key[:1], value), None, r"a key \(2, 2, keys, 16\) beside the query, got \(1, 2, 30, 16\)"),
+    ):
+        with pytest.raises(SelectionError, match=message):
+            variant(*given, Mask(keep=keep))
+    with pytest.raises((SelectionError, Unsupported), match=r"\(2, 2, keys, 16\).*got \(2, 2, 30, 8\)|one head_dim"):
+        variant(query, narrow, value, Mask())
+
+
+@fused_path
+def test_one_mask_for_all_sequences_is_that_mask_for_each(name: str, impl: str) -> None:
+    variant = make(name, impl)
+    query, key, value = draw(2, 20, 20, 20)
+    keep = torch.arange(20)[None] < 13
+    shared = variant(query, key, value, Mask(keep=keep))
+    assert torch.equal(shared, variant(query, key, value, Mask(keep=keep.repeat(2, 1))))
+
+
+@fused_path
+def test_a_second_derivative_is_refused_whatever_comes_in(name: str, impl: str) -> None:
+    """A gradient penalty and a product with the Hessian: the gradient that comes in is a constant there."""
+    variant = make(name, impl)
+    inputs = draw(1, 20, 20, 20)
+    for wanted in inputs:
+        output = variant(*inputs, Mask())
+        (gradient,) = torch.autograd.grad(output.sum(), wanted, create_graph=True)
+        reason = "impl=eager|double backward" if name == "rela" else "first derivative only; .* softmax"
+        with pytest.raises((Unsupported, RuntimeError), match=reason):
+            gradient.square().sum().backward()
+        # as with any gradient, it may be looked at, and others may be taken through it that do not need its own
+        assert torch.equal(gradient, torch.autograd.grad(variant(*inputs, Mask()).sum(), wanted)[0])
+
+
+@fused_path
+def test_as_a_permuted_half_of_a_projection_it_is_refused_too(name: str, impl: str) -> None:
+    """Inputs as models pass them: what a kernel saves may be a copy, which no derivative reaches."""
+    variant = make(name, impl)
+    projected = torch.randn(1, 20, 3, HEADS, HEAD_DIM).requires_grad_()
+    keep = torch.arange(20)[None] < 13
+    query, key, value = projected.permute(2, 0, 3, 1, 4)
+    output = variant(query, key, value, Mask(keep=keep))
+    (gradient,) = torch.autograd.grad(output.sum(), projected, create_graph=True)
+    with pytest.raises((Unsupported, RuntimeError), match=r"first derivative only|double backward"):
+        torch.autograd.grad(gradient.square().sum(), projected)
