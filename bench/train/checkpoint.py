@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import pickle
+import zipfile
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..core.errors import StoreError
+from ..core.files import open_regular
 
 if TYPE_CHECKING:
     from .state import Training
+
+MOST_COPIES = 64
+"""Copies of the parameters that a checkpoint may hold: model, two moments, the best and the last states."""
+
+SLACK = 64 * 2**20
+LARGEST = 256 * 2**30
+"""Bytes of a checkpoint whose model is not known yet."""
 
 
 def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, state: Training) -> None:
@@ -38,34 +47,112 @@ def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
+    # torch reports a full disk as a RuntimeError
+    except (OSError, RuntimeError) as error:
         raise StoreError(f"cannot write the checkpoint {path}: {error}; free space, or use other --results") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
 def read_checkpoint(
     path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: torch.device
 ) -> Training:
-    """The state at the last checkpoint; model, optimiser and random generators are set back to it."""
-    from .state import Training, ValidationPoint
+    """The state at the last checkpoint; model, optimiser and random generators are set back to it.
 
-    # weights only: a pickle that may build any object runs code of whoever wrote the file
-    content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    model.load_state_dict(content["model"])
-    optimiser.load_state_dict(content["optimiser"])
-    # Generators live on the CPU, wherever `map_location` has put their state.
-    torch.set_rng_state(content["random"].cpu())
-    if content["cuda_random"] and device.type == "cuda":
-        torch.cuda.set_rng_state_all([state.cpu() for state in content["cuda_random"]])
-    values = content["training"]
-    return Training(**values | {"curve": [ValidationPoint(**point) for point in values["curve"]]})
+    Raises StoreError, and leaves all of them as they are, where the file is none of this model.
+    """
+    before = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    settings, random = optimiser.state_dict(), torch.get_rng_state()
+    try:
+        content = _content(path, device, most_bytes=_bytes_of(before) * MOST_COPIES + SLACK)
+        state = _training(content["training"], before)
+        model.load_state_dict(content["model"])
+        optimiser.load_state_dict(content["optimiser"])
+        _check_moments(optimiser)
+        # Generators live on the CPU, wherever `map_location` has put their state.
+        torch.set_rng_state(content["random"].cpu())
+        if content["cuda_random"] and device.type == "cuda":
+            torch.cuda.set_rng_state_all([each.cpu() for each in content["cuda_random"]])
+    # a file of garbage makes torch raise whatever comes
+    except Exception as error:
+        model.load_state_dict(before)
+        optimiser.load_state_dict(settings)
+        torch.set_rng_state(random)
+        raise StoreError(f"cannot read the checkpoint {path}: {_first_line(error)}") from None
+    return state
 
 
 def read_parameters(path: Path, device: torch.device) -> dict[str, torch.Tensor]:
     """The best parameters and buffers of a run, by name; raises StoreError where the file does not read."""
     try:
-        content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-        best: dict[str, torch.Tensor] = content["training"]["best_state"]
-    except (OSError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
-        raise StoreError(f"cannot read the checkpoint {path}: {error}; delete it and train the cell again") from None
+        best: dict[str, torch.Tensor] = _content(path, device, LARGEST)["training"]["best_state"]
+        if not _are_tensors(best):
+            raise TypeError("its parameters are no tensors by name")
+    except Exception as error:
+        raise StoreError(
+            f"cannot read the checkpoint {path}: {_first_line(error)}; delete it and train the cell again"
+        ) from None
     return best
+
+
+def set_aside(path: Path) -> Path:
+    """Renames a damaged checkpoint, so that the run starts over and the file can still be looked at."""
+    damaged = path.with_name(f"{path.name}.damaged")
+    path.replace(damaged)
+    return damaged
+
+
+def _content(path: Path, device: torch.device, most_bytes: int) -> dict[str, Any]:
+    """The dictionary of a checkpoint, which `write_checkpoint` made or anybody else."""
+    with open_regular(path) as file:
+        # bounded before it is loaded: members of a ZIP archive may be compressed a thousandfold
+        with zipfile.ZipFile(file) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > most_bytes:
+            raise ValueError(f"it unpacks to {size:,} bytes; at most {most_bytes:,} are read")
+        file.seek(0)
+        # weights only: a pickle that may build any object runs code of whoever wrote the file
+        content = torch.load(file, map_location=device, weights_only=True)
+    if not isinstance(content, dict):
+        raise TypeError(f"expected a dictionary, got {type(content).__name__}")
+    return content
+
+
+def _training(values: dict[str, Any], model: dict[str, torch.Tensor]) -> Training:
+    """The state, once each of its parts has the type and the shape of this model."""
+    from .state import Training, ValidationPoint
+
+    state = Training(**values | {"curve": [ValidationPoint(**point) for point in values["curve"]]})
+    wholes, reals = (state.step, state.loss_steps, state.best_step), (state.seconds, state.loss_sum, *state.best)
+    if not all(type(each) is int and each >= 0 for each in wholes) or not all(type(each) is float for each in reals):
+        raise TypeError("its counts are no numbers")
+    for parameters in (state.best_state, *state.last_states):
+        if parameters and (
+            not _are_tensors(parameters)
+            or {name: value.shape for name, value in parameters.items()}
+            != {name: value.shape for name, value in model.items()}
+        ):
+            raise TypeError("its parameters are those of another model")
+    return state
+
+
+def _check_moments(optimiser: torch.optim.Optimizer) -> None:
+    # torch takes moments of any shape, and fails at the next step
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            for name, value in optimiser.state.get(parameter, {}).items():
+                if name != "step" and value.shape != parameter.shape:
+                    raise TypeError("its moments are those of another model")
+
+
+def _are_tensors(found: Any) -> bool:
+    return isinstance(found, dict) and all(isinstance(value, torch.Tensor) for value in found.values())
+
+
+def _bytes_of(parameters: dict[str, torch.Tensor]) -> int:
+    return sum(value.numel() * value.element_size() for value in parameters.values())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).partition("\n")[0][:200]

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ...tasks.contract import Dataset, Recipe
+from ..core.errors import StoreError
 from ..core.hashing import axis_seed
 from ..models.blocks import Model
-from .checkpoint import read_checkpoint, write_checkpoint
+from .checkpoint import read_checkpoint, set_aside, write_checkpoint
 from .device import autocast
 from .objectives.objective import Objective
 from .state import Training, ValidationPoint
@@ -42,12 +43,13 @@ class Trainer:
         checkpoint: Path | None = None,
         report: Report = lambda training: None,
         heartbeat: Callable[[], None] = lambda: None,
+        notice: Callable[[str], None] = lambda message: None,
     ):
         recipe = objective.recipe
         self.objective, self.model, self.dataset, self.recipe, self.device = objective, model, dataset, recipe, device
         self.task, self.seed = task, seed
         self.feed = objective.feed(dataset.train, task, seed)
-        self.checkpoint, self.report, self.heartbeat = checkpoint, report, heartbeat
+        self.checkpoint, self.report, self.heartbeat, self.notice = checkpoint, report, heartbeat, notice
         # Fused: one kernel for all parameters; the time lane makes the same step, so that its times are those of
         # training.
         self.optimiser = torch.optim.AdamW(
@@ -142,9 +144,17 @@ class Trainer:
             write_checkpoint(self.checkpoint, self.model, self.optimiser, self.state)
 
     def _restore(self) -> None:
-        if self.checkpoint is not None and self.checkpoint.is_file():
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return
+        try:
             self.state = read_checkpoint(self.checkpoint, self.model, self.optimiser, self.device)
+            if self.state.step > self.recipe.steps:
+                raise StoreError(f"the checkpoint {self.checkpoint} is of a longer run")
             self.loss_total.fill_(self.state.loss_sum)
+        except StoreError as error:
+            # kept as it is, it would end every later run too
+            self.state = Training()
+            self.notice(f"{error}; it was set aside as {set_aside(self.checkpoint).name}, and training starts over")
 
 
 def train_step(

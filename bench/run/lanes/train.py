@@ -20,7 +20,7 @@ from ...train.objectives.registry import objective_for
 from ...train.state import Training
 from ...train.trainer import Trainer
 from ..context import RecordBuilder, WorkerContext, implementation_of
-from ..events import Event, Stage, TrainingProgress
+from ..events import Event, Stage, TrainingProgress, Warned
 
 OBSERVED = 32
 """Validation examples whose attention is measured, in batches of eight."""
@@ -62,6 +62,7 @@ def _train(builder: RecordBuilder) -> None:
         checkpoint=context.store.checkpoint(cell, context.digests[cell.key]),
         report=lambda training: builder.report(lambda: progress(training)),
         heartbeat=builder.heartbeat,
+        notice=lambda message: context.send(Warned(message)),
     )
     training = trainer.run()
     context.send(Stage(cell.key, "test"))

@@ -213,3 +213,14 @@ def test_predictions_of_pairs_name_their_documents() -> None:
             assert kept["documents"].shape == (10, 2)
         else:
             assert "documents" not in kept
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04" + b"x" * 500])
+def test_a_damaged_checkpoint_is_set_aside_and_training_starts_over(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.pt"
+    file.write_bytes(content)
+    notices: list[str] = []
+    found = trainer(checkpoint=file, notice=notices.append).run()
+    assert [point.train_loss for point in found.curve] == [point.train_loss for point in trainer().run().curve]
+    assert len(notices) == 1 and "set aside as checkpoint.pt.damaged" in notices[0]
+    assert (tmp_path / "checkpoint.pt.damaged").read_bytes() == content and file.stat().st_size > len(content)

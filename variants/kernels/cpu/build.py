@@ -50,11 +50,21 @@ _PLAIN_FLAGS = ("-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT")
 def failure() -> str | None:
     """None where the kernels are loaded, as torch.ops.attnbench_cpu; else why they cannot be. Builds at first call."""
     try:
-        torch.ops.load_library(str(_built()))  # type: ignore[no-untyped-call]
+        library = _built()
+        try:
+            _load(library)
+        except OSError:
+            # a library that was cut short would otherwise stand in the way of a whole one for ever
+            library.replace(library.with_name(f"{library.name}.damaged"))
+            _load(_built())
     except Exception as error:
         # whatever a toolchain may raise: the caller has other paths, and needs the reason alone
         return _reason(error)
     return None
+
+
+def _load(library: Path) -> None:
+    torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
 
 
 def flags() -> tuple[str, ...]:
