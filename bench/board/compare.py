@@ -10,26 +10,36 @@ from ..core.metrics import check_margin
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..core.spec import Spec
+from ..score.contrasts import Contrast, Contrasts
 from ..score.cost import RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
-from ..score.quality import Predictions, SeedScores, outcome_words, scores_by_variant
+from ..score.quality import Predictions, outcome_words, scores_by_variant
 from ..stats.format import listed, memory, speed
+from ..stats.power import MOST_SEEDS, POWER
 from ..stats.ranking import difference_is_proven
-from ..stats.scoring import ratio, verdict
+from ..stats.scoring import Verdict, ratio
 from ..store.table import ResultTable
+from .footnotes import PERCENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """`points`: score of `one` less that of `other`, in the task's points; `step_time` and `memory`: ratios of cost.
 
-    None where it is not known; the sentences say why. `records`: keys of the cells behind it.
+    The interval of `points` and the `verdict` are corrected for `pairs` comparisons, as on the board. `detectable`: the
+    smallest difference, in points, that would have been seen in 80 % of such comparisons; `seeds_needed`: how many
+    seeds of both would see a difference of the margin, None for more than 100. None where it is not known; the
+    sentences say why, the answer first. `records`: keys of the cells behind it.
     """
 
     board_key: BoardKey
     one: str
     other: str
     points: Interval | None
+    verdict: Verdict | None
+    pairs: int
+    detectable: float | None
+    seeds_needed: int | None
     step_time: Interval | None
     memory: float | None
     sentences: tuple[str, ...]
@@ -39,30 +49,36 @@ class Comparison:
 def compare(
     table: ResultTable, board_key: BoardKey, one: str, other: str, predictions: Predictions, margin: float | None = None
 ) -> Comparison:
-    """The difference of `one` from `other`; raises SelectionError where the board has no Record of one of them.
+    """The difference of `one` from `other`.
+
+    Raises SelectionError where the board has no Record of one of them, and where they are the same.
 
     `margin`: in the task's points, None for its own.
     """
     if Spec.parse(one) == Spec.parse(other):
         raise SelectionError(f"expected two variants, got {one} twice; leave one out to compare with softmax")
     check_margin(margin)
-    scores = scores_by_variant(table, board_key, predictions)
+    contrasts = Contrasts(scores_by_variant(table, board_key, predictions))
     timings = costs_by_variant(table, board_key)
-    names = sorted({*scores, *timings})
+    names = sorted({*contrasts.scores, *timings})
     one, other = (_known(name, names, board_key) for name in (one, other))
-    points, quality = _quality(one, other, scores, margin)
+    quality = _quality(one, other, board_key, contrasts, margin)
     step_time, cost = _cost(one, other, timings)
     runs = board_key.runs(table, "train", "time")
     peaks = [table.values("peak_bytes", [run.at for run in runs if run.variant == name]) for name in (one, other)]
     ratio_of_peaks = peaks[0][-1] / peaks[1][-1] if all(peaks) else None
-    sentences = [quality, cost]
+    sentences = [*quality.sentences, cost]
     if ratio_of_peaks is not None:
         sentences.append(f"A training step of {one} needs {_than(memory(ratio_of_peaks), 'peak memory', other)}.")
     return Comparison(
         board_key=board_key,
         one=one,
         other=other,
-        points=points,
+        points=quality.points,
+        verdict=quality.verdict,
+        pairs=quality.pairs,
+        detectable=quality.detectable,
+        seeds_needed=quality.seeds_needed,
         step_time=step_time,
         memory=ratio_of_peaks,
         sentences=tuple(sentences),
@@ -79,41 +95,89 @@ def _known(asked: str, names: list[str], board_key: BoardKey) -> str:
     return name
 
 
-def _quality(one: str, other: str, scores: dict[str, SeedScores], margin: float | None) -> tuple[Interval | None, str]:
-    mine, theirs = scores.get(one), scores.get(other)
-    seeds = len(set(mine.seeds) & set(theirs.seeds)) if mine and theirs else 0
-    if mine is None or theirs is None or not seeds:
-        reasons = [f"{own.variant}: {own.missing_reason}" for own in (mine, theirs) if own and own.missing_reason]
-        return None, f"Quality cannot be compared: no seed in common{f' ({reasons[0]})' if reasons else ''}."
-    gap, metric = mine.advantage_over(theirs), mine.metric
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Quality:
+    """What is known of the difference in quality; only `sentences` where nothing is."""
+
+    sentences: tuple[str, ...]
+    points: Interval | None = None
+    verdict: Verdict | None = None
+    pairs: int = 0
+    detectable: float | None = None
+    seeds_needed: int | None = None
+
+
+def _quality(one: str, other: str, board_key: BoardKey, contrasts: Contrasts, margin: float | None) -> _Quality:
+    """The very contrast of the board, with its corrected interval."""
+    scores = contrasts.scores
+    where = f"{one} − {other} on {board_key.task} ({board_key.preset})"
+    seeds = len(contrasts.seeds_of(one, other))
+    if not seeds:
+        own = [scores[name] for name in (one, other) if name in scores]
+        reasons = [f"{each.variant}: {each.missing_reason}" for each in own if each.missing_reason]
+        why = f" ({reasons[0]})" if reasons else ""
+        return _Quality(sentences=(f"{where}: quality cannot be compared, since no seed is in common{why}.",))
+    contrast = contrasts.between(one, other)
+    metric, found = contrast.metric, contrast.interval
     unit = metric.of_difference
     if seeds < LEAST_SEEDS:
-        return None, (
-            f"{one} scored {metric.signed(gap.value)} {unit} against {other} over {seeds} "
-            f"seed{'s' if seeds > 1 else ''}; fewer than {LEAST_SEEDS} seeds prove nothing."
-        )
-    found = gap.interval()
-    difference, _, ends = metric.gap(found).rstrip(")").partition(" (")
+        some = f"{seeds} seed{'s' if seeds > 1 else ''}"
+        text = f"{where}: {metric.signed(found.value)} {unit} over {some}; fewer than {LEAST_SEEDS} prove nothing."
+        return _Quality(sentences=(text,))
     margin = metric.margin if margin is None else margin
-    within = metric.margin_words(margin)
-    better, worse = (
-        ("is right more often than", "is right less often than")
-        if metric.is_share
-        else ("is better than", "is worse than")
+    difference, _, ends = metric.gap(found).rstrip(")").partition(" (")
+    direction = f" ({metric.better} is better)" if metric.sign < 0 else ""
+    paired = all(scores[name].keeps_examples for name in (one, other))
+    unpaired = "" if paired else ", examples not paired" if metric.is_share else ", examples not resampled"
+    judged = contrast.verdict(margin / metric.points)
+    return _Quality(
+        sentences=(
+            f"{where}: {difference} {unit}{direction}, {PERCENT} interval {ends}, corrected for {contrast.pairs} "
+            f"pairs{unpaired}. {_verdict_sentence(contrast, judged, metric.margin_words(margin))}",
+            power_sentence(contrast, margin),
+        ),
+        points=metric.difference(found),
+        verdict=judged,
+        pairs=contrast.pairs,
+        detectable=metric.points * contrast.minimal_detectable_effect(),
+        seeds_needed=contrast.seeds_needed(margin / metric.points),
     )
-    conclusion = {
-        "better": f"{one} {better} {other}",
-        "within margin": f"{one} is at most {within} worse than {other}",
-        "worse": f"{one} is more than {within} worse than {other}",
-        "undecided": f"{one} {worse} {other}; whether by more than {within} is open"
-        if found.high < 0
-        else f"It is open whether {one} is more than {within} worse than {other}",
-    }[verdict(found, margin / metric.points)]
-    unpaired = "examples not paired" if metric.is_share else "examples not resampled"
-    paired = "paired by example" if mine.keeps_examples and theirs.keeps_examples else unpaired
-    direction = f", {metric.better} is better" if metric.sign < 0 else ""
-    return metric.difference(found), (
-        f"{conclusion}: {difference} {unit}{direction} ({ends} {unit} at 95 %; {seeds} seeds, {paired})."
+
+
+def _verdict_sentence(contrast: Contrast, judged: Verdict, within: str) -> str:
+    if judged == "undecided" and contrast.interval.high < 0:
+        return f"Worse; whether by more than {within} is undecided."
+    if judged == "undecided" and not contrast.other_learned:
+        return f"Undecided: {contrast.other} did not learn this task, so being no worse than it says nothing."
+    words = {
+        "better": "Better.",
+        "within margin": f"At most {within} worse.",
+        "worse": f"Worse by more than {within}.",
+        "undecided": "Undecided.",
+    }
+    return words[judged]
+
+
+def power_sentence(contrast: Contrast, margin: float) -> str:
+    """The smallest difference that would have been seen, and how many seeds one of the margin needs.
+
+    `margin`: in the points of the metric.
+    """
+    metric, seeds = contrast.metric, len(contrast.seeds)
+    detectable = metric.value(contrast.minimal_detectable_effect())
+    sizes = {margin / metric.points: f"a difference of {metric.margin_words(margin)}"}
+    if contrast.verdict(margin / metric.points) == "undecided" and contrast.advantage.value:
+        sizes[abs(contrast.advantage.value)] = "one of the size found"
+    needs = []
+    for size, words in sizes.items():
+        needed = contrast.seeds_needed(size)
+        if needed is None:
+            needs.append(f"{words} needs more than {MOST_SEEDS} seeds, or more test examples")
+        else:
+            needs.append(f"{words} needs {needed if needed <= LEAST_SEEDS else f'about {needed}'} seeds")
+    return (
+        f"With {seeds} seeds a difference of {detectable} {metric.of_difference} or more would have been seen in at "
+        f"least {100 * POWER:.0f} % of such comparisons; {', and '.join(needs)}."
     )
 
 

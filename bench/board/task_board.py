@@ -121,7 +121,7 @@ def board_for_task(
             *set_footnotes(by_set),
             *attention_footnotes(attention),
         ),
-        parts=(*set_boards(board_key, metric, by_set), *attention),
+        parts=(*set_boards(board_key, metric, by_set, context.contrasts), *attention),
     )
 
 

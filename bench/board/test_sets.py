@@ -13,11 +13,12 @@ import numpy.typing as npt
 from ..core.cell import REFERENCE
 from ..core.interval import Interval
 from ..core.metrics import Metric
+from ..score.contrasts import Contrasts
 from ..score.key import BoardKey
 from ..score.quality import SeedScores
 from ..stats.bootstrap import DRAWS, Statistics, corpus_score, resampled_scores, sound_statistics
 from ..stats.format import listed
-from ..stats.intervals import Estimate
+from ..stats.intervals import LEVEL, Estimate
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from .board import Board, Footnote, Row, TableCell
@@ -42,9 +43,11 @@ class SetScores:
     is_baseline: bool = False
 
 
-def set_boards(board_key: BoardKey, metric: Metric, by_set: Mapping[str, Mapping[str, SetScores]]) -> list[Board]:
-    """One small board for each set, the ranked one first."""
-    return [_board(board_key, name, rows, metric) for name, rows in by_set.items()]
+def set_boards(
+    board_key: BoardKey, metric: Metric, by_set: Mapping[str, Mapping[str, SetScores]], contrasts: Contrasts
+) -> list[Board]:
+    """One small board for each set, the ranked one first. Comparisons are corrected as those of `contrasts` are."""
+    return [_board(board_key, name, rows, metric, contrasts) for name, rows in by_set.items()]
 
 
 def scores_by_set(
@@ -144,7 +147,9 @@ class SetRow(NamedTuple):
     gaps: Mapping[str, Interval]
 
 
-def _board(board_key: BoardKey, name: str, scores: Mapping[str, SetScores], metric: Metric) -> Board:
+def _board(
+    board_key: BoardKey, name: str, scores: Mapping[str, SetScores], metric: Metric, contrasts: Contrasts
+) -> Board:
     against = [each for each in scores if scores[each].is_baseline] + [REFERENCE] * (REFERENCE in scores)
 
     def versus(other: str) -> Callable[[SetRow], TableCell]:
@@ -165,7 +170,8 @@ def _board(board_key: BoardKey, name: str, scores: Mapping[str, SetScores], metr
         *(
             BoardColumn(name=f"vs_{other}", title=f"vs {'copying' if other == 'copy' else other}",
                         unit=metric.of_difference, better=metric.better, cell=versus(other),
-                        description=f"difference on the same sentences, with its {PERCENT} paired bootstrap interval")
+                        description=f"difference on the same sentences, with its {PERCENT} paired bootstrap interval, "
+                        "corrected for all pairs")
             for other in against
         ),
         BoardColumn(name="verdict", title="verdict", importance=4, description="conclusion from these intervals",
@@ -174,7 +180,12 @@ def _board(board_key: BoardKey, name: str, scores: Mapping[str, SetScores], metr
     rows: dict[bool, list[Row]] = {False: [], True: []}
     for each, own in scores.items():
         found = {other: advantage(own, scores[other]) for other in against if other != each and not own.is_baseline}
-        gaps = {other: gap.interval() for other, gap in found.items() if gap is not None}
+        # a baseline is one more in the comparison, as a variant that is not declared is
+        gaps = {
+            other: gap.interval(1 - (1 - LEVEL) / contrasts.pairs(each, other))
+            for other, gap in found.items()
+            if gap is not None
+        }
         rows[own.is_baseline].append(Row(name=each, entries=cells_of(columns, SetRow(each, own, gaps))))
     count = max((each.trials.examples for each in scores.values()), default=0)
     return Board(
@@ -209,7 +220,7 @@ def set_footnotes(by_set: Mapping[str, Mapping[str, SetScores]]) -> Iterator[Foo
     yield Footnote(
         topic="test sets",
         text=f"brackets: {PERCENT} intervals of the difference {over}; {DRAWS} bootstrap draws, the same sentences for "
-        "both (Koehn 2004); not corrected for the number of comparisons",
+        "both (Koehn 2004); corrected for all pairs, as the ranks are",
     )
     if any("untrained" in rows for rows in by_set.values()):
         text = f"{REFERENCE} before its training of seed 0, translating with the same search"

@@ -30,10 +30,12 @@ def compare(
         return
     for at, comparison in enumerate(found):
         key = comparison.board_key
-        where = ", ".join(filter(None, [key.task, key.preset, key.fidelity, key.selection, key.machine]))
-        say(("\n" if at else "") + visible(f"{comparison.one} against {comparison.other} on {where}"))
-        for sentence in comparison.sentences:
+        first, *others = comparison.sentences
+        say(("\n" if at else "") + visible(first))
+        for sentence in others:
             say(f"  {visible(sentence)}")
+        machine = f"; speeds of machine {key.machine}" if key.machine else ""
+        say(visible(f"  Data: {key.fidelity}; checkpoints chosen by {key.selection}{machine}."))
 
 
 @sharing(FILTERS)
@@ -50,4 +52,5 @@ def choose(
     """List the variants that fit a length, a memory limit and a margin of quality, by cost; say why others do not."""
     from .. import api
 
-    show([api.choose(length, mode=mode.value, memory=memory, notice=warn, **filters)], format, all_notes=notes)
+    board = api.choose(length, mode=mode.value, memory=memory, notice=warn, **filters)
+    show([board], format, all_notes=notes, command="choose")

@@ -1,9 +1,12 @@
 """Two variants, in words that the intervals bear out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from attnbench.bench.board.compare import Comparison, compare
+from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.score.key import board_keys
@@ -24,26 +27,69 @@ def of(b: object, one: str = "rela", other: str = "softmax", margin: float = 1.0
 @pytest.mark.parametrize(
     ("share", "words"),
     [
-        (0.70, "rela is right more often than softmax"),
-        (0.60, "rela is at most 1 point worse than softmax"),
-        (0.50, "rela is more than 1 point worse than softmax"),
-        (0.593, "rela is right less often than softmax; whether by more than 1 point is open"),
+        (0.70, "Better."),
+        (0.60, "At most 1 point worse."),
+        (0.50, "Worse by more than 1 point."),
+        (0.593, "Worse; whether by more than 1 point is undecided."),
     ],
 )
-def test_the_sentence_follows_the_interval(bench, share: float, words: str) -> None:
+def test_the_first_sentence_is_the_difference_and_the_verdict_of_its_interval(bench, share: float, words: str) -> None:
     b = bench()
     b.train("softmax", [], correct=[right(0.6)] * 3)
     b.train("rela", [], correct=[right(share)] * 3)
     found = of(b)
-    assert words in found.sentences[0] and "3 seeds, paired by example" in found.sentences[0]
+    assert found.sentences[0].startswith("rela − softmax on lra-text (quick): ")
+    assert found.sentences[0].endswith(f"corrected for 15 pairs. {words}")
     assert found.points.value == pytest.approx(100 * (share - 0.6), abs=1e-9)
 
 
-def test_noise_leaves_it_open(bench) -> None:
+def test_noise_leaves_it_undecided_and_says_how_many_seeds_would_not(bench) -> None:
     b = bench()
     b.train("softmax", [0.60, 0.62, 0.58])
-    b.train("rela", [0.61, 0.60, 0.60])
-    assert "It is open whether rela is more than 1 point worse than softmax" in of(b).sentences[0]
+    b.train("rela", [0.62, 0.60, 0.61])
+    found = of(b)
+    assert found.verdict == "undecided" and found.sentences[0].endswith("examples not paired. Undecided.")
+    assert found.detectable > abs(found.points.value) and found.seeds_needed is None
+    assert found.sentences[1] == (
+        f"With 3 seeds a difference of {found.detectable:.1f} points or more would have been seen in at least 80 % of "
+        "such comparisons; a difference of 1 point needs more than 100 seeds, or more test examples, and one of the "
+        "size found needs more than 100 seeds, or more test examples."
+    )
+    steady = replace(found.board_key, task="other")
+    b.task = steady.task
+    for name, share in (("softmax", 0.6), ("rela", 0.61)):
+        b.train(name, [], correct=[right(share + at / 500) for at in (-1, 0, 1)])
+    table = table_of(b.records)
+    (key,) = [key for key in board_keys(table) if key.task == "other"]
+    again = compare(table, key, "rela", "softmax", b.predictions, 1.0)
+    assert 3 < again.seeds_needed < 100
+    assert f"a difference of 1 point needs about {again.seeds_needed} seeds" in again.sentences[1]
+
+
+def test_the_answer_is_that_of_the_board(bench) -> None:
+    b = bench()
+    b.train("softmax", [], correct=[right(share) for share in (0.60, 0.61, 0.59)])
+    b.train("rela", [], correct=[right(share) for share in (0.63, 0.66, 0.64)])
+    b.train("topk", [], correct=[right(share) for share in (0.50, 0.54, 0.51)])
+    table = table_of(b.records)
+    (key,) = board_keys(table)
+    board = board_for_task(table, key, predictions=b.predictions)
+    names = [column.name for column in board.columns]
+    for row in (*board.ranked, *board.unranked):
+        if row.name != "softmax":
+            found, gap = of(b, row.name), row.entries[names.index("gap")]
+            assert (gap.value, gap.low, gap.high) == pytest.approx(
+                (found.points.value, found.points.low, found.points.high)
+            )
+            assert row.entries[names.index("verdict")].text.startswith(found.verdict)
+
+
+def test_a_variant_is_not_compared_with_itself(bench) -> None:
+    b = bench()
+    b.train("softmax", [0.6] * 3)
+    b.train("rela", [0.6] * 3)
+    with pytest.raises(SelectionError, match=r"expected two variants, got +rela twice"):
+        of(b, "rela", " rela")
 
 
 def test_two_variants_need_no_reference_between_them(bench) -> None:
@@ -64,8 +110,8 @@ def test_costs_are_paired_by_round(bench) -> None:
     found = of(b, "topk", "rela")
     # both shared what made the rounds slow
     assert (found.step_time.low, found.step_time.high) == pytest.approx((0.5, 0.5))
-    assert found.sentences[1] == "A training step of topk is 2.00× faster than that of rela, in the same rounds."
-    assert found.sentences[2] == "A training step of topk needs 4.00× more peak memory than that of rela."
+    assert found.sentences[-2] == "A training step of topk is 2.00× faster than that of rela, in the same rounds."
+    assert found.sentences[-1] == "A training step of topk needs 4.00× more peak memory than that of rela."
 
 
 def test_within_the_noise_floor_is_the_same(bench) -> None:
@@ -74,7 +120,7 @@ def test_within_the_noise_floor_is_the_same(bench) -> None:
     null = [1.05 * t for t in TIMES]
     b.time("softmax", TIMES, TIMES, null)
     b.time("rela", [1.02 * t for t in TIMES], TIMES, null)
-    assert "same time within the noise floor" in of(b).sentences[1]
+    assert "same time within the noise floor" in of(b).sentences[-2]
 
 
 def test_what_cannot_be_compared_says_why(bench) -> None:
@@ -84,7 +130,9 @@ def test_what_cannot_be_compared_says_why(bench) -> None:
     b.time("softmax", TIMES, TIMES)
     b.add(b.cell("rela", lane="time"), outcome=Outcome.OUT_OF_MEMORY)
     found = of(b)
-    assert found.points is None and "+10.0 points against softmax over 2 seeds" in found.sentences[0]
+    assert found.points is None and found.sentences[0] == (
+        "rela − softmax on lra-text (quick): +10.0 points over 2 seeds; fewer than 3 prove nothing."
+    )
     assert found.step_time is None and "rela: out of memory" in found.sentences[1]
     with pytest.raises(SelectionError, match=r"no Records of 'topk' .* there are: rela, softmax"):
         of(b, "topk")
@@ -94,4 +142,4 @@ def test_speeds_that_nobody_measured_are_said(bench) -> None:
     b = bench()
     b.train("softmax", [0.6] * 3)
     b.train("rela", [0.7] * 3)
-    assert of(b).sentences[1] == "Speed cannot be compared: no timings of rela and softmax."
+    assert of(b).sentences[2] == "Speed cannot be compared: no timings of rela and softmax."

@@ -121,10 +121,24 @@ def test_intervals_and_verdicts_are_those_of_sacrebleus_paired_bootstrap(bench) 
             assert level.value == pytest.approx(result.score, abs=1e-9)
             assert (level.high - level.low) / 2 == pytest.approx(result.ci, rel=0.2), (name, variant)
             if variant != "softmax":
-                gap = entry(board, variant, "vs_softmax")
+                gap = advantage(tested[variant], tested["softmax"]).interval()
                 assert (gap.low > 0 or gap.high < 0) == (result.p_value < 0.05), (name, variant)
         assert entry(board, "entmax15", "verdict").text == "better than copying, an untrained model and softmax"
         assert "undecided against softmax" in entry(board, "rela", "verdict").text
+
+
+def test_a_table_is_corrected_for_all_pairs_as_the_ranks_are(bench) -> None:
+    world = Translated(bench)
+    board = world.board()
+    pairs = {"softmax": 15, "copy": 21, "untrained": 21}  # of six declared variants, and of a seventh
+    for name, part in zip(SETS, board.parts, strict=True):
+        tested = world.tested()[name]
+        for other, count in pairs.items():
+            shown = entry(part, "rela", f"vs_{other}")
+            found = advantage(tested["rela"], tested[other]).interval(1 - 0.05 / count)
+            assert (shown.low, shown.high) == pytest.approx((found.low, found.high))
+    (note,) = [f.text for f in board.footnotes if f.topic == "test sets"]
+    assert "corrected for all pairs" in note
 
 
 def test_every_set_has_its_table_the_ranked_one_first_with_baselines_below(bench) -> None:

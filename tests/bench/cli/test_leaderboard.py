@@ -112,12 +112,20 @@ def test_needs_no_torch(results: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_compare_speaks_in_sentences(results: Path) -> None:
-    shown = run("rela", "--results", str(results), command=compare)
-    assert shown.startswith("rela against softmax on lra-text, quick, official, validation\n")
-    assert "+10.0 points" in shown and "rela is right more often than softmax" in shown
+def test_compare_gives_the_answer_first(results: Path) -> None:
+    first, *others = run("rela", "--results", str(results), command=compare).split("\n")
+    assert first.startswith("rela − softmax on lra-text (quick): +10.0 points, 95 % interval ")
+    assert first.endswith(" pairs. Better.") and any("would have been seen in at least 80 %" in line for line in others)
     (found,) = json.loads(run("rela", "softmax", "--results", str(results), "--json", command=compare))
     assert found["points"]["value"] == pytest.approx(10.0) and len(found["records"]) == 6
+    assert found["verdict"] == "better" and found["detectable"] < 10
+
+
+def test_compare_with_itself_is_one_clear_line_and_a_code(results: Path) -> None:
+    command = [sys.executable, "-m", "attnbench", "compare", "rela", "rela", "--results", str(results)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 2 and found.stdout == ""
+    assert found.stderr == "attnbench: expected two variants, got rela twice; leave one out to compare with softmax\n"
 
 
 def test_compare_names_what_there_is(results: Path) -> None:
