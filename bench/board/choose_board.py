@@ -9,19 +9,20 @@ from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
 from ..core.metrics import ACCURACY, Metric, check_margin
 from ..core.record import Outcome
+from ..score.contrasts import Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
-from ..score.quality import Predictions, SeedScores, metric_of, outcome_words, scores_by_variant
+from ..score.quality import Predictions, is_unlearned, metric_of, outcome_words, scores_by_variant
 from ..stats.format import listed, size
 from ..stats.intervals import mean_of
 from ..stats.ranking import standings
-from ..stats.scoring import verdict
 from ..store.table import ResultTable
 from .board import Board, Footnote, NoteKind, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, number_cell, ratio_cell, reference_cell
 from .columns import BoardColumn, cells_of, plain_columns
 from .footnotes import CHOSEN_ON_TEST
 from .length_columns import MODES
+from .quality_notes import corrected_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +50,11 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What the cells of one variant are made from: its costs and scores by board, None where it has none there."""
+    """What the cells of one variant are made from: its costs by board, None where it has none, and all contrasts."""
 
     name: str
     costs: Sequence[tuple[BoardKey, RelativeCost | None]]
-    scores: Mapping[BoardKey, SeedScores | None]
-    references: Mapping[BoardKey, SeedScores | None]
+    contrasts: Mapping[BoardKey, Contrasts]
     peak_bytes: float | None
     state_bytes: float | None
 
@@ -73,8 +73,10 @@ def board_for_choice(
     """
     timed = _timed(table, asked, others, requirements)
     timings = {board_key: costs_by_variant(table, board_key, requirements.mode) for board_key in timed}
-    judged = sorted({replace(q, machine="") for q in asked if q.runs(table, "train")})
-    scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in judged}
+    trained = sorted({replace(q, machine="") for q in asked if q.runs(table, "train")})
+    scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in trained}
+    judged = [board_key for board_key, found in scores.items() if not is_unlearned(found.get(REFERENCE))]
+    contrasts = {board_key: Contrasts(scores[board_key]) for board_key in judged}
     metrics = {board_key: metric_of(table, board_key) for board_key in judged}
     columns = choose_columns(requirements, metrics)
     rows = {}
@@ -83,8 +85,7 @@ def board_for_choice(
         candidate = Candidate(
             name=name,
             costs=[(board_key, found.get(name)) for board_key, found in timings.items()],
-            scores={board_key: found.get(name) for board_key, found in scores.items()},
-            references={board_key: found.get(REFERENCE) for board_key, found in scores.items()},
+            contrasts=contrasts,
             peak_bytes=_largest(table, timed, name, "peak_bytes"),
             state_bytes=_largest(table, timed, name, "state_bytes"),
         )
@@ -116,6 +117,8 @@ def board_for_choice(
         unranked=unranked,
         footnotes=(
             *_footnotes(timed, judged, requirements, rows.values()),
+            *_unlearned_footnotes([key for key in trained if key not in judged]),
+            *_correction_footnotes(contrasts, rows),
             *(Footnote(topic=f"records of {row.name}", text=", ".join(row.records)) for row in ranked),
         ),
     )
@@ -128,14 +131,12 @@ def choose_columns(
 
     def quality(board_key: BoardKey, metric: Metric) -> Callable[[Candidate], TableCell]:
         def cell(candidate: Candidate) -> TableCell:
-            mine, reference = candidate.scores[board_key], candidate.references[board_key]
-            if mine is None or reference is None or mine.missing_reason or reference.missing_reason:
+            found = candidate.contrasts[board_key]
+            if _unknown(found, candidate.name):
                 return EMPTY
-            return (
-                reference_cell(0.0)
-                if mine is reference
-                else difference_cell(metric, mine.advantage_over(reference).interval())
-            )
+            if candidate.name == REFERENCE:
+                return reference_cell(0.0)
+            return difference_cell(metric, found.between(candidate.name, REFERENCE).interval)
 
         return cell
 
@@ -215,19 +216,24 @@ def _reason(candidate: Candidate, metrics: Mapping[BoardKey, Metric], requiremen
         if held > requirements.memory_bytes:
             return f"needs {size(held)}"
     for board_key, metric in metrics.items() if candidate.name != REFERENCE else ():
-        mine, reference = candidate.scores[board_key], candidate.references[board_key]
-        missing = [each.missing_reason for each in (mine, reference) if each is not None and each.missing_reason]
-        if mine is None or reference is None or missing:
-            why = missing[0] if missing else "not trained"
+        why = _unknown(candidate.contrasts[board_key], candidate.name)
+        if why:
             return f"its {metric.title} on {board_key.task} is not known: {why}"
         margin = requirements.margin_of(metric)
         words = metric.margin_words(margin)
-        found = verdict(mine.advantage_over(reference).interval(), margin / metric.points)
+        found = candidate.contrasts[board_key].between(candidate.name, REFERENCE).verdict(margin / metric.points)
         if found == "worse":
             return f"worse than {REFERENCE} by more than {words} on {board_key.task}"
         if found == "undecided":
             return f"not shown to be within {words} of {REFERENCE} on {board_key.task}: more seeds could show it"
     return ""
+
+
+def _unknown(contrasts: Contrasts, name: str) -> str:
+    """Why the variant cannot be held against the reference; empty where it can."""
+    found = [contrasts.scores.get(each) for each in (name, REFERENCE)]
+    missing = [each.missing_reason for each in found if each is not None and each.missing_reason]
+    return missing[0] if missing else "" if all(found) else "not trained"
 
 
 def _cost(candidate: Candidate) -> TableCell:
@@ -247,6 +253,18 @@ def _headline(ranked: Sequence[Row]) -> str:
     if len(best) == 1:
         return f"Take {best[0].name}: {best[0].entries[0].text}."
     return f"Take one of {listed([row.name for row in best])}: their costs cannot be told apart."
+
+
+def _unlearned_footnotes(unlearned: Sequence[BoardKey]) -> Iterator[Footnote]:
+    if unlearned:
+        text = f"{REFERENCE} did not learn {listed([q.task for q in unlearned])}: no variant is judged there"
+        yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text, warning=True)
+
+
+def _correction_footnotes(contrasts: Mapping[BoardKey, Contrasts], names: Iterable[str]) -> Iterator[Footnote]:
+    for found in list(contrasts.values())[:1]:
+        text = f"intervals and verdicts are one test at 95 %, {corrected_words(found, names)}"
+        yield Footnote(topic="comparisons", text=text)
 
 
 def _footnotes(

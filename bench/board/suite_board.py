@@ -12,7 +12,7 @@ from ..core.metrics import Metric
 from ..score.baselines import trivial_levels
 from ..score.contrasts import COMPARISON_SET, Contrast, Contrasts, mean_contrast
 from ..score.key import BoardKey
-from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
+from ..score.quality import Predictions, SeedScores, is_unlearned, metric_of, scores_by_variant
 from ..stats.format import listed
 from ..stats.ranking import standings
 from ..store.table import ResultTable
@@ -55,7 +55,7 @@ def board_for_suite(
     scores = {task: scores_by_variant(table, board_key, predictions) for task, board_key in by_task.items()}
     contrasts = {task: Contrasts(found, declared) for task, found in scores.items()}
     tasks = sorted({*by_task, *wanted})
-    unlearned = [task for task in by_task if _is_unlearned(scores[task].get(REFERENCE))]
+    unlearned = [task for task in by_task if is_unlearned(scores[task].get(REFERENCE))]
     averaged = [task for task in tasks if task not in unlearned]
     variants = sorted({variant for found in scores.values() for variant in found})
     missing = {variant: differing.get(variant) or _missing(variant, tasks, scores) for variant in variants}
@@ -117,10 +117,6 @@ def board_for_suite(
         baselines=(Row(name="best trivial", entries=cells_of(columns, baseline)),) if best else (),
         footnotes=tuple(_footnotes(table, name, board_keys, best, contrasts, complete)),
     )
-
-
-def _is_unlearned(reference: SeedScores | None) -> bool:
-    return reference is not None and bool(reference.seeds) and not reference.has_learned
 
 
 def _left_out(unlearned: Sequence[str], averaged: Sequence[str]) -> str:

@@ -117,6 +117,11 @@ class SeedScores:
         return resampled_shares(self.correct) if self.correct else self.draws
 
 
+def is_unlearned(reference: SeedScores | None) -> bool:
+    """Whether there are scores of the reference, and half of its seeds or fewer learned."""
+    return reference is not None and bool(reference.seeds) and not reference.has_learned
+
+
 def scores_by_variant(table: ResultTable, board_key: BoardKey, predictions: Predictions) -> dict[str, SeedScores]:
     """Scores by variant, each of its own seeds 0, 1, 2, … without a gap.
 

@@ -111,3 +111,10 @@ def test_the_memory_of_decoding_is_the_state_of_a_sequence(bench) -> None:
         "softmax": "needs 4 KiB", "unknown": "its decode state was not measured",
     }  # fmt: skip
     assert any(f.text == "limit of 2 KiB on the decode state of one sequence" for f in found.footnotes)
+
+
+def test_a_task_that_the_reference_did_not_learn_judges_nobody(world) -> None:
+    world.add(world.cell("majority", lane="baseline"), [Measurement.of("accuracy", 0.6, split="test", examples=4000)])
+    found = board(world)
+    assert "local" in {row.name for row in found.ranked}
+    assert any("softmax did not learn lra-text" in note.text and note.warning for note in found.footnotes)

@@ -80,3 +80,55 @@ def test_the_best_trivial_predictor_of_each_task_stands_below(bench) -> None:
     assert row.entries[-1].text == "2 of 2"
     assert any("a bag-of-bytes, c majority" in note.text for note in found.footnotes)
     assert [r.name for r in found.ranked] == ["rela", "softmax"]
+
+
+def test_a_task_that_the_reference_did_not_learn_leaves_the_average_for_all(bench) -> None:
+    scores = {
+        "a": {"softmax": 0.6, "rela": 0.7},
+        "b": {"softmax": 0.5, "rela": 0.9},
+        "c": {"softmax": 0.4, "rela": 0.3},
+    }
+    b = filled(bench, scores)
+    b.task = "b"
+    b.add(b.cell("majority", lane="baseline"), [Measurement.of("accuracy", 0.5, split="test", examples=2000)])
+    found = board(b)
+    assert found.headline.startswith("softmax did not learn b: the average is over the other 2 tasks.")
+    # the values measured stay on the board
+    assert [entry(found, "rela", c).value for c in ("b", "average", "gap")] == pytest.approx([90, 50, 0])
+    assert [row.name for row in found.ranked] == ["rela", "softmax"]
+
+
+V0, V1 = "lane1.objective1.task1-d1-v1", "lane1.objective2.task1-d1-v1"
+
+
+def versioned(bench: object, digests: dict[str, dict[str, str]]) -> object:
+    b = bench()
+    for task, by_variant in digests.items():
+        b.task = task
+        for variant, digest in by_variant.items():
+            name, _, at = variant.partition("@")
+            share = 0.6 + 0.1 * (name == "rela") + 0.2 * bool(at)
+            b.train(name, [], correct=[right(share)] * 3, digest=digest)
+    return b
+
+
+def test_a_suite_is_of_one_version_of_lane_and_objective(bench) -> None:
+    """Task a was measured anew, task b was not: the average is over what all of them have."""
+    old = dict.fromkeys(("softmax", "rela", "linear"), V0)
+    new = {f"{name}@new": V1 for name in ("softmax", "rela", "linear")}
+    found = board(versioned(bench, {"a": old | new, "b": old}))
+    assert [entry(found, "rela", c).value for c in ("a", "b", "average")] == pytest.approx([70, 70, 70])
+    complete = board(versioned(bench, {"a": old | new, "b": old | new}))
+    assert [entry(complete, "rela", c).value for c in ("a", "b", "average")] == pytest.approx([90, 90, 90])
+
+
+def test_a_suite_averages_one_code_of_a_variant(bench) -> None:
+    """The code of rela changed between the tasks: its newest on both counts, or it has no average."""
+    base = {"softmax": V0, "linear": V0}
+    changed = V0.replace("-v1", "-v2")
+    found = board(versioned(bench, {"a": base | {"rela": V0, "rela@new": changed}, "b": base | {"rela": V0}}))
+    assert [entry(found, "rela", c).value for c in ("a", "b", "average")] == pytest.approx([70, 70, 70])
+    apart = board(versioned(bench, {"a": base | {"rela": changed}, "b": base | {"rela": V0}}))
+    (row,) = apart.unranked
+    assert row.name == "rela" and "its code differs between the tasks" in row.reason
+    assert [r.name for r in apart.ranked] == ["linear", "softmax"]

@@ -366,3 +366,69 @@ def test_versions_of_the_future_are_named_and_replaced_records_counted(bench, mo
         "All 3 Records are of version lane1.objective1.task1; the present versions are classification 1, train 2. "
         f"Run the same command again to measure anew {replaced}"
     )
+
+
+def majority(b: object, share: float) -> None:
+    b.add(b.cell("majority", lane="baseline"), [Measurement.of("accuracy", share, split="test", examples=2000)])
+
+
+def test_who_did_not_learn_is_marked_and_ranked_all_the_same(bench) -> None:
+    b = three(bench)
+    b.train("linear", [], correct=[flips(0.5), flips(0.62), flips(0.62)])
+    b.train("local", [], correct=[flips(0.5)] * 3)
+    majority(b, 0.5)
+    found = board(b)
+    learned = {name: entry(found, name, "learned").text for name in ("softmax", "linear", "local")}
+    assert learned == {"softmax": "3 of 3", "linear": "2 of 3", "local": "0 of 3"}
+    assert "linear at 2 of 3 seeds" in notes(found, "learned") and "local at no seed" in notes(found, "learned")
+    assert row(found, "local").place and entry(found, "local", "accuracy").value == pytest.approx(50)
+    assert not found.headline.startswith("softmax did not learn")
+    assert not any(column.name == "learned" for column in board(three(bench)).columns)
+
+
+def test_a_reference_that_did_not_learn_is_said_first_and_nobody_is_no_worse(bench) -> None:
+    b = bench()
+    for name in ("softmax", "rela", "linear"):
+        b.train(name, [], correct=[flips(0.5)] * 3)
+    assert entry(board(b, margin=20.0), "rela", "verdict").text == "within 20 points"
+    majority(b, 0.5)
+    found = board(b, margin=20.0)
+    assert found.headline.startswith("softmax did not learn this task: 0 of 3 seeds")
+    assert entry(found, "rela", "verdict").text == "undecided" and row(found, "rela").place
+
+
+def test_a_trivial_baseline_that_looks_at_the_input_is_no_bar(bench) -> None:
+    b = three(bench)
+    tested = Measurement.of("accuracy", 0.99, split="test", examples=2000)
+    b.add(b.cell("bag-of-bytes", lane="baseline"), [tested])
+    assert not any(column.name == "learned" for column in board(b).columns)
+
+
+def test_variants_of_another_version_are_named_with_the_command_that_measures_them(bench) -> None:
+    b = bench()
+    for name in ("softmax", "rela", "linear", "local"):
+        b.train(name, [0.6] * 3, digest="lane1.objective1.task1-d1-v1")
+    for name in ("softmax", "rela", "linear"):
+        b.train(name, [0.7] * 3, digest="lane1.objective1.task2-d1-v1")
+    found = board(b)
+    assert {r.name for r in found.ranked} == {"softmax", "rela", "linear"}
+    assert "another version" in row(found, "local").reason
+    assert "attnbench run --variants local --task lra-text --preset quick --seeds 3" in notes(found, "version")
+
+
+def test_a_cell_measured_twice_names_the_value_that_does_not_count(bench) -> None:
+    b = three(bench)
+    again = Measurement.of("accuracy", 0.9, split="test", examples=2000)
+    b.add(b.cell("rela", 1), [again], machine=replace(b.records[0].machine, id="box-2"))
+    found = board(b)
+    assert entry(found, "rela", "gap").value == pytest.approx(0.4)
+    assert "rela at seed 1: 0.9 on box-2, beside 0.604 on box-1" in notes(found, "repeated")
+
+
+def test_the_correction_and_what_can_be_found_are_said(bench) -> None:
+    b = three(bench)
+    said = notes(board(b), "comparisons")
+    assert "corrected for the 15 pairs of the 6 declared variants" in said and "up to 9 % of boards" in said
+    assert "4 of 5 boards" in notes(board(b), "resolution")
+    b.train("mine", [], correct=[flips(0.6)] * 3)
+    assert "with mine, for the 66 pairs of twice as many" in notes(board(b), "comparisons")
