@@ -84,6 +84,10 @@ class Registry:
         """
         return not (_IMPORTS.foreign or is_own(self._point(name)) or name in self._own)
 
+    def is_own(self, name: str) -> bool:
+        """Whether `name` is code of attnbench itself. Raises SelectionError for an unknown name."""
+        return is_own(self._point(name))
+
     def package(self, name: str) -> str:
         """The distribution that brings `name`, or the top-level module of a name that a script declares."""
         point = self._point(name)

@@ -14,7 +14,9 @@ from ....tasks.sweep_point import Point, TimedTask
 from ...core.cell import REFERENCE, Cell
 from ...core.protocol import LEAST_ROUNDS as FEWEST
 from ...core.record import Outcome, Record
+from ...core.registry import VARIANTS
 from ...core.spec import Spec
+from ...gate.build import Incorrect
 from ...gate.cache import build_checked_cached
 from ...measure.flops import FlopCounter
 from ...measure.machine import available_bytes
@@ -22,7 +24,8 @@ from ...measure.memory import memory_limit
 from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave
 from ...train.objectives.registry import objective_for
 from ..context import RecordBuilder, WorkerContext, implementation_of
-from ..events import CellStarted
+from ..events import CellStarted, Restarted
+from ..global_state import StateWatch
 from ..workloads.sweep_point import SweepWorkloads
 from ..workloads.training_step import TrainStepWorkloads
 from ..workloads.workload import Workload, Workloads
@@ -33,6 +36,10 @@ SPARED = 0.05
 """Share of the free memory left to others: where a variant wants more, its allocation fails and nothing is killed."""
 
 
+class ChangedProcess(Exception):
+    """A variant changed what the others share in this process; they need another."""
+
+
 class TooSlow(Exception):
     """One sample takes longer than a whole point may."""
 
@@ -41,16 +48,24 @@ def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
     """Records of all cells, which share task, preset and seed; one of them should be the reference."""
     builders = {cell: context.open(cell) for cell in cells}
     first = builders[cells[0]]
+    watch = StateWatch()
     task, recipe, dataset = first.load()
     # One task and preset, so one data set; it is loaded once for all.
     for builder in builders.values():
         builder.recipe, builder.data = first.recipe, first.data
+    if changes := watch.changes():
+        for builder in builders.values():
+            yield builder.failure(Incorrect(f"the task: {changes}"))
+        return
     if isinstance(task, TimedTask) and isinstance(recipe, Point) and recipe.memory_bytes:
         yield from longest_lengths(context, builders, task, recipe)
         return
     # Without a limit a Linux system grants any allocation and later kills a process, perhaps another one.
     with memory_limit((1 - SPARED) * available_bytes()) if context.device.type == "cpu" else nullcontext():
-        yield from _timed(context, builders, _workloads(task, recipe, dataset, context))
+        try:
+            yield from _timed(context, builders, _workloads(task, recipe, dataset, context), watch)
+        except ChangedProcess:
+            context.send(Restarted())
 
 
 def _workloads(task: Task, recipe: Recipe, dataset: Dataset, context: WorkerContext) -> Workloads:
@@ -60,23 +75,33 @@ def _workloads(task: Task, recipe: Recipe, dataset: Dataset, context: WorkerCont
     return TrainStepWorkloads.of(objective_for(task.problem(), recipe), dataset, context.device)
 
 
-def _timed(context: WorkerContext, builders: dict[Cell, RecordBuilder], workloads: Workloads) -> Iterator[Record]:
+def _timed(
+    context: WorkerContext, builders: dict[Cell, RecordBuilder], workloads: Workloads, watch: StateWatch
+) -> Iterator[Record]:
+    """Raises ChangedProcess after the Record of a Cell that changed what the others share."""
     ready: dict[Cell, Workload] = {}
     for cell, builder in builders.items():
         context.send(CellStarted(cell.key))
-        try:
-            # Each alone first: a variant that fails leaves before any round is made, and the others are timed as if it
-            # had not been there.
-            ready[cell] = _ready(workloads, cell.variant)
-        except TooSlow as slow:
-            yield builder.record(Outcome.TIMEOUT, str(slow))
-        except Exception as error:
-            yield builder.failure(error)
+        failure = None
+        # the next one draws the same random numbers, whatever this one draws
+        with torch.random.fork_rng():
+            try:
+                # Each alone first: a variant that fails leaves before any round is made, and the others are timed as if
+                # it had not been there.
+                ready[cell] = _ready(workloads, cell.variant)
+            except TooSlow as slow:
+                failure = builder.record(Outcome.TIMEOUT, str(slow))
+            except Exception as error:
+                failure = builder.failure(error)
+        yield from _shared(watch, builder, failure)
     while ready:
         turn = _Turn(context, ready)
         try:
             timing = _interleave(turn, ready, workloads)
             break
+        except ChangedProcess as changed:
+            yield builders[turn.cell].failure(Incorrect(str(changed)))
+            raise
         except Exception as error:
             # all models together need more than each alone: whose turn it was goes, the others start again
             ready.pop(turn.cell)
@@ -90,9 +115,19 @@ def _timed(context: WorkerContext, builders: dict[Cell, RecordBuilder], workload
             builder.measurements += costs(workloads, workload, str(cell.variant), timing, peaks)
             builder.measurements += memory(workloads, workload)
             builder.measurements += workload.attention()
-            yield builder.record(Outcome.OK)
+            found = builder.record(Outcome.OK)
         except Exception as error:
-            yield builder.failure(error)
+            found = builder.failure(error)
+        yield found
+
+
+def _shared(watch: StateWatch, builder: RecordBuilder, failure: Record | None) -> Iterator[Record]:
+    """The Record of a Cell that failed, or that changed its process; raises ChangedProcess after that of the latter."""
+    changes = watch.changes()
+    if failure is not None or changes:
+        yield failure or builder.failure(Incorrect(changes))
+    if changes:
+        raise ChangedProcess(changes)
 
 
 def _ready(workloads: Workloads, variant: Spec) -> Workload:
@@ -126,11 +161,18 @@ class _Turn:
     context: WorkerContext
     ready: dict[Cell, Workload]
     cell: Cell = field(init=False)
+    watch: StateWatch | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.cell = next(iter(self.ready))
 
     def __call__(self, name: str) -> None:
+        # looking takes milliseconds, outside of what is timed; attnbench's own variants have tests for it
+        if any(not VARIANTS.is_own(cell.variant.name) for cell in self.ready):
+            if self.watch is None:
+                self.watch = StateWatch(quick=True)
+            elif changes := self.watch.changes():
+                raise ChangedProcess(changes)
         # the null control is the reference's own code
         wanted = REFERENCE if name == NULL else name
         self.cell = next(cell for cell in self.ready if str(cell.variant) == wanted)

@@ -11,7 +11,7 @@ from ....tasks.contract import Subset
 from ...core.cell import Cell
 from ...core.order import evenly_spaced
 from ...core.record import Measurement, Outcome, Record
-from ...gate.build import build_checked
+from ...gate.build import Incorrect, build_checked
 from ...measure.attention.maps import attention_maps
 from ...measure.attention.statistics import measure_attention
 from ...models.blocks import Model
@@ -21,6 +21,7 @@ from ...train.state import Training
 from ...train.trainer import Trainer
 from ..context import RecordBuilder, WorkerContext, implementation_of
 from ..events import Event, Stage, TrainingProgress, Warned
+from ..global_state import StateWatch
 
 OBSERVED = 32
 """Validation examples whose attention is measured, in batches of eight."""
@@ -40,10 +41,13 @@ def train_cell(context: WorkerContext, cell: Cell) -> Record:
 
 def _train(builder: RecordBuilder) -> None:
     context, cell = builder.context, builder.cell
+    watch = StateWatch()
     task, recipe, dataset = builder.load()
     objective = objective_for(task.problem(), recipe)
     model = objective.model(build_checked(cell.variant), cell.seed, str(context.device))
     model.to(context.device)
+    # after the gate and now, since hours of training by other rules would be lost
+    _require_unchanged(watch)
 
     def progress(training: Training) -> Event:
         found = TrainingProgress(key=cell.key, done=training.step, of=recipe.steps, metric=objective.metric)
@@ -65,6 +69,7 @@ def _train(builder: RecordBuilder) -> None:
         notice=lambda message: context.send(Warned(message)),
     )
     training = trainer.run()
+    _require_unchanged(watch)
     context.send(Stage(cell.key, "test"))
     # The test split is read once, after validation has chosen the step, and by nothing that makes a choice.
     test = objective.evaluate(model, dataset.test, context.device, builder.heartbeat)
@@ -86,6 +91,12 @@ def _train(builder: RecordBuilder) -> None:
     curve = json.dumps([point.to_json(objective.metric) for point in training.curve]).encode()
     builder.artifacts["curve"] = context.store.put_artifact(curve, ".json")
     builder.keep_predictions(test)
+
+
+def _require_unchanged(watch: StateWatch) -> None:
+    """Raises Incorrect where a setting of the process that all variants are trained under is another than before."""
+    if changes := watch.changes():
+        raise Incorrect(changes)
 
 
 def _observe(builder: RecordBuilder, objective: Objective, model: Model, subset: Subset) -> None:

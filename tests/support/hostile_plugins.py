@@ -1,0 +1,145 @@
+"""Plugins that hang, exit, crash, flood or meddle, at every moment when their code runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+GOOD = '''
+from attnbench.variants.contract import AttentionShape, ScoredVariant
+
+class Plugin(ScoredVariant):
+    """Softmax by another name."""
+'''
+
+PARTS = {
+    "import": "{code}\n" + GOOD,
+    "constructor": GOOD
+    + """
+    def __init__(self, shape: AttentionShape):
+        super().__init__(shape)
+        {code}
+""",
+    "forward": GOOD
+    + """
+    def forward(self, query, key, value, mask):
+        {code}
+        return super().forward(query, key, value, mask)
+""",
+    "sample": GOOD
+    + """
+    def forward(self, query, key, value, mask):
+        # long after the gate, among the timed samples
+        import sys
+        frame = sys._getframe()
+        while frame is not None and frame.f_code.co_name != "interleave":
+            frame = frame.f_back
+        if frame is not None:
+            {code}
+        return super().forward(query, key, value, mask)
+""",
+}
+
+FORK = (
+    "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(1000)\n    os._exit(0)\n"
+)
+"""A grandchild in a session of its own, which holds every pipe."""
+
+THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(1000,)).start()"
+
+WRITE_EVERYWHERE = (
+    "import os\nfor descriptor in range(3, 64):\n    try: os.write(descriptor, {text})\n    except OSError: pass\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostilePlugin:
+    """`code` runs at the moment `part`. `outcomes`: those that its Cells may have."""
+
+    name: str
+    part: str
+    code: str
+    outcomes: tuple[str, ...] = ("crashed",)
+
+    @property
+    def module(self) -> str:
+        return "hostile_" + self.name.replace("-", "_")
+
+    def source(self) -> str:
+        template = PARTS[self.part]
+        indent = next(line for line in template.split("\n") if "{code}" in line).partition("{code}")[0]
+        return template.replace("{code}", f"\n{indent}".join(self.code.strip("\n").split("\n")))
+
+
+PLUGINS = (
+    HostilePlugin("import-hang", "import", "import time; time.sleep(1000)", ("timeout",)),
+    HostilePlugin("import-exit-0", "import", "import os; os._exit(0)"),
+    HostilePlugin("import-system-exit", "import", "import sys; sys.exit(0)"),
+    HostilePlugin("import-raise", "import", "raise RuntimeError('no such kernel')"),
+    HostilePlugin("import-absent", "import", "import no_such_package_at_all"),
+    HostilePlugin("import-syntax", "import", "def ("),
+    HostilePlugin("import-interrupt", "import", "raise KeyboardInterrupt"),
+    HostilePlugin("import-segfault", "import", "import ctypes; ctypes.string_at(0)"),
+    HostilePlugin("import-kill", "import", "import os; os.kill(os.getpid(), 9)"),
+    HostilePlugin("import-kill-parent", "import", "import os, time; os.kill(os.getppid(), 15); time.sleep(1000)"),
+    HostilePlugin("import-kill-group", "import", "import os; os.killpg(0, 9)"),
+    HostilePlugin("import-fork", "import", FORK, ("ok",)),
+    HostilePlugin("import-fork-exit", "import", FORK + "os._exit(0)"),
+    HostilePlugin(
+        "import-flood-output", "import",
+        "import sys\nfor _ in range(300): print('x' * 100_000); print('y' * 100_000, end='', file=sys.stderr)", ("ok",),
+    ),
+    HostilePlugin("import-garbage", "import", WRITE_EVERYWHERE.format(text=r"b'{\"event\": 1}\n\xff\n'")),
+    HostilePlugin(
+        "import-flood-channel", "import", "while True:\n    " + "\n    ".join(
+            WRITE_EVERYWHERE.format(text="b'z' * 2**20").strip().split("\n")
+        ),
+    ),
+    HostilePlugin("import-close-all", "import", "import os; os.closerange(0, 64)"),
+    HostilePlugin("import-recursion", "import", "def deep(): deep()\ndeep()"),
+    HostilePlugin("import-threads", "import", "import torch; torch.set_num_threads(1)", ("ok", "incorrect")),
+    HostilePlugin(
+        "import-environment", "import",
+        "import os; os.environ.update(ATEN_CPU_CAPABILITY='default', OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')",
+        ("ok",),
+    ),
+    HostilePlugin("import-stdin", "import", "input()"),
+    HostilePlugin("import-no-folder", "import", "import os; os.chdir('/')", ("incorrect", "ok")),
+    HostilePlugin("constructor-hang", "constructor", "import time; time.sleep(1000)", ("timeout",)),
+    HostilePlugin("constructor-exit", "constructor", "import os; os._exit(7)"),
+    HostilePlugin("constructor-raise", "constructor", "raise ValueError('no')"),
+    HostilePlugin("constructor-memory", "constructor", "self.x = bytearray(2**60)", ("crashed", "out_of_memory")),
+    HostilePlugin("forward-exit", "forward", "import os; os._exit(0)"),
+    HostilePlugin("forward-raise", "forward", "raise ValueError('no')", ("crashed", "incorrect")),
+    HostilePlugin("forward-system-exit", "forward", "raise SystemExit(0)"),
+    HostilePlugin("forward-segfault", "forward", "import ctypes; ctypes.string_at(0)"),
+    HostilePlugin("forward-hang", "forward", "import time; time.sleep(1000)", ("timeout",)),
+    HostilePlugin("forward-garbage", "forward", WRITE_EVERYWHERE.format(text=r"b'{\"event\": 1}\n\xff\n'")),
+    HostilePlugin("forward-thread", "forward", THREAD, ("incorrect",)),
+    HostilePlugin("forward-fork", "forward", FORK, ("incorrect",)),
+    HostilePlugin("forward-dtype", "forward", "import torch; torch.set_default_dtype(torch.float64)", ("incorrect",)),
+    HostilePlugin("forward-denormals", "forward", "import torch; torch.set_flush_denormal(True)", ("incorrect",)),
+    HostilePlugin(
+        "forward-patch", "forward",
+        "import torch, time; torch.nn.functional.scaled_dot_product_attention = lambda *a, **k: time.sleep(0.01)",
+        ("incorrect",),
+    ),
+    HostilePlugin(
+        "sample-precision", "sample", "import torch; torch.set_float32_matmul_precision('medium')", ("incorrect",),
+    ),
+    HostilePlugin("sample-exit", "sample", "import os; os._exit(0)"),
+    HostilePlugin("exit-hang", "import", "import atexit, time; atexit.register(time.sleep, 1000)", ("ok",)),
+    HostilePlugin("exit-raise", "import", "import atexit; atexit.register(lambda: 1 / 0)", ("ok",)),
+    HostilePlugin("exit-thread", "import", THREAD, ("incorrect",)),
+)  # fmt: skip
+
+
+def write(folder: Path, plugins: Sequence[HostilePlugin]) -> dict[str, str]:
+    """Writes the modules, with an `innocent` one, into `folder`; the variables by which commands know them."""
+    folder.mkdir(exist_ok=True)
+    (folder / "innocent_plugin.py").write_text(GOOD, encoding="utf-8")
+    for plugin in plugins:
+        (folder / f"{plugin.module}.py").write_text(plugin.source(), encoding="utf-8")
+    names = ["innocent=innocent_plugin:Plugin", *(f"{plugin.name}={plugin.module}:Plugin" for plugin in plugins)]
+    return {"ATTNBENCH_VARIANTS": ";".join(names)}
