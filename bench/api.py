@@ -119,7 +119,6 @@ def run(
     from .run.listener import LoggingListener
 
     told = progress or LoggingListener()
-    # one child for each distribution answers for it, up to the end of this call
     with asking():
         return _measure(_runner(variants, tasks, told, executor, **options), told)
 
@@ -354,6 +353,7 @@ def _measure(runner: Runner, told: RunListener) -> Records:
         results=runner.request.results,
         records=tuple(record for record in found if record is not None),
         measured=tuple(measured.values()),
+        left_out=tuple(runner.left_out),
     )
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 import re
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from ..core.errors import AttnbenchError, StoreError
-from ..process.ask import asking
+from ..process.ask import Question, Told, ask, asking
 from .answers import choose, compare
 from .catalogue import list_, show
 from .check import check
 from .data import app as data
 from .doctor import doctor
+from .in_child import LeftToChild
 from .inspect import inspect
 from .leaderboard import leaderboard
 from .output import flush, give_up, say, tolerate_any_encoding, warn, warn_of
@@ -34,6 +38,9 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 LACKS_MEMORY = re.compile("cannot allocate memory|failed to map|out of memory", re.IGNORECASE)
 """The words of the loader for a library that no memory is left for."""
+
+COMMAND_PATIENCE = 60.0
+"""How often the time of an answer a whole command may take that a child runs."""
 
 TRACEBACK = "ATTNBENCH_TRACEBACK"
 """The environment variable that shows the traceback of a fault."""
@@ -107,6 +114,8 @@ def _run() -> int:
     """One command; the exit code, once its error, if any, is told."""
     try:
         return int(app(prog_name="attnbench", standalone_mode=False) or 0)
+    except LeftToChild as left:
+        return _run_in_child(left)
     except AttnbenchError as error:
         warn_of(error)
         return error.exit_code
@@ -135,6 +144,41 @@ def _run() -> int:
             f"{TRACEBACK}=1 shows where"
         )
         return 70
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutput:
+    """What a command has printed, and how it ended."""
+
+    exit_code: int
+    output: str
+    errors: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand(Question[CommandOutput]):
+    """A whole command, where the plugin may be imported."""
+
+    words: tuple[str, ...]
+
+    def answer(self, told: Told) -> CommandOutput:
+        output, errors = io.StringIO(), io.StringIO()
+        sys.argv = ["attnbench", *self.words]
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            code = _run()
+        return CommandOutput(code, output.getvalue(), errors.getvalue())
+
+
+def _run_in_child(left: LeftToChild) -> int:
+    try:
+        done = ask(left.registry, left.name, RunCommand(tuple(sys.argv[1:])), patience=COMMAND_PATIENCE)
+    except AttnbenchError as error:
+        warn_of(error)
+        return error.exit_code
+    say(done.output, end="")
+    for line in filter(None, done.errors.split("\n")):
+        warn(line)
+    return done.exit_code
 
 
 def _usage(problem: Any) -> int:

@@ -11,11 +11,14 @@ import typer
 from ..core.errors import AttnbenchError, DataError, SelectionError
 from ..core.registry import TASKS, nearest
 from ..core.spec import Spec, parse_selection
+from ..plan.facts import recipe_facts, resolve, task_facts
+from ..process.ask import Told, ask
+from .in_child import leave_to_child
 from .options import DataDir, Json, Offline
 from .output import say, say_json
 
 if TYPE_CHECKING:
-    from ...tasks.contract import DataPlace, Task
+    from ...tasks.contract import Task
     from ...tasks.data.prepared import CachedData
 
 app = typer.Typer(no_args_is_help=True, help="List, get and verify the data of tasks.")
@@ -33,7 +36,7 @@ def list_(
 
     here = place(data_dir, offline=True)
     specs = _specs([task]) if task else [Spec(entry.name) for entry in TASKS.entries()]
-    found = [_found(spec, here, stored(here, spec.name)) for spec in specs]
+    found = [_found(spec, data_dir, stored(here, spec.name)) for spec in specs]
     if json:
         say_json(found)
         return
@@ -54,6 +57,7 @@ def get(
     """Download and prepare data; after an interruption, the same command resumes."""
     from ...tasks.data.data import place
     from ...tasks.data.download import forget_failures
+    from ..run.questions import DATA_PATIENCE, FindData, FindSources
     from .live import Live
 
     failed: list[DataError] = []
@@ -62,23 +66,27 @@ def get(
         here = place(data_dir, offline, live.notice, live.progress)
         forget_failures(here)
         for spec in _specs(tasks):
-            task: Task = TASKS.build(spec)
+            wanted = Spec.parse(preset)
             try:
-                recipe = task.recipe(Spec.parse(preset))
+                recipe_facts(spec, wanted)
             except SelectionError as error:
                 if spec.name in named:
                     raise
                 live.notice(f"{spec}: left out; {error}")
                 continue
-            ways = sorted((way for way in task.availability(here) if way.estimate), key=lambda way: not way.ready)
+            sources = ask(TASKS, spec.name, FindSources(task=spec, data_dir=data_dir, offline=offline))
+            ways = sorted((way for way in sources if way.estimate), key=lambda way: not way.ready)
             if ways and not offline:
                 live.notice(f"{spec}: {ways[0].source if ways[0].ready else 'nothing is here yet'}, {ways[0].estimate}")
+            question = FindData(
+                task=spec, preset=wanted, selection="validation", data_dir=data_dir, offline=offline, fetch=True
+            )
             try:
-                dataset = task.load(here, recipe, 0, "validation")
+                data = ask(TASKS, spec.name, question, told=Told(live.notice, live.progress), patience=DATA_PATIENCE)
             except DataError as error:
                 failed.append(error)
                 continue
-            data = dataset.provenance
+            assert data is not None
             counts = ", ".join(f"{count:,} {split}" for split, count in data.counts.items())
             live.notice(f"{spec}: {data.fidelity}, from {data.source}; {counts}")
             for note in data.notes:
@@ -104,6 +112,7 @@ def preview(
     [spec, *others] = _specs([task])
     if others:
         raise SelectionError(f"expected one task, got {len(others) + 1}")
+    leave_to_child(TASKS, spec)
     built: Task = TASKS.build(spec)
     recipe = built.recipe(Spec.parse(preset))
     with Live() as live:
@@ -196,7 +205,7 @@ def _specs(names: list[str]) -> list[Spec]:
     specs: dict[Spec, None] = {}
     for spec in (spec for name in names for spec in parse_selection(name)):
         if spec.name in known:
-            specs[TASKS.resolve(spec)] = None
+            specs[resolve(TASKS, spec)] = None
             continue
         members = [Spec(name) for name in sorted(known) if spec.name in _suites(name)]
         if not members:
@@ -207,17 +216,18 @@ def _specs(names: list[str]) -> list[Spec]:
 
 
 def _suites(name: str) -> tuple[str, ...]:
+    # of attnbench's own tasks the class knows; one that needs a parameter builds by no name alone
     try:
-        task: type[Task] = TASKS.load(name)
+        return task_facts(Spec(name)).suites if TASKS.is_foreign(name) else TASKS.load(name).suites
     except AttnbenchError:
         return ()
-    return task.suites
 
 
-def _found(spec: Spec, here: DataPlace, prepared: list[CachedData]) -> dict[str, Any]:
+def _found(spec: Spec, data_dir: Path | None, prepared: list[CachedData]) -> dict[str, Any]:
+    from ..run.questions import FindSources
+
     try:
-        task: Task = TASKS.build(spec)
-        ways = task.availability(here)
+        ways = ask(TASKS, spec.name, FindSources(task=spec, data_dir=data_dir))
     except AttnbenchError as error:
         return {"name": str(spec), "problem": str(error), "sources": [], "prepared": []}
     return {

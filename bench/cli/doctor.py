@@ -190,18 +190,24 @@ def _is_current(record: Record) -> bool:
 
 
 def _data(data_dir: Path | None) -> list[DoctorCheck]:
-    from ...tasks.contract import Task
     from ...tasks.data.data import place
     from ..core.errors import AttnbenchError
-    from ..core.registry import TASKS
+    from ..core.registry import TASKS, VARIANTS
     from ..core.spec import Spec
+    from ..process.ask import ask
+    from ..run.questions import FindSources
 
+    # a folder that is none is told once, and not for each task
+    place(data_dir, offline=True)
     found = []
-    here = place(data_dir, offline=True)
+    for registry in (VARIANTS, TASKS):
+        for entry in registry.disabled():
+            subject = f"{registry.noun} {entry.name}"
+            state = f"entry point of {entry.origin} is disabled"
+            found.append(DoctorCheck(subject=subject, state=state, remedy=entry.problem))
     for entry in TASKS.entries():
         try:
-            task: Task = TASKS.build(Spec(entry.name))
-            ways = task.availability(here)
+            ways = ask(TASKS, entry.name, FindSources(task=Spec(entry.name), data_dir=data_dir))
         except AttnbenchError as error:
             found.append(DoctorCheck(subject=entry.name, state="not usable by its name alone", remedy=str(error)))
             continue

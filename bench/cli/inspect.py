@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .in_child import leave_cell_to_child
 from .leaderboard import emit
 from .options import RESULTS, DataDir, Device, Picture, Results
 from .output import say, warn
@@ -42,7 +43,9 @@ def inspect(
 
     store = Store(results, warn)
     where = choose_device(device)
-    trained = load(store, find(store, cell), where)
+    record = find(store, cell)
+    leave_cell_to_child(record.cell)
+    trained = load(store, record, where)
     found = trained.record.cell
     if not trained.is_current:
         warn(f"the code behind `{found}` has changed since it was trained")

@@ -107,7 +107,9 @@ def _map(spec: Spec) -> Map:
     from ...variants.contract import AttentionShape, ScoredVariant
     from ..core.errors import SelectionError
     from ..core.registry import VARIANTS
+    from .in_child import leave_to_child
 
+    leave_to_child(VARIANTS, spec)
     shape = AttentionShape(heads=1, head_dim=4, max_length=3)
     variant = VARIANTS.build(VARIANTS.resolve(spec), shape)
     if not isinstance(variant, ScoredVariant):

@@ -43,7 +43,7 @@ def run(
         counts = Counter(str(record.outcome) for record in failed).items()
         listed = ", ".join(f"{count} {outcome}" for outcome, count in counts)
         warn(f"Not all cells are ok: {listed}. The board gives the reasons; `--retry` runs these cells again.")
-    if not all(map(_is_expected, failed)):
+    if found.left_out or not all(map(_is_expected, failed)):
         raise typer.Exit(1)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .in_child import leave_cell_to_child
 from .options import RESULTS, DataDir, Device, Results
 from .output import warn
 
@@ -42,7 +43,9 @@ def sample(
         )
     begun = utf8(prompt, "prompt")
     store = Store(results, warn)
-    found = load(store, find(store, cell), choose_device(device))
+    record = find(store, cell)
+    leave_cell_to_child(record.cell)
+    found = load(store, record, choose_device(device))
     model, trained = found.model, found.record.cell
     if not isinstance(model, Decoder):
         raise SelectionError(f"expected a cell of language modelling, got `{trained}`")

@@ -26,6 +26,7 @@ class TaskFacts:
     parameters: tuple[str, ...]
     objective: str
     version: int
+    suites: tuple[str, ...] = ()
 
     @property
     def only_timed(self) -> bool:
@@ -66,6 +67,7 @@ class DescribeTask(Question[TaskFacts]):
             parameters=tuple(parameters(type(task))),
             objective=task.problem().objective,
             version=task.version,
+            suites=tuple(task.suites),
         )
 
 

@@ -7,6 +7,7 @@ comparing the state before and after it, and the others get a new process.
 from __future__ import annotations
 
 import gc
+import inspect
 import math
 import os
 import signal
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -33,6 +35,8 @@ WATCHED: tuple[ModuleType | type, ...] = (
 READ_LATE = ("ATEN_", "ATTNBENCH_", "CUBLAS_", "CUDA_", "CUDNN_", "KMP_", "MKL_", "NVIDIA_", "OMP_", "OPENBLAS_",
              "PYTORCH_", "TORCH_", "TRITON_INTERPRET")  # fmt: skip
 """Beginnings of variables that libraries may read after their import."""
+
+TORCH = str(Path(torch.__file__).parent)
 
 NUMBERS = torch.linspace(-3.0, 3.0, 64).reshape(1, 1, 8, 8)
 
@@ -60,8 +64,8 @@ class GlobalState:
             if after.settings.get(name) != value
         ]
         for (owner, name), (function, code) in self.functions.items():
-            there = after.functions.get((owner, name))
-            if there is None or there[0] is not function or there[1] is not code:
+            there, code_there = after.functions.get((owner, name), (None, None))
+            if (there is not function or code_there is not code) and not _wraps(there, function):
                 found.append(f"the function {owner}.{name}")
         found += [f"the live thread {thread.name}" for thread in after.threads - self.threads]
         started = after.processes - self.processes
@@ -149,11 +153,20 @@ def _functions_of(owner: ModuleType | type) -> Iterator[tuple[tuple[str, str], t
             yield (where, name), (value, code)
 
 
+def _wraps(there: Any, function: Any) -> bool:
+    """Whether torch itself has wrapped or replaced a function, as its compiler does when it is first used."""
+    file = getattr(getattr(there, "__code__", None), "co_filename", "")
+    wrapped = file.startswith(TORCH) and inspect.unwrap(there) is inspect.unwrap(function)
+    return wrapped or file.startswith(f"{TORCH}/_dynamo/")
+
+
 def _threads() -> Iterator[threading.Thread]:
     """Threads of Python but those that torch keeps for compiling; its pools of C++ threads belong to the settings."""
+    compiler = "torch._inductor" in sys.modules
     for thread in threading.enumerate():
-        target = getattr(thread, "_target", None)
-        if not str(getattr(target, "__module__", "")).startswith("torch."):
+        module = str(getattr(getattr(thread, "_target", None), "__module__", ""))
+        # the pool of torch's compiler is one of the standard library
+        if not module.startswith("torch.") and not (compiler and module == "concurrent.futures.thread"):
             yield thread
 
 

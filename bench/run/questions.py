@@ -19,6 +19,9 @@ from ..gate.report import CheckReport, check_variant
 from ..models.blocks import attention_shape
 from ..process.ask import Question, Told
 
+DATA_PATIENCE = 10.0
+"""How often the time of an answer a task may take over its data between two reports of progress."""
+
 CHECK_PATIENCE = 10.0
 """How often the time of an answer the gate may take: it builds kernels, and tries hundreds of shapes."""
 

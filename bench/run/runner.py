@@ -29,7 +29,7 @@ from .events import CellFinished, Event, OnEvent
 from .executors.executor import Executor, Needs
 from .executors.local import LocalExecutor
 from .job import Job
-from .questions import FindData, ShapeOf, TryBuild
+from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
 
 DEFAULT_SEEDS = {"smoke": 1}
 """Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
@@ -296,7 +296,7 @@ class Runner:
             fetch=fetch,
         )
         try:
-            return ask(TASKS, task.name, question, told=Told(self.on_warning, self.on_progress), patience=10.0)
+            return ask(TASKS, task.name, question, told=Told(self.on_warning, self.on_progress), patience=DATA_PATIENCE)
         except PluginError as error:
             self.broken[task, None] = error
             return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from ..core.record import Outcome, Record
+from ..core.spec import Spec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,11 +20,13 @@ class Records(Sequence[Record]):
     """The Records of one selection, those that failed among them.
 
     `results`: the folder that holds them. `measured`: those that the call made itself; the others were there before.
+    `left_out`: tasks whose plugins did not load, and which have none.
     """
 
     results: Path
     records: tuple[Record, ...]
     measured: tuple[Record, ...] = ()
+    left_out: tuple[Spec, ...] = ()
 
     def __len__(self) -> int:
         return len(self.records)
