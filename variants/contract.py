@@ -152,7 +152,8 @@ class Variant(nn.Module):
 
     `forward` has to give padded keys no weight. A call of the variant sees to the rest: before `forward`, padded slots
     that hold NaN, inf or a huge number become zeros, since zero times NaN is NaN. Queries are padded where the keys
-    are; under a shape with `cross` all queries are real. The output of a padded query is finite and means nothing.
+    are; under a shape with `cross` all queries are real. The output of a padded query is finite and means nothing. An
+    empty batch, no query or no key gives zeros at once.
 
     Parameters and all that is random besides, such as a projection or a pattern, are drawn in the constructor from
     torch's own generator. The model seeds it by seed and layer, so that each seed of a run draws anew. Such buffers are
@@ -166,11 +167,12 @@ class Variant(nn.Module):
     `softmax[impl=eager]`; one with a parameter `impl` needs none, its `impl=eager` is the twin. `simplex`: whether each
     row of weights is a distribution over the allowed keys; None = not claimed, not tested. `ignores`: which of "query",
     "key", "value" the output does not depend on, by definition, so that no gradient reaches it (an instance may set its
-    own). `brings_positions`: whether it has vectors for the distance of a key, so that a language model adds no table
-    of positions (an instance may set its own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are
-    shown. `implementation`: the code that the last forward went through, such as "eager" or "triton"; recorded with
-    every number (an instance sets its own). `parameters_from`: the function whose keyword-only arguments are the
-    parameters that `name[key=value]` sets; None = the constructor. `Annotated[int, Range(1, 64)]` bounds a parameter.
+    own). `uses_dropout`: whether `dropout` of the shape drops anything in training. `brings_positions`: whether it has
+    vectors for the distance of a key, so that a language model adds no table of positions (an instance may set its
+    own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are shown. `implementation`: the code that
+    the last forward went through, such as "eager" or "triton"; recorded with every number (an instance sets its own).
+    `parameters_from`: the function whose keyword-only arguments are the parameters that `name[key=value]` sets; None =
+    the constructor. `Annotated[int, Range(1, 64)]` bounds a parameter.
     """
 
     kind: ClassVar[Kind] = "different"
@@ -185,6 +187,7 @@ class Variant(nn.Module):
     memory: ClassVar[str] = "O(N^2)"
     parameters_from: ClassVar[Callable[..., Any] | None] = None
     ignores: frozenset[str] = frozenset()
+    uses_dropout: bool = True
     brings_positions: bool = False
     implementation: str = "eager"
 
@@ -199,6 +202,9 @@ class Variant(nn.Module):
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """`forward`, and the hooks of torch, without what could spread from padded slots."""
+        if 0 in (*query.shape[:3], key.shape[2]):
+            # an empty batch, no query, or no key to see: no block or map has to know of it
+            return _zeros(query, key, value)
         if mask.keep is not None:
             queries, keys = query.shape[2], key.shape[2]
             aligned = queries == keys or (mask.causal and queries < keys)
@@ -325,6 +331,13 @@ def score_map(
         return type(function.__name__, (ScoreMap,), members)
 
     return decorate
+
+
+def _zeros(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """An output of zeros, (batch, heads, queries, width of value), through which gradients are zeros."""
+    # sums over no entry: zero whatever the inputs hold, and part of the graph
+    nothing = query[..., :0].sum() + key[..., :0].sum() + value[..., :0].sum()
+    return value.new_zeros(*query.shape[:3], value.shape[-1]) + nothing.to(value.dtype)
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor | None, dim: int = -1) -> Tensor:

@@ -245,6 +245,8 @@ def _class_facts(plugin: type[Variant]) -> Iterator[Fact]:
         None: "none",
     }
     yield Fact(label="causality", value=causalities[plugin.causality])
+    dropped = "yes" if plugin.uses_dropout else "no: it drops nothing, whatever a preset asks for"
+    yield Fact(label="attention dropout", value=dropped)
     yield Fact(label="time", value=plugin.time)
     yield Fact(label="memory", value=plugin.memory)
 

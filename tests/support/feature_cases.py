@@ -44,9 +44,9 @@ def kernel(name: str, variant: FeatureVariant, query: Tensor, key: Tensor, offse
         return (query.relu() @ key.relu().mT) * (math.pi / 2 * distance.double() / LONGEST).cos()
     assert isinstance(variant, Performer)
     w = variant.projection
-    q, k = query / WIDTH**0.25, key / WIDTH**0.25
     if name == "performer-relu":
-        return ((q @ w.T).relu() + 1e-3) @ ((k @ w.T).relu() + 1e-3).mT
+        return ((query @ w.T).relu() + 1e-3) @ ((key @ w.T).relu() + 1e-3).mT
+    q, k = query / WIDTH**0.25, key / WIDTH**0.25
     left, right = ((x @ w.T - x.square().sum(-1, keepdim=True) / 2).exp() / len(w) ** 0.5 for x in (q, k))
     return left @ right.mT
 

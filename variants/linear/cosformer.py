@@ -16,7 +16,7 @@ class Cosformer(FeatureVariant):
     """ReLU features times cos and sin of the position, so that weights fall as cos(pi/2 (i - j)/M).
 
     M is `max_length` and not the length at hand, as in the released code: otherwise a longer sequence would change
-    every earlier output. A length above it raises Unsupported.
+    every earlier output. A length above it raises Unsupported. No dropout.
     """
 
     equation: ClassVar = "W_ij = relu(q_i)·relu(k_j) cos(pi/2 (i - j)/M); O = W V / max(W 1, 1e-6)"

@@ -16,7 +16,7 @@ class Linear(FeatureVariant):
     """Linear attention with features elu(x) + 1; the causal form is a recurrence with a d x d state.
 
     The released code adds 1e-6 to the denominator; the paper and this do not. `impl`: auto takes the Triton kernels on
-    a GPU that can run them, eager otherwise; eager is the definition.
+    a GPU that can run them, eager otherwise; eager is the definition. No dropout: there are no weights to drop.
     """
 
     simplex: ClassVar = True

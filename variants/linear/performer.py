@@ -20,8 +20,9 @@ class Performer(FeatureVariant):
     sequence, which lets the future and the padding in. They also add 1e-4 to every feature, which then depends on that
     maximum; here nothing is added.
 
-    `kernel=relu` is the generalised kernel relu(W x) + 1e-3, which does not aim at softmax. `redraw`: draw new features
-    after so many optimiser steps; never where None. The features are shared by the heads.
+    `kernel=relu` is the generalised kernel relu(W x) + 1e-3, which does not aim at softmax; as in the authors' code x
+    is not scaled by d^-1/4 there. `redraw`: draw new features after so many optimiser steps; never where None. The
+    features are shared by the heads. No dropout.
     """
 
     kind: ClassVar = "approximate"
@@ -86,8 +87,10 @@ class Performer(FeatureVariant):
         return None if sums is None else sums + scale
 
     def _project(self, x: Tensor) -> Tensor:
-        dtype = accumulator(x.dtype)
-        projected: Tensor = x.to(dtype) * x.shape[-1] ** -0.25 @ self.projection.to(dtype).T
+        x = x.to(accumulator(x.dtype))
+        # each side of the softmax kernel takes its half of the scale 1/sqrt(d); the other kernel has none
+        scaled = x * x.shape[-1] ** -0.25 if self.kernel == "softmax" else x
+        projected: Tensor = scaled @ self.projection.to(x.dtype).T
         return projected
 
     def _draw(self, draw: int) -> Tensor:

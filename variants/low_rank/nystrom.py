@@ -21,6 +21,7 @@ class Nystrom(Variant):
     neighbours. No dropout, as in the released code.
     """
 
+    uses_dropout = False
     kind: ClassVar = "approximate"
     causality: ClassVar = None
     crosses: ClassVar = False

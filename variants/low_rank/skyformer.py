@@ -21,6 +21,7 @@ class Skyformer(Variant):
     length. No dropout.
     """
 
+    uses_dropout = False
     causality: ClassVar = None
     crosses: ClassVar = False
     equation: ClassVar = "O = k(Q, L) (k(L, L) + r I)^-1 k(L, K) V; k(x, y) = exp(-|x - y|^2 / (2 sqrt(d)))"

@@ -55,6 +55,8 @@ class FeatureVariant(Variant):
     There is no weight matrix, hence no dropout on it: none of the papers drops any.
     """
 
+    uses_dropout = False
+
     time: ClassVar = "O(N m d)"
     memory: ClassVar = "O(N m + m d)"
     floor: ClassVar[float] = 0.0

@@ -19,6 +19,7 @@ class Fastformer(Variant):
     paper's equations do. There is no matrix of weights.
     """
 
+    uses_dropout = False
     causality: ClassVar[Causality | None] = None
     crosses: ClassVar = False
     equation: ClassVar = (
