@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from attnbench.bench.cli.app import app
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.variants import AttentionShape, Mask, Variant, build
 
@@ -62,3 +66,10 @@ def test_dropout_acts_in_training_where_the_variant_says_so(name: str) -> None:
         torch.manual_seed(1)
         outputs.append(variant(*inputs, Mask()))
     assert torch.equal(*outputs) != dropped.uses_dropout
+
+
+@pytest.mark.parametrize("name", ["performer", "softmax"])
+def test_show_says_whether_attention_dropout_drops_anything(name: str) -> None:
+    shown = CliRunner().invoke(app, ["show", name, "--json"])
+    assert shown.exit_code == 0
+    assert json.loads(shown.stdout)["attention dropout"].startswith("yes" if made(name).uses_dropout else "no")
