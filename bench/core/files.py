@@ -26,12 +26,12 @@ def open_regular(path: str | Path, *, folder: int | None = None, follow: bool = 
     Raises OSError for anything else than a regular file; its `strerror` says which kind it is.
     """
     # before opening, since to open a device may already do something
-    _refuse_others(os.stat(path, dir_fd=folder, follow_symlinks=follow))
+    _refuse_others(path, os.stat(path, dir_fd=folder, follow_symlinks=follow))
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags, dir_fd=folder)
     try:
         # it may have been exchanged since
-        _refuse_others(os.fstat(descriptor))
+        _refuse_others(path, os.fstat(descriptor))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -55,11 +55,11 @@ def open_to_append(path: str | Path, *, folder: int | None = None) -> int:
     The caller closes it. Raises OSError as `open_regular` does.
     """
     with suppress(FileNotFoundError):
-        _refuse_others(os.stat(path, dir_fd=folder, follow_symlinks=False))
+        _refuse_others(path, os.stat(path, dir_fd=folder, follow_symlinks=False))
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644, dir_fd=folder)
     try:
-        _refuse_others(os.fstat(descriptor))
+        _refuse_others(path, os.fstat(descriptor))
     except BaseException:
         os.close(descriptor)
         raise
@@ -68,7 +68,7 @@ def open_to_append(path: str | Path, *, folder: int | None = None) -> int:
 
 def open_folder(path: str | Path, *, folder: int | None = None, follow: bool = True) -> int:
     """A descriptor of the folder, for `folder` above, which the caller closes; OSError where it is none."""
-    _refuse_others(os.stat(path, dir_fd=folder, follow_symlinks=follow), stat.S_IFDIR)
+    _refuse_others(path, os.stat(path, dir_fd=folder, follow_symlinks=follow), stat.S_IFDIR)
     return os.open(
         path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), dir_fd=folder
     )  # fmt: skip
@@ -94,12 +94,12 @@ def make_private(folder: Path) -> None:
         missing.mkdir(mode=0o700, exist_ok=True)
 
 
-def _refuse_others(found: os.stat_result, wanted: int = stat.S_IFREG) -> None:
+def _refuse_others(path: str | Path, found: os.stat_result, wanted: int = stat.S_IFREG) -> None:
     kind = stat.S_IFMT(found.st_mode)
     if kind != wanted:
         expected = "a file" if wanted == stat.S_IFREG else "a folder"
         code = errno.EISDIR if kind == stat.S_IFDIR else errno.EINVAL
-        raise OSError(code, f"expected {expected}, got {_KINDS.get(kind, 'a file')}")
+        raise OSError(code, f"expected {expected}, got {_KINDS.get(kind, 'a file')}", str(path))
 
 
 def _is_own(path: Path) -> bool:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+from ...bench.core.files import read_regular
 from ..contract import DataError, DataPlace
 from .prepared import write_whole
+
+LARGEST_MODEL = 100_000_000
+"""Bytes of a model; one of 65,000 pieces has two million."""
 
 
 def sentencepiece(instead: str = "") -> Any:
@@ -51,8 +56,11 @@ def learn_byte_pairs(sentences: Sequence[str], size: int, instead: str = "", **o
 def cached_model(place: DataPlace, name: str, learn: Callable[[], bytes]) -> bytes:
     """The model of that name from the cache, learned if it is not there. Raises DataError if it cannot be written."""
     path = place.cache / "subwords" / f"{name}.model"
-    if path.is_file():
-        return path.read_bytes()
+    with suppress(OSError, RuntimeError):
+        found = read_regular(path, LARGEST_MODEL)
+        # one that is damaged is learned anew, to the same bytes
+        sentencepiece().SentencePieceProcessor(model_proto=found)
+        return found
     model = learn()
     write_whole(path, model)
     return model

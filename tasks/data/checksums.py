@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from ...bench.core.files import open_regular, read_regular
 from ...bench.core.hashing import content_hash
 from ..contract import DataPlace
-from .prepared import file_digest, write_whole
+from .prepared import file_digest, read_errors, write_whole
+
+LARGEST_NOTE = 10_000_000
+"""Bytes of a remembered checksum; that of Pathfinder names some hundred folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,8 @@ class ChecksumResult:
 
 def file_checksum(place: DataPlace, task: str, path: Path) -> str:
     """SHA-256 of a file. It is read again only when its size or modification time changes."""
-    return _remembered(place, task, path, (), lambda: file_digest(path))
+    with read_errors(path.name):
+        return _remembered(place, task, path, (), lambda: file_digest(path))
 
 
 def tree_checksum(place: DataPlace, task: str, root: Path, folders: Sequence[str]) -> str:
@@ -46,7 +52,8 @@ def tree_checksum(place: DataPlace, task: str, root: Path, folders: Sequence[str
     They are read again only when a folder's modification time changes: 50,000 files take longer to look at than to
     train on. `verify_originals` finds a file that was edited in place.
     """
-    return _remembered(place, task, root, tuple(folders), lambda: _tree_digest(place, root, folders))
+    with read_errors(root.name):
+        return _remembered(place, task, root, tuple(folders), lambda: _tree_digest(place, root, folders))
 
 
 def verify_originals(place: DataPlace, task: str | None = None) -> Iterator[ChecksumResult]:
@@ -55,7 +62,7 @@ def verify_originals(place: DataPlace, task: str | None = None) -> Iterator[Chec
         note = _read_note(path)
         if note is None:
             # nothing is lost: the next use of the original writes another note
-            path.unlink()
+            _forget(path)
             continue
         if task is not None and note.task != task:
             continue
@@ -65,10 +72,14 @@ def verify_originals(place: DataPlace, task: str | None = None) -> Iterator[Chec
         if not all(each.exists() for each in folders or [root]):
             state = "gone"
         else:
-            now = _tree_digest(place, root, note.folders) if folders else file_digest(root)
+            try:
+                now = _tree_digest(place, root, note.folders) if folders else file_digest(root)
+            except OSError:
+                # a folder or a pipe has taken its place
+                now = ""
             state = "ok" if now == note.sha256 else "changed"
         if state != "ok":
-            path.unlink()
+            _forget(path)
         yield ChecksumResult(task=note.task, path=note.root, state=state, sha256=note.sha256)
 
 
@@ -89,9 +100,14 @@ def _remembered(place: DataPlace, task: str, root: Path, folders: tuple[str, ...
 
 def _read_note(path: Path) -> ChecksumNote | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ChecksumNote)
+        return msgspec.json.decode(read_regular(path, LARGEST_NOTE), type=ChecksumNote)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def _forget(note: Path) -> None:
+    with suppress(OSError):
+        note.unlink()
 
 
 def _tree_digest(place: DataPlace, root: Path, folders: Sequence[str]) -> str:
@@ -102,7 +118,8 @@ def _tree_digest(place: DataPlace, root: Path, folders: Sequence[str]) -> str:
         for path in ((root / folder).iterdir() if (root / folder).is_dir() else [root / folder])
     )
     for done, (name, path) in enumerate(paths):
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read()
         # the length keeps apart what the end of one file and the start of the next could share
         digest.update(name.encode() + b"\0" + str(len(content)).encode() + b"\0" + content)
         if done % 1000 == 0 or done + 1 == len(paths):

@@ -26,6 +26,13 @@ READ_SECONDS = 30.0
 TRIES = 4
 RETRY_SECONDS = 3_600.0
 
+PATIENCE_SECONDS = 120.0
+SLOWEST = 20_000
+"""Bytes a second, below which a server is given up once it has had PATIENCE_SECONDS."""
+
+LARGEST_MEMBER = 2**30
+"""Bytes of one member of an archive."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
@@ -103,7 +110,7 @@ def _fetch(remote: RemoteFile, path: Path, place: DataPlace) -> None:
 
 def _fetch_from(url: str, remote: RemoteFile, partial: Path, place: DataPlace) -> None:
     # only tries without a single byte count as failed: a slow line with many breaks still gets the file
-    barren = 0
+    barren, began, first = 0, time.monotonic(), partial.stat().st_size if partial.exists() else 0
     while True:
         have = partial.stat().st_size if partial.exists() else 0
         if have > remote.bytes:
@@ -113,14 +120,15 @@ def _fetch_from(url: str, remote: RemoteFile, partial: Path, place: DataPlace) -
             return
         try:
             with _open(url, have) as answer:
-                _receive(answer, remote, partial, have, place)
+                _receive(answer, remote, partial, have, place, _Clock(began, have - first))
             problem = "the connection closed early"
         except urllib.error.HTTPError as error:
             error.close()
             if error.code < 500 and error.code != 429:
                 raise Unreachable(f"HTTP {error.code} {error.reason}") from error
             problem = f"HTTP {error.code} {error.reason}"
-        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        # a redirect to no address at all is a ValueError
+        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError, ValueError) as error:
             if have == 0 and not partial.exists():
                 raise Unreachable(str(getattr(error, "reason", error)) or type(error).__name__) from error
             problem = str(error)
@@ -131,14 +139,33 @@ def _fetch_from(url: str, remote: RemoteFile, partial: Path, place: DataPlace) -
         time.sleep(0.2 * 2**barren if barren else 0)
 
 
-def _receive(answer: Any, remote: RemoteFile, partial: Path, have: int, place: DataPlace) -> None:
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """When a download began, and how much it had brought before this connection."""
+
+    began: float
+    bytes: int
+
+    def check(self, more: int) -> None:
+        """Raises Unreachable where the server is too slow to wait for."""
+        passed = time.monotonic() - self.began
+        if passed > PATIENCE_SECONDS and (self.bytes + more) / passed < SLOWEST:
+            speed = (self.bytes + more) / passed
+            raise Unreachable(f"it sent {speed:,.0f} bytes a second for {passed:.0f} s; what came is kept")
+
+
+def _receive(answer: Any, remote: RemoteFile, partial: Path, have: int, place: DataPlace, clock: _Clock) -> None:
     if answer.status != 206:
         # the server ignores ranges and starts again
         have = 0
     with partial.open("ab" if have else "wb") as file:
-        while block := answer.read(CHUNK):
+        came = 0
+        # read1: what is there, since a whole block of a server that sends a byte now and then takes for ever
+        while block := answer.read1(CHUNK):
             file.write(block)
             have += len(block)
+            came += len(block)
+            clock.check(came)
             place.progress(f"downloading {remote.name}", have, remote.bytes)
             if have > remote.bytes:
                 raise Unreachable(f"it sends more than the expected {remote.bytes:,} bytes")
@@ -176,6 +203,8 @@ def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
         with tarfile.open(archive, mode="r|*") as tar:
             for member in tar:
                 if member.isfile() and wanted.fullmatch(member.name):
+                    if member.size > LARGEST_MEMBER:
+                        raise DataError(f"{archive}: {member.name!r} has {member.size:,} bytes, and none has so many")
                     content = tar.extractfile(member)
                     if content is not None:
                         yield member.name, content.read()

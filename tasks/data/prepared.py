@@ -16,11 +16,14 @@ import msgspec
 import numpy as np
 from filelock import FileLock
 
+from ...bench.core.files import open_regular, read_regular
 from ...bench.core.hashing import content_hash
 from ..contract import DataError, DataPlace, Ids, Provenance, Split, Whole
 
 FORMAT: Final = 1
 MANIFEST = "manifest.json"
+LARGEST_MANIFEST = 64_000_000
+"""Bytes of a manifest; that of translation lists every repeated example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +95,49 @@ def prepare(
         try:
             # another process may have built it while this one waited for the lock
             if not is_complete(folder):
-                place.notice(f"preparing {name} in {folder}")
-                built = build()
-                with write_errors(folder):
-                    _write(folder, name, built)
+                _build(place, folder, name, build)
         finally:
             lock.release()
+    try:
+        return open_prepared(folder)
+    except DataError as error:
+        with write_errors(folder), FileLock(f"{folder}.lock"):
+            place.notice(f"{error}; it was set aside as {_set_aside(folder).name}")
+            _build(place, folder, name, build)
     return open_prepared(folder)
+
+
+def _build(place: DataPlace, folder: Path, name: str, build: Callable[[], PreparedData]) -> None:
+    place.notice(f"preparing {name} in {folder}")
+    with read_errors(name):
+        built = build()
+    for split_name, split in built.splits.items():
+        # a header alone would pass for data, train on nothing and divide by zero
+        if not len(split):
+            raise DataError(f"expected examples in the {split_name} split of {name}, got none")
+    with write_errors(folder):
+        _write(folder, name, built)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Renames damaged data, so that they are made anew; what was set aside before goes."""
+    damaged = folder.with_name(f".damaged-{folder.name}")
+    shutil.rmtree(damaged, ignore_errors=True)
+    return folder.rename(damaged)
+
+
+@contextmanager
+def read_errors(name: str) -> Iterator[None]:
+    """Turn an error of reading originals into a DataError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot read {error.filename or name}: {error.strerror or error}; put the original there again"
+        ) from error
+    # a file of another kind than its name says
+    except (ValueError, LookupError, EOFError) as error:
+        raise DataError(f"the original of {name} does not read: {type(error).__name__}: {error}") from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -131,21 +170,29 @@ def is_complete(folder: Path) -> bool:
 def open_prepared(folder: Path) -> PreparedData:
     """Memory-map the data of a complete folder. Raises DataError where a file is missing or has another size."""
     manifest = read_manifest(folder)
-    # sizes are compared on each opening, since that is quick; `damaged` compares the checksums
+    # Tokens are compared by size on each opening, since that is quick; `damaged` compares all checksums. Starts and
+    # labels are small, and a wrong one reads like a right one.
     for name, entry in manifest.arrays.items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None
-        if size != entry.bytes:
-            raise DataError(f"expected {path} of {entry.bytes} bytes, got {size}; delete {folder} to prepare it again")
-    splits = {
-        name: Split(
-            tokens=np.load(folder / f"{name}.tokens.npy", mmap_mode="r"),
-            starts=np.load(folder / f"{name}.starts.npy", mmap_mode="r"),
-            labels=np.load(folder / f"{name}.labels.npy", mmap_mode="r"),
-            towers=towers,
-        )
-        for name, towers in manifest.splits.items()
-    }
+        if size != entry.bytes or (not name.endswith(".tokens.npy") and file_digest(path) != entry.sha256):
+            got = f"{size} bytes" if size != entry.bytes else "another content of that size"
+            raise DataError(f"expected {path} of {entry.bytes} bytes, got {got}; delete {folder} to prepare it again")
+    try:
+        splits = {
+            name: Split(
+                tokens=np.load(folder / f"{name}.tokens.npy", mmap_mode="r"),
+                starts=np.load(folder / f"{name}.starts.npy", mmap_mode="r"),
+                labels=np.load(folder / f"{name}.labels.npy", mmap_mode="r"),
+                towers=towers,
+            )
+            for name, towers in manifest.splits.items()
+        }
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        raise DataError(f"{folder} does not read ({error}); delete it to prepare it again") from error
+    for name, split in splits.items():
+        if not len(split) or int(split.starts[-1]) != len(split.tokens):
+            raise DataError(f"expected whole examples in the {name} split of {folder}; delete it to prepare it again")
     return PreparedData(splits=splits, provenance=manifest.provenance, repeated=manifest.repeated, folder=folder)
 
 
@@ -153,7 +200,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a complete folder. Raises DataError where it is no manifest of this format."""
     path = folder / MANIFEST
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+        return msgspec.json.decode(read_regular(path, LARGEST_MANIFEST), type=Manifest)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(
             f"expected format {FORMAT} in {path}, and it does not read ({error}); delete {folder} to prepare it again"
@@ -175,9 +222,14 @@ def stored(place: DataPlace, task: str | None = None) -> list[CachedData]:
     """The complete folders of the cache, of one task or of all, ordered by task."""
     found = []
     for path in sorted((place.cache / "prepared").glob(f"[!.]*/{MANIFEST}")):
-        manifest = read_manifest(path.parent)
-        if task in (None, manifest.name):
+        try:
+            manifest = read_manifest(path.parent)
+            if task not in (None, manifest.name):
+                continue
             prepared = open_prepared(path.parent)
+        except DataError as error:
+            place.notice(str(error))
+        else:
             found.append(
                 CachedData(
                     task=manifest.name,
@@ -201,8 +253,8 @@ def damaged(folder: Path) -> list[str]:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def _write(folder: Path, name: str, prepared: PreparedData) -> None:

@@ -10,11 +10,15 @@ from pathlib import Path
 
 import msgspec
 
+from ...bench.core.files import read_regular
 from ..contract import Availability, DataError, DataPlace
 from .checksums import file_checksum, tree_checksum
 from .data import Unavailable
 from .download import RemoteFile, Unreachable, downloaded, fetch
 from .prepared import PreparedData, is_complete, prepare, prepared_folder
+
+LARGEST_INFO = 10_000_000
+"""Bytes of a dataset_info.json."""
 
 Read = Callable[[Path, str, dict[str, str]], PreparedData]
 """(path of the original, name of the source, checksums by file) → prepared data. The reader decides the fidelity."""
@@ -180,8 +184,8 @@ class TfdsSource(OfficialSource):
         for root in tfds_roots(place):
             for path in sorted(root.glob(f"{self.dataset}/*/dataset_info.json"), reverse=True):
                 try:
-                    info = msgspec.json.decode(path.read_bytes(), type=DatasetInfo)
-                except msgspec.DecodeError as error:
+                    info = msgspec.json.decode(read_regular(path, LARGEST_INFO), type=DatasetInfo)
+                except (OSError, msgspec.DecodeError) as error:
                     raise DataError(f"{path} does not read ({error}); prepare {self.dataset} again") from error
                 # the default of TFDS, tfrecord, needs TensorFlow
                 if info.fileFormat in ("array_record", "parquet"):

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ...bench.core.files import read_regular
 from ..contract import Availability, DataError, DataPlace, Provenance, Split
 from .checksums import file_checksum
 from .data import Unavailable
@@ -22,6 +23,7 @@ from .sources import tfds_roots
 
 VERSION = "1.0.0"
 METADATA = "metadata.json"
+LARGEST_METADATA = 64_000_000
 COLUMNS = ("tokens", "tokens_of_second")
 """Token ids of an example, and of the second sequence of a pair."""
 
@@ -174,7 +176,7 @@ def _read(folder: Path, place: DataPlace) -> PreparedData:
 def _metadata(folder: Path) -> ExportMetadata | None:
     """The metadata of an export; None for a set that others made."""
     try:
-        return msgspec.json.decode((folder / METADATA).read_bytes(), type=ExportMetadata)
+        return msgspec.json.decode(read_regular(folder / METADATA, LARGEST_METADATA), type=ExportMetadata)
     except (OSError, msgspec.DecodeError):
         return None
 

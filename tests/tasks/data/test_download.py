@@ -1,3 +1,4 @@
+import gc
 import hashlib
 import io
 import tarfile
@@ -226,3 +227,44 @@ def test_what_is_no_archive_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_text("<html>not found</html>")
     with pytest.raises(DataError, match=r"a\.tar\.gz does not read"):
         list(members(tmp_path / "a.tar.gz", ".*"))
+
+
+# the library of Python leaves the connection of such a redirect open
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_redirect_to_no_address_is_a_server_that_cannot_be_reached(
+    place: DataPlace, server: Server, remote: RemoteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def redirect(handler: Handler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", "http://[::1/")
+        handler.end_headers()
+
+    monkeypatch.setattr(Handler, "do_GET", redirect)
+    with pytest.raises(Unreachable):
+        fetch(remote, place)
+    gc.collect()
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
+    place: DataPlace, server: Server, remote: RemoteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "PATIENCE_SECONDS", 0.3)
+    stop = threading.Event()
+
+    def trickle(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(CONTENT)))
+        handler.end_headers()
+        try:
+            while not stop.wait(0.02):
+                handler.wfile.write(b"x")
+                handler.wfile.flush()
+        except OSError:
+            return
+
+    monkeypatch.setattr(Handler, "do_GET", trickle)
+    try:
+        with pytest.raises(Unreachable, match="bytes a second"):
+            fetch(remote, place)
+    finally:
+        stop.set()

@@ -11,7 +11,7 @@ from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.record import Provenance
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data import prepared as module
-from attnbench.tasks.data.prepared import PreparedData, damaged, pack, prepare, stored
+from attnbench.tasks.data.prepared import PreparedData, damaged, open_prepared, pack, prepare, stored
 
 SEQUENCES = [np.array([5, 256, 1], np.uint16), np.array([2], np.uint16), np.array([65_535, 9], np.uint16)]
 
@@ -102,11 +102,11 @@ def test_a_build_killed_between_files_is_not_taken_for_whole(place: DataPlace, t
     assert [path.name for path in (place.cache / "prepared").iterdir() if path.name.startswith(".partial")] == []
 
 
-def test_a_build_that_fails_leaves_nothing_and_keeps_its_own_error(place: DataPlace) -> None:
+def test_a_build_that_fails_leaves_nothing_and_names_its_error(place: DataPlace) -> None:
     def build() -> PreparedData:
         raise FileNotFoundError("an original is gone")
 
-    with pytest.raises(FileNotFoundError, match="an original is gone"):
+    with pytest.raises(DataError, match="cannot read thing: an original is gone; put the original there again"):
         prepare(place, "thing", {}, build)
     assert stored(place) == []
     assert len(prepare(place, "thing", {}, built).splits["train"]) == 3
@@ -124,24 +124,50 @@ def test_a_flipped_byte_is_found_by_its_hash(place: DataPlace) -> None:
     assert damaged(folder) == ["train.tokens.npy", "test.labels.npy"]
 
 
-def test_a_cut_file_is_refused_on_opening(place: DataPlace) -> None:
-    folder = prepare(place, "thing", {}, built).folder
-    assert folder is not None
+def damage_by_label(folder: Path) -> None:
     path = folder / "train.labels.npy"
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(DataError, match=r"train\.labels\.npy of 152 bytes, got 144; delete"):
-        prepare(place, "thing", {}, built)
+    content = bytearray(path.read_bytes())
+    content[-8] = 77
+    path.write_bytes(content)
 
 
-def test_a_manifest_that_does_not_read_says_so(place: DataPlace) -> None:
+DAMAGE = {
+    "cut": lambda folder: (folder / "train.labels.npy").write_bytes(b"cut"),
+    "gone": lambda folder: (folder / "train.tokens.npy").unlink(),
+    "label of that size": damage_by_label,
+    "header of that size": lambda folder: (folder / "train.tokens.npy").write_bytes(
+        bytes((folder / "train.tokens.npy").stat().st_size)
+    ),
+    "manifest": lambda folder: (folder / "manifest.json").write_text("{"),
+    "other format": lambda folder: (folder / "manifest.json").write_text(json.dumps({"format": 99})),
+    "binary manifest": lambda folder: (folder / "manifest.json").write_bytes(bytes(range(256))),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_data_are_refused_passed_over_and_made_anew(damage: str, place: DataPlace) -> None:
     folder = prepare(place, "thing", {}, built).folder
     assert folder is not None
-    (folder / "manifest.json").write_text("{")
-    with pytest.raises(DataError, match="manifest"):
-        prepare(place, "thing", {}, built)
-    (folder / "manifest.json").write_text(json.dumps({"format": 99}))
-    with pytest.raises(DataError, match="expected format 1"):
-        prepare(place, "thing", {}, built)
+    DAMAGE[damage](folder)
+    with pytest.raises(DataError, match="prepare it again"):
+        open_prepared(folder)
+    notices: list[str] = []
+    told = replace(place, notice=notices.append)
+    assert stored(told) == [] and len(notices) == 1
+    again = prepare(told, "thing", {}, built)
+    assert len(again.splits["train"]) == 3 and damaged(folder) == []
+    assert any("set aside" in notice for notice in notices)
+    assert (folder.parent / f".damaged-{folder.name}").is_dir() and len(stored(place)) == 1
+
+
+def test_a_split_without_examples_is_refused(place: DataPlace) -> None:
+    def build() -> PreparedData:
+        found = built()
+        return replace(found, splits={**found.splits, "test": pack([], [])})
+
+    with pytest.raises(DataError, match="expected examples in the test split of thing, got none"):
+        prepare(place, "thing", {}, build)
+    assert stored(place) == []
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(place: DataPlace, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.record import Provenance
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace, Dataset, Recipe, Split
+from attnbench.tasks.lra import listops
 from attnbench.tasks.lra._listops.grammar import IDS, SYMBOLS, Sizes, generate, grow
 from attnbench.tasks.lra.listops import OFFICIAL, ListOps, evaluate, read_tsv, regenerate
 
@@ -227,8 +228,9 @@ def write_official(root: Path, rows: list[tuple[str, int]], ending: str = "\n") 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_the_official_files_give_the_same_ids_without_parentheses(
-    place: DataPlace, splits: dict[str, Split], ending: str
+    place: DataPlace, splits: dict[str, Split], ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(listops, "OFFICIAL_COUNTS", dict.fromkeys(listops.OFFICIAL_COUNTS, 30))
     split = splits["test"]
     rows = [(bracketed(parse(split.sequence(i))), int(split.labels[i])) for i in range(30)]
     write_official(place.root, rows, ending)
@@ -302,3 +304,18 @@ def test_heuristics_reach_the_plateaus_on_which_published_scores_lie(place: Data
     assert abs(share["majority"] - 0.173) < 0.03
     assert abs(share["root-operator"] - 0.361) < 0.03
     assert 0.45 < share["root-and-literals"] < 0.53
+
+
+def test_only_as_many_expressions_as_the_official_ones_are_official(place: DataPlace, splits: dict[str, Split]) -> None:
+    split = splits["test"]
+    write_official(place.root, [(bracketed(parse(split.sequence(i))), int(split.labels[i])) for i in range(30)])
+    task = ListOps()
+    provenance = task.load(place, task.recipe(Spec("pt-2x64")), 0, "validation").provenance
+    assert provenance.fidelity == "surrogate" and "30/30/30 expressions instead of" in provenance.notes[0]
+
+
+def test_official_files_of_a_header_alone_are_refused(place: DataPlace) -> None:
+    write_official(place.root, [])
+    task = ListOps()
+    with pytest.raises(DataError, match="expected examples in the train split of lra-listops, got none"):
+        task.load(place, task.recipe(Spec("pt-2x64")), 0, "validation")

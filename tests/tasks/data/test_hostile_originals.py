@@ -1,0 +1,129 @@
+"""Originals that are folders, links, pipes, binary or made to explode: one clear error, at once."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnbench.bench.core.errors import DataError
+from attnbench.bench.core.spec import Spec
+from attnbench.tasks.contract import DataPlace, Task
+from attnbench.tasks.data.byte_pairs import cached_model
+from attnbench.tasks.data.checksums import verify_originals
+from attnbench.tasks.language_modeling.books import GutenbergCharacters
+from attnbench.tasks.lra._pathfinder.archive import gray_png, metadata
+from attnbench.tasks.lra.image import Image
+from attnbench.tasks.lra.listops import ListOps
+from attnbench.tasks.lra.text import Text
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "folder": lambda path: path.mkdir(),
+    "pipe": os.mkfifo,
+    "broken link": lambda path: path.symlink_to("nowhere"),
+    "loop": lambda path: path.symlink_to(path.name),
+}
+
+
+def load(task: Task, place: DataPlace) -> None:
+    task.load(place, task.recipe(Spec("pt-2x64" if "pt-2x64" in task.presets() else "quick")), 0, "validation")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_review_of_another_kind_is_an_error_that_names_it(kind: str, tree: Path, place: DataPlace) -> None:
+    KINDS[kind](tree / "train" / "pos" / "9_9.txt")
+    with pytest.raises(DataError, match=r"9_9\.txt"):
+        load(Text(), place)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_of_images_of_another_kind_is_an_error(kind: str, place: DataPlace) -> None:
+    folder = place.root / "cifar-10-batches-py"
+    folder.mkdir()
+    for name in ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"):
+        KINDS[kind](folder / name)
+    with pytest.raises(DataError):
+        load(Image(), place)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_book_of_another_kind_is_an_error(kind: str, place: DataPlace) -> None:
+    (place.root / "gutenberg").mkdir()
+    KINDS[kind](place.root / "gutenberg" / "book.txt")
+    with pytest.raises(DataError, match=r"book\.txt"):
+        load(GutenbergCharacters(), place)
+
+
+def test_binary_expressions_are_an_error_of_one_line(place: DataPlace) -> None:
+    folder = place.root / "listops-1000"
+    folder.mkdir()
+    for name in ("basic_train.tsv", "basic_val.tsv", "basic_test.tsv"):
+        (folder / name).write_bytes(b"Source\tTarget\n" + bytes(range(256)) * 4)
+    with pytest.raises(DataError) as refused:
+        load(ListOps(), place)
+    assert "\n" not in str(refused.value) and "basic_train.tsv" in str(refused.value)
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(side: int, *, text: bytes = b"") -> bytes:
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), *([chunk(b"zTXt", text)] if text else []), chunk(b"IDAT", zlib.compress(b""))]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        png(60_000),
+        png(2**31 - 1),
+        png(32),
+        png(32, text=b"note\0\0" + zlib.compress(bytes(80_000_000))),
+        b"",
+        b"\x89PNG\r\n\x1a\n",
+        bytes(2_000_000),
+    ],
+    ids=["60,000 pixels a side", "most pixels", "no pixels", "text bomb", "empty", "signature", "2 MB of zeros"],
+)
+def test_an_image_that_would_explode_is_an_error(content: bytes, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    (tmp_path / "image.png").write_bytes(content)
+    with pytest.raises(DataError, match=r"image\.png"):
+        gray_png(tmp_path / "image.png", 32)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "binary"])
+def test_metadata_of_another_kind_are_an_error(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "metadata").mkdir()
+    path = tmp_path / "metadata" / "0.npy"
+    KINDS.get(kind, lambda path: path.write_bytes(bytes(range(256))))(path)
+    with pytest.raises(DataError, match=r"0\.npy"):
+        list(metadata(tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checksum_note_of_another_kind_is_passed_over(kind: str, place: DataPlace) -> None:
+    (place.cache / "checksums").mkdir(parents=True)
+    KINDS[kind](place.cache / "checksums" / "note.json")
+    assert list(verify_originals(place)) == []
+
+
+def test_a_damaged_vocabulary_is_learned_anew(place: DataPlace) -> None:
+    library = pytest.importorskip("sentencepiece")
+    assert library
+    from attnbench.tasks.data.byte_pairs import learn_byte_pairs
+
+    def learn() -> bytes:
+        return learn_byte_pairs(["a b c d e f g", "h i j k l m n"] * 20, 40)
+
+    whole = cached_model(place, "words", learn)
+    path = place.cache / "subwords" / "words.model"
+    path.write_bytes(b"\x0a\xff\xff" + whole[: len(whole) // 2])
+    assert cached_model(replace(place), "words", learn) == whole == path.read_bytes()
