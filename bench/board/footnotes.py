@@ -180,7 +180,7 @@ def _null_control(context: BoardContext) -> Footnote:
     brief = (
         f"{REFERENCE} separates from itself by {floor:.1f} %: trust no smaller difference in speed"
         if separates
-        else f"noise floor of the speeds {floor:.1f} %{resolution_in_brief(context.timings)}; ≈: within the floor"
+        else f"noise floor of the speeds {floor:.1f} % (marked ≈){resolution_in_brief(context.timings)}"
     )
     return Footnote(topic="null control", text=text, kind=NoteKind.NOISE, brief=brief, warning=separates)
 

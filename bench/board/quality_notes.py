@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ..core.cell import REFERENCE
 from ..core.metrics import Metric
 from ..core.protocol import LEAST_SEEDS
-from ..score.contrasts import Contrasts
+from ..score.contrasts import Contrast, Contrasts
 from ..score.key import BoardKey
 from ..score.quality import SeedScores
 from ..stats.format import listed
@@ -53,19 +53,7 @@ def comparison_footnotes(
     if len(ranked) < 2:
         return
     gaps = [found for name in sorted(ranked) if (found := contrasts.to_reference(name)) and found.has_enough_seeds]
-    if gaps:
-        effects = sorted(found.minimal_detectable_effect() for found in gaps)
-        smallest, largest = (metric.value(effects[at]) for at in (0, -1))
-        span = smallest if smallest == largest else f"{smallest} to {largest}"
-        unit = metric.of_difference
-        hidden = [found.one for found in gaps if found.minimal_detectable_effect() * metric.points > margin]
-        yield Footnote(
-            topic="resolution",
-            text=f"a true difference from {REFERENCE} is found in 4 of 5 boards like this one from {span} {unit} on"
-            + (f"; for {len(hidden)} of {len(gaps)} variants that is more than the margin" if hidden else ""),
-            kind=NoteKind.UNDECIDED,
-            brief=f"smallest difference from {REFERENCE} that 4 of 5 boards find: {span} {unit}",
-        )
+    yield from resolution_footnotes(gaps, metric, margin)
     seeds = min((len(found.seeds) for found in gaps), default=LEAST_SEEDS)
     text = (
         f"intervals, verdicts and ranks are one test at 95 %, {corrected_words(contrasts, ranked)}; the variance over "
@@ -100,6 +88,24 @@ def comparison_footnotes(
         )
 
 
+def resolution_footnotes(gaps: Sequence[Contrast], metric: Metric, margin: float) -> Iterator[Footnote]:
+    """The smallest difference from the reference that these would find; `margin`: in the metric's points."""
+    if not gaps:
+        return
+    effects = sorted(found.minimal_detectable_effect() for found in gaps)
+    smallest, largest = (metric.value(effects[at]) for at in (0, -1))
+    span = smallest if smallest == largest else f"{smallest} to {largest}"
+    unit = metric.of_difference
+    hidden = [found.one for found in gaps if found.minimal_detectable_effect() * metric.points > margin]
+    yield Footnote(
+        topic="resolution",
+        text=f"a true difference from {REFERENCE} is found in 4 of 5 boards like this one from {span} {unit} on"
+        + (f"; for {len(hidden)} of {len(gaps)} variants that is more than the margin" if hidden else ""),
+        kind=NoteKind.UNDECIDED,
+        brief=f"differences from {REFERENCE} under {span} {unit} are mostly missed",
+    )
+
+
 def nothing_learned(context: BoardContext) -> str:
     """The sentence that heads a board whose reference did not learn the task; empty where it did."""
     reference = context.scores.get(REFERENCE)
@@ -108,8 +114,8 @@ def nothing_learned(context: BoardContext) -> str:
     best = context.metric.value(context.constant.score)
     learned = sum(reference.learned)
     return (
-        f"{REFERENCE} did not learn this task: {learned} of {len(reference.seeds)} seeds are above the best constant "
-        f"prediction ({context.constant.name}, {best}). No variant is called no worse here."
+        f"{REFERENCE} did not learn this task ({learned} of {len(reference.seeds)} seeds above "
+        f"{context.constant.name}, {best}), so no variant counts as no worse."
     )
 
 
@@ -120,14 +126,14 @@ def learning_footnotes(context: BoardContext) -> Iterator[Footnote]:
     scored = {name: one for name, one in context.scores.items() if one.seeds and not all(one.learned)}
     never = sorted(name for name, one in scored.items() if not any(one.learned))
     partly = sorted(set(scored) - set(never))
-    bar = f"the best constant prediction ({context.constant.name}, {context.metric.value(context.constant.score)})"
+    best = f"{context.constant.name}, {context.metric.value(context.constant.score)}"
+    bar = f"the best constant prediction ({best})"
     said = [f"{listed(never)} at no seed"] if never else []
     said += [f"{name} at {sum(scored[name].learned)} of {len(scored[name].seeds)} seeds" for name in partly]
     if said:
         text = f"above {bar} at 95 %: {'; '.join(said)}; all others at every seed. The values measured are ranked"
-        brief = f"not above {bar}: {listed(sorted(scored))}"
-        if len(brief) > 80:
-            brief = f"{len(scored)} variants are not above {bar} at every seed"
+        named = listed(sorted(scored)) if len(scored) <= NAMED else f"{len(scored)} variants"
+        brief = f"{named} not above the best constant at every seed ({best})"
         yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=brief, warning=True)
 
 

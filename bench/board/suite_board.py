@@ -21,7 +21,13 @@ from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_ce
 from .columns import BoardColumn, cells_of, plain_columns
 from .footnotes import CHOSEN_ON_TEST, PERCENT, RANKS, version_footnotes
 from .headline import nothing_ranked, quality_headline
-from .quality_notes import corrected_words, left_behind_footnotes, repetition_footnotes, rows_left_behind
+from .quality_notes import (
+    corrected_words,
+    left_behind_footnotes,
+    repetition_footnotes,
+    resolution_footnotes,
+    rows_left_behind,
+)
 from .suite_versions import of_one_version
 
 
@@ -87,11 +93,9 @@ def board_for_suite(
     order = standings(complete, lambda one, other: gap(one, other).advantage, pairs=pairs) if len(complete) > 1 else []
     ranked, unranked = split_by_rank(order, rows)
     margin = metric.margin / metric.points
-    verdicts = {
-        variant: gap(variant, REFERENCE).verdict(margin)
-        for variant in complete
-        if variant != REFERENCE and REFERENCE in complete
-    }
+    others = [variant for variant in complete if variant != REFERENCE and REFERENCE in complete]
+    gaps = {variant: gap(variant, REFERENCE) for variant in others}
+    verdicts = {variant: found.verdict(margin) for variant, found in gaps.items()}
     headline = " ".join(
         filter(
             None,
@@ -115,7 +119,7 @@ def board_for_suite(
         ranked=ranked,
         unranked=unranked,
         baselines=(Row(name="best trivial", entries=cells_of(columns, baseline)),) if best else (),
-        footnotes=tuple(_footnotes(table, name, board_keys, best, contrasts, complete)),
+        footnotes=tuple(_footnotes(table, name, board_keys, best, contrasts, complete, list(gaps.values()))),
     )
 
 
@@ -207,6 +211,7 @@ def _footnotes(
     best: Mapping[str, tuple[str, Interval]],
     contrasts: Mapping[str, Contrasts],
     complete: Sequence[str],
+    gaps: Sequence[Contrast],
 ) -> Iterator[Footnote]:
     by_fidelity: dict[str, list[str]] = {}
     for board_key in board_keys:
@@ -234,6 +239,8 @@ def _footnotes(
             some = sorted(name for name, one in found.scores.items() if one.seeds and not all(one.learned))
             text = f"{task}: {listed(some)} not above the best constant prediction at every seed"
             yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text if len(text) < 80 else "")
+    for each in gaps[:1]:
+        yield from resolution_footnotes(gaps, each.metric, each.metric.margin)
     if len(complete) > 1:
         words = corrected_words(next(iter(contrasts.values())), complete)
         yield Footnote(topic="comparisons", text=f"intervals, verdicts and ranks are one test at 95 %, {words}")

@@ -94,7 +94,7 @@ def board_for_task(
             filter(
                 None,
                 [
-                    nothing_learned(context),
+                    nothing_learned(context) if context.is_ranked else "",
                     quality_headline(verdicts, metric.margin_words(context.margin))
                     if ranked
                     else nothing_ranked(unranked),
@@ -132,5 +132,5 @@ def _reason(variant: VariantContext, context: BoardContext) -> str:
             f"; timing: {outcome_words(cost.outcome)}" if cost and cost.outcome != Outcome.OK else ""
         )
     if not context.is_ranked:
-        return f"preset {context.board_key.preset} only shows that the code runs and is never ranked"
+        return f"preset {context.board_key.preset} only shows that the code runs"
     return scores.missing_reason or NO_RIVAL

@@ -132,3 +132,10 @@ def test_a_suite_averages_one_code_of_a_variant(bench) -> None:
     (row,) = apart.unranked
     assert row.name == "rela" and "its code differs between the tasks" in row.reason
     assert [r.name for r in apart.ranked] == ["linear", "softmax"]
+
+
+def test_the_smallest_difference_of_averages_that_would_be_found_is_said(bench) -> None:
+    found = board(filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "b": {"softmax": 0.4, "rela": 0.36}}))
+    (note,) = [note for note in found.footnotes if note.topic == "resolution"]
+    assert note in found.chief_notes and note.brief.startswith("differences from softmax under ")
+    assert found.headline == "Better than the average of softmax: rela."
