@@ -68,7 +68,7 @@ def comparison_footnotes(
     if others > len(contrasts.declared):
         text += (
             f". {others} variants beyond the declared ones are more than that provides for: a false difference "
-            "stands in up to 10 % of boards; a suite's file that declares them corrects for all pairs"
+            "stands in up to 11 % of boards; a suite's file that declares them corrects for all pairs"
         )
     if any(not found.is_moderated for found in gaps):
         text += (

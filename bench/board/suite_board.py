@@ -10,7 +10,7 @@ from ..core.errors import SelectionError
 from ..core.interval import Interval
 from ..core.metrics import Metric
 from ..score.baselines import trivial_levels
-from ..score.contrasts import COMPARISON_SET, Contrast, Contrasts, mean_contrast
+from ..score.contrasts import Contrast, Contrasts, mean_contrast
 from ..score.key import BoardKey
 from ..score.quality import Predictions, SeedScores, is_unlearned, metric_of, scores_by_variant
 from ..stats.format import listed
@@ -47,7 +47,7 @@ def board_for_suite(
     *,
     predictions: Predictions = lambda name: None,
     wanted: tuple[str, ...] = (),
-    declared: Collection[str] = COMPARISON_SET,
+    declared: Collection[str] | None = None,
 ) -> Board:
     """Ranks by mean points against the reference over all tasks; a variant that lacks one has no average and no rank.
 
@@ -89,7 +89,7 @@ def board_for_suite(
     }
     for board_key in board_keys:
         rows |= rows_left_behind(table, board_key, rows, len(columns))
-    pairs = Contrasts({}, declared).pairs
+    pairs = next(iter(contrasts.values())).pairs
     order = standings(complete, lambda one, other: gap(one, other).advantage, pairs=pairs) if len(complete) > 1 else []
     ranked, unranked = split_by_rank(order, rows)
     margin = metric.margin / metric.points

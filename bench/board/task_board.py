@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 from ..core.record import Outcome
 from ..score.baselines import trivial_levels
-from ..score.contrasts import COMPARISON_SET
 from ..score.key import BoardKey
 from ..score.matched_budget import Curves
 from ..score.quality import Predictions, outcome_words
@@ -46,12 +45,13 @@ def board_for_task(
     curves: Curves = lambda name: None,
     sets: SetStatistics = lambda name: {},
     margin: float | None = None,
-    declared: Collection[str] = COMPARISON_SET,
+    declared: Collection[str] | None = None,
 ) -> Board:
     """Ranks by the metric of the task; its parts are the boards of single test sets and kinds of attention.
 
     `margin`: how many points worse than the reference still count as no worse, None for the metric's own. `declared`:
-    the variants that the noise of seeds is taken from, and for whose pairs all comparisons are corrected.
+    the variants that the noise of seeds is taken from, and for whose pairs all comparisons are corrected,
+    None for the comparison set of the metric.
     """
     context = BoardContext.of(table, board_key, predictions, curves, margin, declared)
     metric, scores = context.metric, context.scores

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.cell import REFERENCE
 from ..core.metrics import Metric
 from ..core.record import Outcome
-from ..score.contrasts import COMPARISON_SET, Contrasts
+from ..score.contrasts import Contrasts
 from ..score.cost import RelativeCost, costs_by_variant
 from ..score.key import BoardKey
 from ..score.learning import ConstantPrediction, best_constant
@@ -59,7 +59,7 @@ class BoardContext:
         predictions: Predictions,
         curves: Curves,
         margin: float | None,
-        declared: Collection[str] = COMPARISON_SET,
+        declared: Collection[str] | None = None,
     ) -> BoardContext:
         runs = board_key.runs(table, "train", "time", "baseline")
         metric = metric_of(table, board_key)

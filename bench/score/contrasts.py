@@ -24,8 +24,16 @@ from ..stats.ranking import Standing, standings
 from ..stats.scoring import Verdict, verdict
 from .quality import SeedScores
 
-COMPARISON_SET = (REFERENCE, "entmax15", "fastformer", "linear", "local", "rela")
-"""The declared variants of a board that no suite declares: those of the built-in suite `lra`."""
+COMPARISON_SETS: Mapping[str, tuple[str, ...]] = {
+    "accuracy": (REFERENCE, "entmax15", "fastformer", "linear", "local", "rela"),
+    "bleu": (REFERENCE, "entmax15", "rela", "sparsemax"),
+    "bits_per_character": (REFERENCE, "additive-lm", "local-routing", "relative"),
+}
+"""The declared variants of a board that no suite declares, by the metric of its task.
+
+Those of the built-in suite `lra`, also for other metrics; those that papers on sparse attention translate with; and
+those for language models.
+"""
 
 NoiseOf = Callable[[int], tuple[NoiseSource, ...]]
 
@@ -104,11 +112,16 @@ class _SeedNoise(NamedTuple):
 
 
 class Contrasts:
-    """All contrasts of one board. `declared`: who estimates the usual variance, and is corrected for."""
+    """All contrasts of one board.
 
-    def __init__(self, scores: Mapping[str, SeedScores], declared: Collection[str] = COMPARISON_SET):
+    `declared`: who estimates the usual variance, and is corrected for; None for the comparison set of the metric.
+    """
+
+    def __init__(self, scores: Mapping[str, SeedScores], declared: Collection[str] | None = None):
+        metric = next((one.metric.name for one in scores.values()), "accuracy")
+        usual = COMPARISON_SETS.get(metric, COMPARISON_SETS["accuracy"])
         self.scores = scores
-        self.declared = frozenset({REFERENCE, *declared})
+        self.declared = frozenset({REFERENCE, *(usual if declared is None else declared)})
         self._found: dict[tuple[str, str], Contrast] = {}
         self._noise: dict[tuple[int, ...], _SeedNoise] = {}
 

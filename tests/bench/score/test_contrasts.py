@@ -12,11 +12,17 @@ from scipy import stats
 
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.plan.suite import load_suite
-from attnbench.bench.score.contrasts import COMPARISON_SET, Contrasts, mean_contrast
+from attnbench.bench.score.contrasts import COMPARISON_SETS, Contrasts, mean_contrast
 from attnbench.bench.score.quality import SeedScores
 from attnbench.bench.stats.moderation import moderated_variances, noise_of_difference, prior_of
 
 BLEU = METRICS["bleu"]
+COMPARISON_SET = COMPARISON_SETS["accuracy"]
+
+
+def board_of(found: dict[str, SeedScores]) -> Contrasts:
+    """Six declared variants, whatever the metric."""
+    return Contrasts(found, COMPARISON_SET)
 
 
 def scores(values: dict[str, list[float]], **changes: object) -> dict[str, SeedScores]:
@@ -38,7 +44,7 @@ def drawn(count: int = 6, seeds: int = 3, seed: int = 0, deviation: float = 1.0)
 @pytest.mark.parametrize(("count", "seeds"), [(3, 3), (6, 3), (6, 5), (8, 4)])
 def test_the_half_width_is_that_of_the_paper_written_anew(count: int, seeds: int, seed: int) -> None:
     values = drawn(count, seeds, seed)
-    found = Contrasts(scores(values))
+    found = board_of(scores(values))
     for one, other in (("softmax", "entmax15"), ("fastformer", "softmax"), (list(values)[-1], "softmax")):
         if one == other:
             continue
@@ -70,13 +76,13 @@ def test_one_board_at_a_time_is_as_thousands_at_once() -> None:
 def test_the_effect_that_a_seed_has_on_all_is_no_noise_of_a_difference() -> None:
     values = drawn(6, 3)
     moved = {name: [v + shift for v, shift in zip(own, (0, 40, -40), strict=True)] for name, own in values.items()}
-    one, two = (Contrasts(scores(each)).between("softmax", "rela") for each in (values, moved))
+    one, two = (board_of(scores(each)).between("softmax", "rela") for each in (values, moved))
     assert one.advantage.half_width() == pytest.approx(two.advantage.half_width())
 
 
 def test_two_variants_have_their_own_variances() -> None:
     values = {name: own for name, own in drawn(6, 3).items() if name in ("softmax", "rela")}
-    contrast = Contrasts(scores(values)).between("rela", "softmax")
+    contrast = board_of(scores(values)).between("rela", "softmax")
     variances = [np.var(own, ddof=1) for own in values.values()]
     freedom = sum(variances) ** 2 / sum(v * v / 2 for v in variances)
     expected = math.sqrt(sum(variances) / 3) * stats.t.ppf(1 - 0.025 / 15, freedom)
@@ -86,21 +92,21 @@ def test_two_variants_have_their_own_variances() -> None:
 
 def test_a_variant_that_is_not_declared_changes_no_other_interval() -> None:
     values = drawn(6, 3)
-    before = Contrasts(scores(values))
-    after = Contrasts(scores(values | {"mine": [0.0, 99.0, 5.0], "theirs": [1.0, 1.0, 1.0]}))
+    before = board_of(scores(values))
+    after = board_of(scores(values | {"mine": [0.0, 99.0, 5.0], "theirs": [1.0, 1.0, 1.0]}))
     for one in values:
         for other in values:
             if one != other:
                 assert before.between(one, other).interval == after.between(one, other).interval
         assert before.level_of(one) == after.level_of(one)
-    alone = Contrasts(scores(values | {"mine": [0.0, 99.0, 5.0]})).between("mine", "softmax")
+    alone = board_of(scores(values | {"mine": [0.0, 99.0, 5.0]})).between("mine", "softmax")
     assert alone.interval == after.between("mine", "softmax").interval and alone.pairs == 66
 
 
 def test_a_fourth_seed_of_one_variant_changes_no_pair_of_others_and_none_of_its_own() -> None:
     values = drawn(6, 3)
     longer = values | {"softmax": [*values["softmax"], 0.0]}
-    before, after = Contrasts(scores(values)), Contrasts(scores(longer))
+    before, after = board_of(scores(values)), board_of(scores(longer))
     for one, other in (("rela", "linear"), ("rela", "softmax"), ("softmax", "local")):
         assert before.between(one, other).interval == after.between(one, other).interval
 
@@ -109,7 +115,7 @@ def test_a_variant_that_learned_at_some_seeds_only_keeps_its_own_variance_and_le
     values = drawn(6, 3) | {"local": [10.0, 30.0, 10.0]}
     found = scores(values)
     found["local"] = replace(found["local"], learned_by_seed=(False, True, False))
-    contrasts = Contrasts(found)
+    contrasts = board_of(found)
     contrast = contrasts.between("local", "softmax")
     assert contrast.own == ("local",)
     assert not contrasts.between("rela", "linear").own
@@ -122,15 +128,15 @@ def test_a_variant_that_learned_at_some_seeds_only_keeps_its_own_variance_and_le
 
 def test_seeds_far_outside_the_board_are_seen_without_any_mark() -> None:
     values = drawn(6, 3, deviation=0.1) | {"local": [10.0, 30.0, 10.0]}
-    assert Contrasts(scores(values)).between("local", "softmax").own == ("local",)
+    assert board_of(scores(values)).between("local", "softmax").own == ("local",)
 
 
 def test_nothing_is_within_the_margin_of_a_reference_that_did_not_learn() -> None:
     found = scores(drawn(6, 3, deviation=0.01))
     near = replace(found["softmax"], variant="rela")
-    assert Contrasts(found | {"rela": near}).between("rela", "softmax").verdict(0.5) == "within margin"
+    assert board_of(found | {"rela": near}).between("rela", "softmax").verdict(0.5) == "within margin"
     unlearned = replace(found["softmax"], learned_by_seed=(False, True, False))
-    contrast = Contrasts(found | {"rela": near, "softmax": unlearned}).between("rela", "softmax")
+    contrast = board_of(found | {"rela": near, "softmax": unlearned}).between("rela", "softmax")
     assert contrast.verdict(20.0) == "undecided" and not contrast.other_learned
 
 
@@ -139,7 +145,7 @@ def test_the_comparison_set_is_that_of_the_suite_lra() -> None:
 
 
 def test_seeds_needed_and_the_minimal_effect_agree() -> None:
-    contrast = Contrasts(scores(drawn(6, 3))).between("entmax15", "softmax")
+    contrast = board_of(scores(drawn(6, 3))).between("entmax15", "softmax")
     effect = contrast.minimal_detectable_effect()
     assert contrast.seeds_needed(effect * 1.001) == 3 and contrast.seeds_needed(effect * 0.7) > 3
     assert contrast.seeds_needed(0.0) is None
@@ -152,16 +158,16 @@ def test_the_minimal_effect_is_found_by_four_of_five_simulated_boards() -> None:
     effects, found = [], 0
     for _ in range(400):
         board = scores({name: list(rng.normal(30, 1, 5)) for name in COMPARISON_SET})
-        effects.append(Contrasts(board).between("rela", "softmax").minimal_detectable_effect())
+        effects.append(board_of(board).between("rela", "softmax").minimal_detectable_effect())
     typical = float(np.mean(effects))
     for _ in range(400):
         values = {name: list(rng.normal(30 + typical * (name == "rela"), 1, 5)) for name in COMPARISON_SET}
-        found += Contrasts(scores(values)).between("rela", "softmax").is_separated
+        found += board_of(scores(values)).between("rela", "softmax").is_separated
     assert found / 400 == pytest.approx(0.8, abs=0.06)
 
 
 def test_a_mean_over_tasks_has_the_noise_of_each() -> None:
-    first, second = (Contrasts(scores(drawn(6, 3, seed))).between("rela", "softmax") for seed in (1, 2))
+    first, second = (board_of(scores(drawn(6, 3, seed))).between("rela", "softmax") for seed in (1, 2))
     both = mean_contrast([first, second])
     assert both.advantage.value == pytest.approx((first.advantage.value + second.advantage.value) / 2)
     widths = [each.advantage.half_width(each.level) for each in (first, second)]
@@ -173,3 +179,14 @@ def test_the_noise_of_two_equal_means_has_all_their_degrees_of_freedom() -> None
     values = [np.array(v) for v in (2.0, 2.0, 5.0, 5.0, np.inf)]
     error, freedom = noise_of_difference(*values, 4)
     assert (float(error), float(freedom)) == (1.0, 10.0)
+
+
+def test_a_board_without_a_suite_has_the_comparison_set_of_its_metric() -> None:
+    values = drawn(6, 3)
+    assert Contrasts(scores(values)).declared == {"softmax", "entmax15", "rela", "sparsemax"}
+    assert Contrasts(scores(values)).pairs("rela", "softmax") == 6
+    assert Contrasts({}).declared == set(COMPARISON_SET)
+    # a metric of someone else's has the first of them
+    own = replace(BLEU, name="mine")
+    other = {name: replace(one, metric=own) for name, one in scores(values).items()}
+    assert Contrasts(other).declared == set(COMPARISON_SET)

@@ -45,9 +45,9 @@ def read(b: object, name: str, levels: tuple[float, ...]) -> None:
 def modelled(bench) -> object:
     b = bench(task="lm")
     read(b, "softmax", (1.300, 1.302, 1.298))
-    read(b, "rela", (1.305, 1.307, 1.303))
-    read(b, "linear", (1.400, 1.402, 1.398))
-    read(b, "local", (1.250, 1.252, 1.248))
+    read(b, "additive-lm", (1.305, 1.307, 1.303))
+    read(b, "relative", (1.400, 1.402, 1.398))
+    read(b, "local-routing", (1.250, 1.252, 1.248))
     return b
 
 
@@ -64,7 +64,7 @@ def entry(found: Board, name: str, column: str) -> TableCell:
 def test_fewer_bits_come_first(modelled) -> None:
     found = board(modelled)
     assert [(r.name, r.place) for r in found.ranked] == [
-        ("local", "1"), ("softmax", "2"), ("rela", "3"), ("linear", "4"),
+        ("local-routing", "1"), ("softmax", "2"), ("additive-lm", "3"), ("relative", "4"),
     ]  # fmt: skip
     assert [(c.title, c.unit, c.better) for c in found.columns[:2]] == [
         ("bits/character", "bits", "lower"),
@@ -75,38 +75,38 @@ def test_fewer_bits_come_first(modelled) -> None:
 
 def test_verdicts_use_the_margin_of_the_quantity(modelled) -> None:
     found = board(modelled)
-    assert {name: entry(found, name, "verdict").text for name in ("local", "rela", "linear")} == {
-        "local": "better",
-        "rela": "within 0.02 bits",
-        "linear": "worse by > 0.02 bits",
+    assert {name: entry(found, name, "verdict").text for name in ("local-routing", "additive-lm", "relative")} == {
+        "local-routing": "better",
+        "additive-lm": "within 0.02 bits",
+        "relative": "worse by > 0.02 bits",
     }
     # with a margin of 5 thousandths, which is what it lacks, rela is no longer shown to be no worse
-    assert entry(board(modelled, margin=0.005), "rela", "verdict").text == "undecided"
+    assert entry(board(modelled, margin=0.005), "additive-lm", "verdict").text == "undecided"
     assert any("margin of 0.02 bits above softmax" in f.text for f in found.footnotes)
 
 
 def test_differences_have_the_sign_of_the_quantity(modelled) -> None:
-    gap = entry(board(modelled), "local", "gap")
+    gap = entry(board(modelled), "local-routing", "gap")
     assert gap.value == pytest.approx(-0.05, abs=0.002) and gap.low < gap.value < gap.high < 0
     assert gap.text.startswith("−0.0")
 
 
 def test_the_interval_is_that_of_seeds_and_of_the_paired_bootstrap(modelled) -> None:
     found = board(modelled)
-    gap = entry(found, "local", "gap")
+    gap = entry(found, "local-routing", "gap")
     scores, drawn = {}, {}
-    for name, level in (("softmax", 1.300), ("rela", 1.305), ("linear", 1.400), ("local", 1.250)):
+    for name, level in (("softmax", 1.300), ("additive-lm", 1.305), ("relative", 1.400), ("local-routing", 1.250)):
         each = [bits(level + step, seed) for seed, step in enumerate((0, 0.002, -0.002))]
         scores[name] = [s[:, 0].sum() / s[:, 1].sum() for s in each]
         drawn[name] = np.stack([resampled_scores("bits_per_character", s) for s in each], axis=1)
-    # six variants are declared, of which these are four
-    seeds = half_width_of_seeds(scores, "local", "softmax", list(scores), pairs=15)
-    by_seed = drawn["local"] - drawn["softmax"]
+    # the comparison set of this metric has these four
+    seeds = half_width_of_seeds(scores, "local-routing", "softmax", list(scores), pairs=6)
+    by_seed = drawn["local-routing"] - drawn["softmax"]
     shared = (3 * by_seed.mean(axis=1).var(ddof=1) - by_seed.var(axis=0, ddof=1).mean()) / 2
-    examples = half_width_of_examples(shared**0.5, pairs=15)
+    examples = half_width_of_examples(shared**0.5, pairs=6)
     assert (gap.high - gap.low) / 2 == pytest.approx(np.hypot(seeds, examples), rel=1e-5)
     # hard texts are hard for both: paired, the noise of the test set is a small part of what it is for one alone
-    level = entry(found, "local", "bits_per_character")
+    level = entry(found, "local-routing", "bits_per_character")
     assert examples < 0.3 * (level.high - level.low) / 2
     (note,) = [f for f in found.footnotes if f.topic == "bits/character"]
     assert "400 bootstrap draws, paired by example" in note.text and not note.warning
@@ -119,7 +119,7 @@ def test_without_statistics_the_interval_is_over_seeds_and_says_so(bench) -> Non
     found = board(b)
     gap = entry(found, "rela", "gap")
     # two variants of the declared ones are no pool: each keeps its own variance, and the pair has 4 degrees of freedom
-    half = (2 * 0.01 / 3) ** 0.5 * stats.t.ppf(1 - 0.025 / 15, 4)
+    half = (2 * 0.01 / 3) ** 0.5 * stats.t.ppf(1 - 0.025 / 6, 4)
     assert (gap.value, gap.high) == pytest.approx((0.3, 0.3 + half))
     (note,) = [f for f in found.footnotes if f.topic == "BLEU"]
     assert note.warning and "not over test examples, of which no statistics are available" in note.text
@@ -148,27 +148,32 @@ def test_accuracy_is_the_metric_where_it_was_measured_and_never_by_validation(be
 
 
 def test_the_frontier_knows_which_way_is_good(modelled) -> None:
-    for name, factor in (("softmax", 1.0), ("local", 0.5), ("linear", 0.4), ("rela", 2.0)):
+    for name, factor in (("softmax", 1.0), ("local-routing", 0.5), ("relative", 0.4), ("additive-lm", 2.0)):
         modelled.time(name, [factor * t for t in TIMES], TIMES)
     table = table_of(modelled.records)
     board_key = board_keys(table)[0]
     trials, timings = scores_by_variant(table, board_key, modelled.predictions), costs_by_variant(table, board_key)
-    assert frontier_shares(trials, timings) == {"softmax": 0.0, "local": 1.0, "linear": 1.0, "rela": 0.0}
+    assert frontier_shares(trials, timings) == {
+        "softmax": 0.0,
+        "local-routing": 1.0,
+        "relative": 1.0,
+        "additive-lm": 0.0,
+    }
     found = report_for_task(table, board_key, modelled.predictions, lambda name: None)
     assert found.quality == "bits/character, bits" and found.better == "lower"
-    assert {s.variant for s in found.pareto if s.on_frontier} == {"local", "linear"}
+    assert {s.variant for s in found.pareto if s.on_frontier} == {"local-routing", "relative"}
     chosen = board_for_choice(table, [board_key], Requirements(length=512), modelled.predictions)
-    assert [row.name for row in chosen.ranked] == ["local", "softmax", "rela"]
+    assert [row.name for row in chosen.ranked] == ["local-routing", "softmax", "additive-lm"]
     assert "at most 0.02 bits worse than softmax" in chosen.question
     assert chosen.unranked[0].reason == "worse than softmax by more than 0.02 bits on lm"
 
 
 def test_sentences_speak_of_the_quantity(modelled) -> None:
     table = table_of(modelled.records)
-    found = compare(table, board_keys(table)[0], "local", "softmax", modelled.predictions)
-    assert "bits, lower is better (" in found.sentences[0]
-    assert found.sentences[0].startswith("local is better than softmax: −")
-    assert found.sentences[0].endswith("paired by example).")
+    found = compare(table, board_keys(table)[0], "local-routing", "softmax", modelled.predictions)
+    assert "bits (lower is better), 95 % interval" in found.sentences[0]
+    assert found.sentences[0].startswith("local-routing − softmax on lm (quick): −")
+    assert found.sentences[0].endswith("corrected for 6 pairs. Better.")
     assert found.points is not None and found.points.value < 0
 
 
@@ -176,15 +181,16 @@ def test_curves_of_the_quantity_are_drawn_and_matched_by_time(modelled) -> None:
     curve = [{"step": s, "validation_bits_per_character": 2.0 - s / 100, "validation_loss": 3.0} for s in (10, 20)]
     for record in modelled.records:
         record.artifacts["curve"] = "curve.json"
-    for name, factor in (("softmax", 1.0), ("local", 2.0)):
+    for name, factor in (("softmax", 1.0), ("local-routing", 2.0)):
         modelled.time(name, [factor * t for t in TIMES], TIMES)
     table = table_of(modelled.records)
     found = report_for_task(table, board_keys(table)[0], modelled.predictions, lambda name: curve)
-    assert [(c.step, round(c.value, 9)) for c in found.curves if (c.variant, c.quantity) == ("local", "quality")] == [
+    curves = [c for c in found.curves if (c.variant, c.quantity) == ("local-routing", "quality")]
+    assert [(c.step, round(c.value, 9)) for c in curves] == [
         (10, 1.9), (20, 1.8),
     ]  # fmt: skip
     # half of the steps: 1.9 against 1.8
-    assert entry(found.board, "local", "equal_time").value == pytest.approx(0.1)
+    assert entry(found.board, "local-routing", "equal_time").value == pytest.approx(0.1)
 
 
 def test_a_suite_does_not_average_apples_and_pears(bench) -> None:
