@@ -6,7 +6,7 @@ import math
 import pandas as pd
 import pytest
 
-from attnbench.bench.board import footnotes as module
+from attnbench.bench.board import footnotes, headline
 from attnbench.bench.board.board import Board, Footnote, NoteKind, Row, TableCell
 from attnbench.bench.board.cells import EMPTY
 from attnbench.bench.board.columns import BoardColumn, cells_of, column_footnotes, plain_columns
@@ -34,7 +34,7 @@ def board() -> Board:
 
 
 def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(footnotes).failed == doctest.testmod(headline).failed == 0
 
 
 def test_a_data_frame_has_one_row_per_variant_with_values_and_intervals() -> None:
