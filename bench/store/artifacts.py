@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MOST_EXAMPLES = 250_000
 """Of a test set: intervals draw 400 counts for each example."""
 
+MOST_STATISTIC = 1e12
+"""Words, characters or bits of one example: sums over examples must not overflow."""
+
 MOST_SETS = 1000
 MOST_MAP_BYTES = 64_000_000
 
@@ -62,6 +65,8 @@ class StoredSets:
             return {}
         statistics, sets, names = found.values()
         if statistics.ndim != 2 or statistics.dtype != "float64" or len(statistics) > MOST_EXAMPLES:
+            return {}
+        if not _in_range(statistics):
             return {}
         if sets.shape != statistics.shape[:1] or sets.dtype.kind not in "iu":
             return {}
@@ -108,7 +113,13 @@ def predictions_of(content: bytes) -> npt.NDArray[Any]:
     is_right = kept.ndim == 1 and kept.dtype == "uint8" and bool((kept <= 1).all())
     if not is_right and (kept.ndim != 2 or kept.dtype != "float64"):
         raise DamagedArtifact("its results are neither `correct`, 0 or 1 by example, nor `statistics` in float64")
+    if not _in_range(kept):
+        raise DamagedArtifact("its statistics are not finite, negative or beyond any text")
     return kept
+
+
+def _in_range(statistics: npt.NDArray[Any]) -> bool:
+    return bool(((statistics >= 0) & (statistics <= MOST_STATISTIC)).all())
 
 
 def score_of(metric: str, kept: npt.NDArray[Any]) -> float | None:

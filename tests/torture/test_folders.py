@@ -1,0 +1,250 @@
+"""Results folders of strangers, through every reader: nothing written, executed, lost or left hanging."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import sys
+import traceback
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_folders import (
+    ARRAYS,
+    CURVES,
+    LINES,
+    VALUES,
+    HostileFolder,
+    changed_lines,
+    fields,
+    hostile_folders,
+    sound_records,
+    write_sound,
+)
+from tally import Extent, Tally
+from typer.testing import CliRunner
+
+from attnbench.bench import api
+from attnbench.bench.cli.sharing import merge
+from attnbench.bench.core.errors import AttnbenchError, StoreError
+from attnbench.bench.core.record import Record
+from attnbench.bench.store.arrays import DamagedArtifact
+from attnbench.bench.store.artifacts import MOST_EXAMPLES, curve_of, predictions_of
+from attnbench.bench.store.store import Store
+from attnbench.bench.store.validate import validate_records
+from attnbench.dashboards import csv_json, html, latex, markdown, terminal
+
+SECONDS = 10
+WAITING_SECONDS = 60
+"""On the clock, of a reader that computes nothing; longer, since other tests may run beside."""
+
+MOST_GROWTH_BYTES = 2**31
+FORBIDDEN = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pickle.find_class")
+
+_executed: list[str] = []
+
+
+def _watch(event: str, arguments: Any) -> None:
+    if event in FORBIDDEN:
+        _executed.append(event)
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sound") / "results"
+    write_sound(folder)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The reader's own files, beside the current folder."""
+    made = tmp_path / "home"
+    (made / "work").mkdir(parents=True)
+    (made / ".bashrc").write_text("of the reader\nno end of line")
+    monkeypatch.setenv("HOME", str(made))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(made / "cache"))
+    monkeypatch.chdir(made / "work")
+    # merging waits for the disk after every line, which is not the matter here
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    return made
+
+
+def test_folders(extent: Extent, tally: Tally, sound: Path, home: Path, tmp_path: Path) -> None:
+    """hostile folders: no reader writes, executes, crashes or hangs, and no sound Record is lost."""
+    for case in extent.of(hostile_folders(), sample=8):
+        tally.check(case.name, problem_of(case, sound, home, tmp_path / "case"))
+    tally.verdict()
+
+
+def test_there_are_hundreds_of_them_and_each_has_a_name() -> None:
+    names = [case.name for case in hostile_folders()]
+    assert len(names) > 400 and len(set(names)) == len(names)
+
+
+def test_fields(extent: Extent) -> None:
+    """Every field with every value is read or refused with a short line."""
+    refused = 0
+    for record, path in extent.of(list(fields()), sample=12):
+        for line in changed_lines(record, path, VALUES):
+            try:
+                # what is read can be written, hashed and printed
+                str(Record.from_line(line).to_line())
+            except StoreError as error:
+                refused += 1
+                assert len(str(error)) < 600 and str(error).isprintable(), (path, line[:80])
+    assert refused > 100
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_hostile_line_is_refused_or_read(name: str) -> None:
+    for line in LINES[name]().split(b"\n")[:100]:
+        with suppress(StoreError):
+            Record.from_line(line)
+
+
+@pytest.mark.parametrize("name", [name for name in ARRAYS if name != "a zip bomb"])
+@pytest.mark.parametrize("key", ["correct", "statistics"])
+def test_hostile_arrays_are_damaged_or_read(name: str, key: str) -> None:
+    with suppress(DamagedArtifact):
+        kept = predictions_of(ARRAYS[name](key))
+        assert kept.dtype in ("uint8", "float64") and 0 < len(kept) <= MOST_EXAMPLES
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_a_hostile_curve_is_damaged_or_read(name: str) -> None:
+    with suppress(DamagedArtifact):
+        for point in curve_of(CURVES[name]()):
+            assert type(point["step"]) is int and all(isinstance(v, int | float | None) for v in point.values())
+
+
+def problem_of(case: HostileFolder, sound: Path, home: Path, place: Path) -> str | None:
+    """What went wrong in any reader of the folder; None where all held."""
+    folder = place / "theirs"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(sound, folder)
+    case.make(folder)
+    before = state_of(home, folder)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _executed.clear()
+    for name, read in readers(case, folder, place / "ours").items():
+        problem = _problem(read)
+        if problem is None and _executed:
+            problem = f"executed: {_executed}"
+        if problem is None and (changed := state_of(home, folder) ^ before):
+            problem = f"wrote: {sorted(changed)[:3]}"
+        if problem:
+            return f"{name}: {problem}"
+    growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) * 1024
+    return f"took {growth:,} bytes of memory" if growth > MOST_GROWTH_BYTES else None
+
+
+def state_of(*roots: Path) -> set[tuple[str, int, int, int]]:
+    """Every file below, with mode, size and time of its last change; links are not followed."""
+    found = set()
+    for root in roots:
+        for path in (root, *root.rglob("*")):
+            status = path.lstat()
+            found.add((os.fspath(path), status.st_mode, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable[[], object]]:
+    """Every way in which a folder is read; `merge` writes to `ours`, which is then read too."""
+
+    def read_all() -> None:
+        found = {(record.key, record.started) for record in Store(folder, _one_line).records()}
+        lost = {(record.key, record.started) for record in sound_records()} - found
+        assert not (case.keeps_records and lost), f"{len(lost)} sound Records were lost"
+
+    def render() -> None:
+        boards = api.boards(folder, notice=_one_line)
+        for write in (terminal.render, markdown.render, csv_json.to_csv, csv_json.to_json, latex.to_latex):
+            write(boards).encode()
+
+    def merged() -> None:
+        result = CliRunner().invoke(_application(), [str(folder), "--results", str(ours)])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        api.boards(ours, notice=_one_line)
+
+    def validated() -> None:
+        for finding in validate_records(folder).findings:
+            str(finding).encode()
+
+    def page() -> None:
+        reports = api.reports(folder, notice=_one_line)
+        # drawing takes most of the time, and depends little on what is drawn
+        if zlib.crc32(case.name.encode()) % 8 == 0:
+            html.render(reports).encode()
+
+    def pandas() -> None:
+        api.records(folder, notice=_one_line).to_pandas()
+
+    return {
+        "records": read_all,
+        "validate": validated,
+        "boards": render,
+        "lengths": lambda: api.boards(folder, lengths=True, notice=_one_line),
+        "dashboard": page,
+        "compare": lambda: api.compare("rela", results=folder, notice=_one_line),
+        "choose": lambda: api.choose(512, results=folder, notice=_one_line),
+        "pandas": pandas,
+        "merge": merged,
+    }
+
+
+def _application() -> Any:
+    import typer
+
+    app = typer.Typer()
+    app.command()(merge)
+    return app
+
+
+def _one_line(text: str) -> None:
+    assert len(text) < 2000, f"a notice of {len(text):,} characters"
+    text.encode()
+
+
+def _problem(read: Callable[[], object]) -> str | None:
+    try:
+        with limited():
+            read()
+    except AttnbenchError as error:
+        # an answer, if it is one line
+        return None if len(str(error)) < 2000 and "\n" not in str(error) else f"a long error: {str(error)[:200]!r}"
+    except TimeoutError:
+        return f"over {SECONDS} s"
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {str(error)[:150]} ({Path(frame.filename).name}:{frame.lineno})"
+    return None
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Raises TimeoutError after SECONDS of processor time, or after WAITING_SECONDS on the clock."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    timers = ((signal.SIGPROF, signal.ITIMER_PROF, SECONDS), (signal.SIGALRM, signal.ITIMER_REAL, WAITING_SECONDS))
+    previous = {number: signal.signal(number, stop) for number, _, _ in timers}
+    for _, timer, seconds in timers:
+        signal.setitimer(timer, seconds)
+    try:
+        yield
+    finally:
+        for number, timer, _ in timers:
+            signal.setitimer(timer, 0)
+            signal.signal(number, previous[number])
