@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 from ...dashboards.escape import shortened, visible
@@ -58,6 +59,10 @@ def warn_of(error: BaseException) -> None:
 def tolerate_any_encoding() -> None:
     """Lets what the encoding of a stream lacks be replaced: by ASCII where we know how, else by a question mark."""
     codecs.register_error("attnbench", _substitute)
+    # a stream that was closed before we began, as `>&-` does
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # a test or a notebook puts streams of its own there, which take all text
         with suppress(AttributeError, ValueError):
