@@ -15,12 +15,13 @@ class Recipe:
 
     `length`: tokens per sequence. `test_examples`: size of a seeded slice of the test split, None = all of it; the same
     holds for validation and training. `pooling`: `mean` over real positions; `padded_mean` divides their sum by
-    `length`. `schedule`: of the learning rate after a linear warm-up of `warmup` steps; `one_cycle` is torch's
-    OneCycleLR. `clip`: the largest norm of all gradients together, `clip_value`: of each entry; 0 = none. `accumulate`:
-    batches whose mean gradient makes one step. `averaged`: the number of last evaluated states that are averaged into
-    the tested model; 1 = the best by validation alone. `timing_seconds`: time to measure a cell at most; measuring ends
-    when a difference of `resolution` (a share) to the reference would be found. `departures`: where a preset named
-    after a published setting differs from it, and why.
+    `length`. `deviation`: of token embeddings and learned positions at the start, both alike: embeddings of deviation 1
+    would drown positions of 0.02. `schedule`: of the learning rate after a linear warm-up of `warmup` steps;
+    `one_cycle` is torch's OneCycleLR. `clip`: the largest norm of all gradients together, `clip_value`: of each entry;
+    0 = none. `accumulate`: batches whose mean gradient makes one step. `averaged`: the number of last evaluated states
+    that are averaged into the tested model; 1 = the best by validation alone. `timing_seconds`: time to measure a cell
+    at most; measuring ends when a difference of `resolution` (a share) to the reference would be found. `departures`:
+    where a preset named after a published setting differs from it, and why.
     """
 
     layers: int = 2
@@ -31,6 +32,7 @@ class Recipe:
     attention_dropout: float = 0.1
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     pooling: Literal["mean", "padded_mean", "cls"] = "mean"
+    deviation: float = 0.02
     length: int = 512
     batch: int = 32
     steps: int = 200

@@ -23,13 +23,6 @@ Batch = tuple[Tensor, ...]
 
 BuildVariant = Callable[[AttentionShape], Variant]
 
-DEVIATION = 0.02
-"""Of token embeddings and learned positions at the start, as in GPT-2 (Radford et al. 2019) and the Nyströmformer code.
-
-Both alike: embeddings of deviation 1 would drown positions of 0.02, and ListOps then learns the order late. Tied to
-the output, larger ones begin with great losses.
-"""
-
 
 class Attention(nn.Module):
     """Projections round a variant: (batch, length, width) to the same."""
@@ -187,7 +180,7 @@ def position_table(recipe: Recipe, length: int) -> Tensor | None:
     if recipe.positions == "none":
         return None
     if recipe.positions == "learned":
-        return nn.Parameter(torch.randn(length, recipe.width) * DEVIATION)
+        return nn.Parameter(torch.randn(length, recipe.width) * recipe.deviation)
     half = torch.exp(torch.arange(0, recipe.width, 2) * (-math.log(10_000.0) / recipe.width))
     angles = torch.arange(length)[:, None] * half[None, :]
     # the table of Vaswani et al. 2017, section 3.5, cut to an odd width where there is one
@@ -199,7 +192,7 @@ def embedding_scale(recipe: Recipe) -> float:
 
     The table of sines has values near 1; learned positions start as embeddings do.
     """
-    return 1 / DEVIATION if recipe.positions == "sinusoidal" else 1.0
+    return 1 / recipe.deviation if recipe.positions == "sinusoidal" else 1.0
 
 
 def _count(parameters: list[nn.Parameter]) -> int:

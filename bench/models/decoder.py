@@ -13,7 +13,6 @@ from ...tasks.problems.language_modeling import Language
 from ...variants.contract import Mask
 from ..core.hashing import axis_seed
 from .blocks import (
-    DEVIATION,
     BlockState,
     BuildVariant,
     Model,
@@ -49,7 +48,7 @@ class Decoder(Model):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="init", seed=seed))
             self.embedding = nn.Embedding(problem.vocabulary, recipe.width)
-            nn.init.normal_(self.embedding.weight, std=DEVIATION)
+            nn.init.normal_(self.embedding.weight, std=recipe.deviation)
             # drawn for all, so that the blocks of all start alike
             table = position_table(recipe, recipe.length)
             self.positions = None if all(variant.brings_positions for variant, _ in brought) else table

@@ -10,7 +10,6 @@ from ...tasks.contract import Classification, Recipe
 from ...variants.contract import Mask
 from ..core.hashing import axis_seed
 from .blocks import (
-    DEVIATION,
     BuildVariant,
     Model,
     TransformerBlock,
@@ -32,7 +31,7 @@ class Encoder(Model):
             torch.manual_seed(axis_seed(use="init", seed=seed))
             # id `vocabulary` is the token that CLS pooling prepends
             self.embedding = nn.Embedding(problem.vocabulary + 1, recipe.width, padding_idx=0)
-            nn.init.normal_(self.embedding.weight, std=DEVIATION)
+            nn.init.normal_(self.embedding.weight, std=recipe.deviation)
             with torch.no_grad():
                 # `normal_` has filled the row of padding too
                 self.embedding.weight[0].zero_()
