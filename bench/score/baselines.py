@@ -31,6 +31,6 @@ def _level(tested: Measurement, metric: Metric, run: ResultRow, predictions: Pre
         return accuracy([tested.value], int(examples)) if examples else None
     name = run.artifacts.get("predictions")
     kept = predictions(name) if name else None
-    if kept is None or not sound_statistics(metric.name, kept):
+    if kept is None or not sound_statistics(metric.name, kept.values):
         return wording.point(tested.value)
-    return corpus_level([tested.value], resampled_scores(metric.name, kept)[:, None])
+    return corpus_level([tested.value], resampled_scores(metric.name, kept.values)[:, None])

@@ -18,15 +18,14 @@ from ..core.record import Outcome
 from ..stats.bootstrap import resampled_scores, resampled_shares
 from ..stats.intervals import Estimate, NoiseSource
 from ..stats.scoring import Correct, Draws, accuracy, accuracy_difference, corpus_difference, corpus_level
-from ..store.artifacts import agrees, score_of
+from ..store.artifacts import ExampleResults, agrees, score_of
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from .key import BoardKey
 from .learning import ConstantPrediction, best_constant, learned_seeds
 
-Predictions = Callable[[str], npt.NDArray[Any] | None]
-"""Reads an artifact: which test examples were right, 0 or 1 each, or their statistics (examples, k) as
-`stats.bootstrap` names them; None where it is missing."""
+Predictions = Callable[[str], ExampleResults | None]
+"""Reads an artifact; None where it is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,8 @@ class SeedScores:
     """Test scores by seed, in the unit of the metric.
 
     Of what is known of each example, None unless it is kept for every seed: `correct`, for accuracy, by seed; `draws`,
-    for all else, (draws, seeds), the scores of resampled examples. `curves`: artifacts that hold the training curves,
+    for all else, (draws, seeds), the scores of resampled examples. `documents`: (examples, 2), the documents of each
+    pair, None where examples share none. `curves`: artifacts that hold the training curves,
     by seed, empty where there is none. `learned_by_seed`: which seeds are above the best constant prediction, empty
     where nothing is known. `uncounted`: seeds with a result behind a gap in 0, 1, 2, …, which do not count.
     `missing_reason`: why these do not suffice for a rank; empty where they do. `rows`: places in the ResultTable, of
@@ -48,6 +48,7 @@ class SeedScores:
     examples: int = 0
     correct: tuple[Correct, ...] | None = None
     draws: Draws | None = None
+    documents: npt.NDArray[Any] | None = None
     curves: tuple[str, ...] = ()
     learned_by_seed: tuple[bool, ...] = ()
     uncounted: tuple[int, ...] = ()
@@ -75,7 +76,7 @@ class SeedScores:
     def level(self, of_seeds: NoiseSource | None = None) -> Interval:
         """The mean score with its interval; `of_seeds`: its noise over seeds, the seeds' own where it is None."""
         if self.metric.is_share:
-            return accuracy(self.scores, self.examples, self.correct, of_seeds)
+            return accuracy(self.scores, self.examples, self.correct, of_seeds, self.documents)
         return corpus_level(self.scores, self.draws, of_seeds)
 
     def on_seeds(self, seeds: tuple[int, ...]) -> SeedScores:
@@ -107,14 +108,15 @@ class SeedScores:
             ours, theirs = theirs, ours
         same_examples = self.examples == other.examples
         if self.metric.is_share:
-            correct = [scores.correct if same_examples else None for scores in (ours, theirs)]
-            return accuracy_difference(ours.scores, theirs.scores, min(self.examples, other.examples), *correct)
+            our_correct, their_correct = (scores.correct if same_examples else None for scores in (ours, theirs))
+            least = min(self.examples, other.examples)
+            return accuracy_difference(ours.scores, theirs.scores, least, our_correct, their_correct, self.documents)
         draws = [scores.draws if same_examples else None for scores in (ours, theirs)]
         return corpus_difference(ours.scores, theirs.scores, *draws)
 
     def resampled(self) -> Draws | None:
         """Scores in every draw of examples, (draws, seeds), for every metric; None where these are not kept."""
-        return resampled_shares(self.correct) if self.correct else self.draws
+        return resampled_shares(self.correct, self.documents) if self.correct else self.draws
 
 
 def is_unlearned(reference: SeedScores | None) -> bool:
@@ -178,7 +180,8 @@ def _seed_scores(
     constant: ConstantPrediction | None,
 ) -> SeedScores:
     seeds = tuple(int(one.row.seed) for one in used)
-    kept = _kept(used, predictions, metric)
+    results = _kept(used, predictions, metric)
+    kept = tuple(each.values for each in results) if results else None
     least = min((one.examples for one in used), default=0)
     scores = tuple(float(one.score) for one in used)
     examples = least if metric.is_share or kept is None else len(kept[0])
@@ -192,6 +195,7 @@ def _seed_scores(
         examples=examples,
         correct=kept if metric.is_share else None,
         draws=draws,
+        documents=results[0].documents if results else None,
         curves=tuple(one.row.artifacts.get("curve", "") for one in used),
         learned_by_seed=learned_seeds(scores, examples, draws, metric, constant) if constant else (),
         uncounted=uncounted,
@@ -200,16 +204,16 @@ def _seed_scores(
     )
 
 
-def _kept(used: list[_Done], predictions: Predictions, metric: Metric) -> tuple[npt.NDArray[Any], ...] | None:
+def _kept(used: list[_Done], predictions: Predictions, metric: Metric) -> tuple[ExampleResults, ...] | None:
     """The predictions of each seed; None unless every seed has them, of the same examples."""
     found = []
     for one in used:
         name = one.row.artifacts.get("predictions")
         kept = predictions(name) if name else None
-        if kept is None or not _matches_score(kept, one, metric):
+        if kept is None or not _matches_score(kept.values, one, metric):
             return None
         found.append(kept)
-    return tuple(found) if found and len({len(kept) for kept in found}) == 1 else None
+    return tuple(found) if found and len({len(kept.values) for kept in found}) == 1 else None
 
 
 def _matches_score(kept: npt.NDArray[Any], one: _Done, metric: Metric) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from .dependence import inflation
 
 DRAWS = 400
 
@@ -132,12 +135,19 @@ def resampled_scores(name: str, statistics: Statistics) -> npt.NDArray[np.float6
     return aggregate.score(counts.astype(np.float64) @ statistics)
 
 
-def resampled_shares(correct: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.float64]:
+def resampled_shares(
+    correct: Sequence[npt.NDArray[np.uint8]], documents: npt.NDArray[Any] | None = None
+) -> npt.NDArray[np.float64]:
     """The share of right examples in every draw, (DRAWS, seeds), of the right ones of each seed.
 
-    Sums of whole numbers, which come out the same in any order and on any processor.
+    Sums of whole numbers, which come out the same in any order and on any processor. `documents`: as in
+    `stats.dependence`; the draws then lie farther from their middle, as far as the standard error is larger.
     """
-    counts = resamples(len(correct[0]))
-    right = counts @ np.stack(correct).astype(np.float32).T
+    counts, stacked = resamples(len(correct[0])), np.stack(correct)
+    right = counts @ stacked.astype(np.float32).T
     shares: npt.NDArray[np.float64] = right.astype(np.float64) / counts.sum(axis=1, dtype=np.float64)[:, None]
-    return shares
+    if documents is None:
+        return shares
+    means = stacked.mean(axis=1)
+    farther: npt.NDArray[np.float64] = means + inflation(stacked.mean(axis=0), documents) * (shares - means)
+    return farther

@@ -40,3 +40,13 @@ def standard_error(values: npt.NDArray[Any], documents: npt.NDArray[Any] | None 
     twice = np.bincount(same.ravel(), weights=residuals[pairs])
     total = float(np.sum(by_document**2) - np.sum(twice**2))
     return math.sqrt(max(total, independent) * scale)
+
+
+def inflation(values: npt.NDArray[Any], documents: npt.NDArray[Any] | None) -> float:
+    """How many times larger the standard error is than that of independent examples; at least 1.
+
+    >>> inflation(np.array([0.0, 0.0, 1.0, 1.0]), np.array([[0, 1], [0, 2], [3, 4], [3, 5]])).__round__(3)
+    1.414
+    """
+    independent = standard_error(values)
+    return standard_error(values, documents) / independent if documents is not None and independent else 1.0

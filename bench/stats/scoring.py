@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..core.interval import Interval
+from .dependence import inflation
 from .intervals import LEVEL, Estimate, NoiseSource, mean_estimate, wilson
 
 CAP = 64.0
@@ -84,25 +85,29 @@ def accuracy(
     examples: int,
     correct: Sequence[Correct] | None = None,
     of_seeds: NoiseSource | None = None,
+    documents: npt.NDArray[Any] | None = None,
 ) -> Interval:
     """Mean accuracy over seeds, with an interval over seeds (t) and over test examples, added in quadrature.
 
     All seeds are judged on the same examples, so the noise of the test set does not shrink with seeds. `correct`: 0 or
     1 per example, one array a seed; without them the seeds are taken to err on the same examples (Wilson), which is the
-    widest that can be. `of_seeds`: the noise of the mean over seeds, the seeds' own where it is None. One seed gives
-    the noise of the test set alone.
+    widest that can be. `of_seeds`: the noise of the mean over seeds, the seeds' own where it is None. `documents`: as
+    in `stats.dependence`. One seed gives the noise of the test set alone.
 
     >>> accuracy([0.5, 0.5, 0.5], 100) == wilson(0.5, 100)
     True
     """
     mean = float(np.mean(shares))
     of_test = wilson(mean, examples)
-    if correct is not None and len(correct) > 1:
-        spread = math.sqrt(mean * (1 - mean))
+    if correct:
         stacked = np.stack(correct).astype(np.float64)
-        shared = shared_variance(float(stacked.mean(axis=0).var()), float(stacked.var(axis=1).mean()), len(correct))
-        shrink = min(1.0, math.sqrt(shared) / spread) if spread else 1.0
-        of_test = Interval(mean, mean - (mean - of_test.low) * shrink, mean + (of_test.high - mean) * shrink)
+        width = inflation(stacked.mean(axis=0), documents)
+        spread = math.sqrt(mean * (1 - mean))
+        if len(correct) > 1 and spread:
+            of_one = float(stacked.var(axis=1).mean())
+            shared = shared_variance(float(stacked.mean(axis=0).var()), of_one, len(correct))
+            width *= min(1.0, math.sqrt(shared) / spread)
+        of_test = Interval(mean, mean - (mean - of_test.low) * width, mean + (of_test.high - mean) * width)
     seeds = Estimate(mean, (of_seeds,) if of_seeds else _noise_of_seeds(shares)).half_width()
     low = mean - math.hypot(seeds, mean - of_test.low)
     high = mean + math.hypot(seeds, of_test.high - mean)
@@ -132,12 +137,14 @@ def accuracy_difference(
     examples: int,
     our_correct: Sequence[Correct] | None = None,
     their_correct: Sequence[Correct] | None = None,
+    documents: npt.NDArray[Any] | None = None,
 ) -> Estimate:
     """Mean difference of two variants' accuracies on the same seeds, with the noise of seeds (t) and of test examples.
 
     `our_correct`, `their_correct`: 0 or 1 per example, one array a seed. With both the examples are paired: the
     difference at each, as far as all seeds share it, is one draw. Without them the two are taken to err independently,
-    which is wider. No two are closer than one example can tell. One seed has no noise of seeds: the caller must say so.
+    which is wider. `documents`: as in `stats.dependence`. No two are closer than one example can tell. One seed has no
+    noise of seeds: the caller must say so.
 
     >>> difference = accuracy_difference([0.62, 0.60, 0.64], [0.60, 0.59, 0.61], 1000)
     >>> round(difference.value, 3), [n.freedom for n in difference.noise]
@@ -149,6 +156,7 @@ def accuracy_difference(
         # a difference of 0, 1 or -1 has the share that differs for its mean square
         of_one = float(np.mean((one != other).mean(axis=1) - (one.mean(axis=1) - other.mean(axis=1)) ** 2))
         test = math.sqrt(shared_variance(float(mean.var()), of_one, len(one)) / max(len(mean) - 1, 1))
+        test *= inflation(mean, documents)
     else:
         p, q = (math.fsum(shares) / len(shares) for shares in (ours, theirs))
         test = math.sqrt((p * (1 - p) + q * (1 - q)) / examples)

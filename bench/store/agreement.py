@@ -32,7 +32,7 @@ def tested(record: Record) -> Measurement | None:
 
 
 def prediction_errors(record: Record, kept: npt.NDArray[Any]) -> Iterator[str]:
-    """How the test score differs from the one that `kept` gives, results by example as `predictions_of` reads them."""
+    """How the test score differs from the one that `kept` gives, the values that `results_of` reads."""
     stated = tested(record)
     if stated is None:
         return

@@ -32,6 +32,17 @@ Curve = Sequence[Mapping[str, Any]]
 """Points of a training run, each with `step` and the validation results of then: `validation_loss` and so on."""
 
 
+@dataclass(frozen=True, eq=False)
+class ExampleResults:
+    """Results by test example. `values`: `statistics`, (examples, k) of float64, or `correct`, (examples,) of 0 and 1.
+
+    `documents`: (examples, 2), the two documents of each pair by number; None where examples share none.
+    """
+
+    values: npt.NDArray[Any]
+    documents: npt.NDArray[Any] | None = None
+
+
 @dataclass
 class StoredPredictions:
     """Reads results by example; None for those that are missing or damaged, of which it warns once."""
@@ -39,9 +50,9 @@ class StoredPredictions:
     store: Store
     has_warned: bool = False
 
-    def __call__(self, name: str) -> npt.NDArray[Any] | None:
+    def __call__(self, name: str) -> ExampleResults | None:
         try:
-            return predictions_of(self.store.artifact(name))
+            return results_of(self.store.artifact(name))
         except StoreError as error:
             if not self.has_warned:
                 self.has_warned = True
@@ -102,11 +113,9 @@ class StoredMaps:
         return maps if maps.nbytes <= MOST_MAP_BYTES else None
 
 
-def predictions_of(content: bytes) -> npt.NDArray[Any]:
-    """What an .npz of predictions keeps of each test example: `statistics`, (examples, k) of float64, or `correct`,
-    (examples,) of 0 and 1. Raises DamagedArtifact where it has neither, or one of another kind.
-    """
-    found = arrays_of(content, "statistics", "correct")
+def results_of(content: bytes) -> ExampleResults:
+    """The results in an .npz of predictions; raises DamagedArtifact where it has none, or some of another kind."""
+    found = arrays_of(content, "statistics", "correct", "documents")
     kept = found.get("statistics", found.get("correct"))
     if kept is None or not 0 < len(kept.shape) <= 2 or not 0 < len(kept) <= MOST_EXAMPLES:
         raise DamagedArtifact(f"it holds no results of 1 to {MOST_EXAMPLES:,} examples")
@@ -115,7 +124,15 @@ def predictions_of(content: bytes) -> npt.NDArray[Any]:
         raise DamagedArtifact("its results are neither `correct`, 0 or 1 by example, nor `statistics` in float64")
     if not _in_range(kept):
         raise DamagedArtifact("its statistics are not finite, negative or beyond any text")
-    return kept
+    documents = found.get("documents")
+    # numbers of documents are counts from 0, so no document is beyond the last of two for each example
+    if documents is not None and (
+        documents.shape != (len(kept), 2)
+        or documents.dtype != "int32"
+        or not bool(((documents >= 0) & (documents < 2 * len(kept))).all())
+    ):
+        raise DamagedArtifact("its `documents` are not two numbers of documents for each example")
+    return ExampleResults(kept, documents)
 
 
 def _in_range(statistics: npt.NDArray[Any]) -> bool:

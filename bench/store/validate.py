@@ -20,7 +20,7 @@ from ..core.record import Measurement, Outcome, Record
 from . import record_files
 from .agreement import Copies, curve_errors, prediction_errors, tested, time_errors
 from .arrays import DamagedArtifact
-from .artifacts import curve_of, predictions_of
+from .artifacts import curve_of, results_of
 from .store import Store, is_artifact_name
 
 MOST_BAD_LINES = 1000
@@ -147,7 +147,7 @@ def _agreement_errors(record: Record, contents: dict[str, bytes]) -> Iterator[st
                 yield f"a trained Record of outcome ok needs the artifact {name}"
     try:
         if "predictions" in contents:
-            yield from prediction_errors(record, predictions_of(contents["predictions"]))
+            yield from prediction_errors(record, results_of(contents["predictions"]).values)
     except DamagedArtifact as error:
         yield f"artifact predictions is damaged: {error}"
     try:

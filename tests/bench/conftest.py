@@ -12,6 +12,7 @@ import pytest
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Provenance, Record
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.store.artifacts import ExampleResults
 
 SETTING = {
     "layers": 2, "width": 64, "heads": 2, "feed_forward": 128, "positions": "learned", "pooling": "mean", "length": 512,
@@ -41,9 +42,10 @@ class Bench:
     fidelity: str = "official"
     records: list[Record] = field(default_factory=list)
     artifacts: dict[str, np.ndarray] = field(default_factory=dict)
+    documents: np.ndarray | None = None
 
-    def predictions(self, name: str) -> np.ndarray | None:
-        return self.artifacts.get(name)
+    def predictions(self, name: str) -> ExampleResults | None:
+        return ExampleResults(self.artifacts[name], self.documents) if name in self.artifacts else None
 
     def cell(self, variant: str, seed: int = 0, lane: str = "train", **changes: object) -> Cell:
         values = {

@@ -14,7 +14,7 @@ from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.stats.bootstrap import resampled_scores
-from attnbench.bench.store.artifacts import StoredSets
+from attnbench.bench.store.artifacts import ExampleResults, StoredSets
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
 from attnbench.bench.train.objectives.bleu import score_translations
@@ -226,7 +226,8 @@ def test_statistics_are_read_by_set_and_what_is_no_such_file_is_absent(tmp_path)
 
 def test_a_baseline_has_the_interval_of_its_sentences(bench) -> None:
     world = Translated(bench)
-    found = board_for_task(world.table, world.board_key, predictions=lambda name: world.kept[name]["news"])
+    kept = {name: ExampleResults(sets["news"]) for name, sets in world.kept.items()}
+    found = board_for_task(world.table, world.board_key, predictions=kept.get)
     drawn = resampled_scores("bleu", world.kept["copy0"]["news"])
     shown = entry(found, "copy", "bleu")
     assert (shown.high - shown.low) / 2 == pytest.approx(1.96 * drawn.std(ddof=1), rel=1e-3)

@@ -8,9 +8,12 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from seeds import seed
 
 from attnbench.bench.core.metrics import METRICS
-from attnbench.bench.score.quality import SeedScores
+from attnbench.bench.score.key import board_keys
+from attnbench.bench.score.quality import SeedScores, scores_by_variant
+from attnbench.bench.store.table import table_of
 
 NAMES = ("linear", "rela", "softmax", "twin")
 
@@ -107,3 +110,23 @@ def test_no_common_seed_has_no_advantage() -> None:
     found = scores(3, kept=True)
     with pytest.raises(ValueError, match="rela and softmax have no seed in common"):
         replace(found["rela"], seeds=(7, 8, 9)).advantage_over(found["softmax"])
+
+
+def test_pairs_that_share_documents_widen_what_the_examples_tell(bench) -> None:
+    """Every document is in ten pairs, which are all right or all wrong: ten pairs tell no more than one."""
+    draw = np.random.default_rng(seed())
+    shares = {"softmax": 0.6, "rela": 0.7}
+    right = {name: np.repeat(draw.random((1, 200)) < share, 10, axis=1).repeat(3, 0) for name, share in shares.items()}
+    documents = np.stack([np.repeat(np.arange(200), 10), 200 + np.arange(2000)], axis=1).astype(np.int32)
+    widths = []
+    for shared in (None, documents):
+        world = bench(task="lra-retrieval", documents=shared)
+        for name, correct in right.items():
+            world.train(name, (), correct=correct)
+        table = world.table
+        found = scores_by_variant(table, board_keys(table)[0], world.predictions)
+        level = found["rela"].level()
+        of_test = found["rela"].advantage_over(found["softmax"]).noise[-1].error
+        widths.append((level.high - level.low, of_test))
+    for alone, together in zip(*widths, strict=True):
+        assert 2.5 < together / alone < 3.8  # √10
