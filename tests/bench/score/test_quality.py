@@ -123,7 +123,7 @@ def test_pairs_that_share_documents_widen_what_the_examples_tell(bench) -> None:
         world = bench(task="lra-retrieval", documents=shared)
         for name, correct in right.items():
             world.train(name, (), correct=correct)
-        table = world.table
+        table = table_of(world.records)
         found = scores_by_variant(table, board_keys(table)[0], world.predictions)
         level = found["rela"].level()
         of_test = found["rela"].advantage_over(found["softmax"]).noise[-1].error

@@ -1,0 +1,43 @@
+"""Results by example: what they may hold."""
+
+import io
+
+import numpy as np
+import pytest
+
+from attnbench.bench.store.arrays import DamagedArtifact
+from attnbench.bench.store.artifacts import results_of
+
+
+def packed(**arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+RIGHT = np.array([1, 0, 1], dtype=np.uint8)
+
+
+def test_documents_come_with_the_results() -> None:
+    documents = np.array([[0, 1], [0, 2], [3, 3]], dtype=np.int32)
+    found = results_of(packed(correct=RIGHT, documents=documents))
+    assert found.values.tolist() == [1, 0, 1]
+    assert found.documents is not None and found.documents.tolist() == documents.tolist()
+    assert results_of(packed(correct=RIGHT)).documents is None
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        np.zeros((2, 2), dtype=np.int32),
+        np.zeros((3, 3), dtype=np.int32),
+        np.zeros(3, dtype=np.int32),
+        np.zeros((3, 2), dtype=np.float64),
+        np.full((3, 2), -1, dtype=np.int32),
+        # a number that would make an array of gigabytes
+        np.full((3, 2), 2**31 - 1, dtype=np.int32),
+    ],
+)
+def test_documents_of_another_shape_kind_or_range_are_damaged(documents: np.ndarray) -> None:
+    with pytest.raises(DamagedArtifact, match="documents"):
+        results_of(packed(correct=RIGHT, documents=documents))
