@@ -4,7 +4,7 @@
 
 Inputs are standard normal, [batch, heads, length, head_dim]; `spread` scales the queries, so that small ones make dense
 weights. Every subject is first compared with the eager path in float64 on a small input. Ratios are medians over
-interleaved rounds, with the half-width of the 95 % interval of their mean logarithm; `cpu` is the ratio of processor
+interleaved rounds, with the smallest difference that so many rounds would find; `cpu` is the ratio of processor
 time, which a busy machine disturbs less; the reference a second time shows the noise.
 """
 
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.measure.memory import peak_bytes
-from attnbench.bench.measure.timer import interleave, ratio_half_width
+from attnbench.bench.measure.timer import interleave, smallest_difference
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
 
@@ -136,16 +136,16 @@ def main() -> None:
     reference = timing.samples[REFERENCE].seconds
     print(f"{chosen.shape} float32, {chosen.threads} threads, {timing.rounds} rounds, {torch.__version__}")
     print(f"{REFERENCE}: {1e3 * statistics.median(reference):.0f} ms; what others used: {timing.system_load}")
-    print(f"{'subject':44} {'ratio':>7} {'± %':>5} {'cpu':>7} {'density':>8} {'error':>8}")
+    print(f"{'subject':44} {'ratio':>7} {'seen %':>6} {'cpu':>7} {'density':>8} {'error':>8}")
     for label, samples in timing.samples.items():
         row = rows.setdefault(label, {})
         row["ratio"] = statistics.median(a / b for a, b in zip(samples.seconds, reference, strict=True))
         busy = timing.samples[REFERENCE].cpu_seconds
         row["cpu_ratio"] = statistics.median(a / b for a, b in zip(samples.cpu_seconds, busy, strict=True))
-        row["half_width"] = ratio_half_width(samples.seconds, reference)
+        row["smallest_difference"] = smallest_difference(samples.seconds, reference)
         row["seconds"] = statistics.median(samples.seconds)
         shown = f"{row['density']:8.4f} {row['error']:8.1e}" if "density" in row else ""
-        print(f"{label:44} {row['ratio']:7.3f} {100 * row['half_width']:5.1f} {row['cpu_ratio']:7.3f} {shown}")
+        print(f"{label:44} {row['ratio']:7.3f} {100 * row['smallest_difference']:5.1f} {row['cpu_ratio']:7.3f} {shown}")
     if chosen.memory:
         for label, peaks in memory(chosen.names.split(";"), chosen.only.split(","), heads, head_dim).items():
             rows.setdefault(label, {}).update(peaks)

@@ -44,7 +44,8 @@ inline void in_chains(int64_t count, const Work& work) {
   int64_t x = 0;
   for (; x + 4 * WIDTH <= count; x += 4 * WIDTH)
     for (int chain = 0; chain < 4; chain++) work(chain, x + chain * WIDTH);
-  for (int chain = 0; x < count; x += WIDTH, chain++) work(chain, x);
+  // no chain by a number that is not known here: the sums would leave the registers
+  for (; x < count; x += WIDTH) work(0, x);
 }
 
 inline float sum(const std::array<Vec, 4>& chains) {
