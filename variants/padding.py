@@ -5,8 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..bench.core.errors import SelectionError
+
 LARGEST = 1e4
 """Entries of padded slots up to this size do no harm under a weight of zero: products and squares are finite."""
+
+
+def check_mask(keep: Tensor, batch: int, keys: int) -> None:
+    """Raises SelectionError for a mask that is not bool (batch, keys), or (1, keys) for all sequences."""
+    if keep.dtype != torch.bool or keep.shape not in ((batch, keys), (1, keys)):
+        found = f"{str(keep.dtype).removeprefix('torch.')} {tuple(keep.shape)}"
+        raise SelectionError(f"expected a mask bool ({batch}, {keys}), True for a real key, got {found}")
 
 
 def clear_padding(
@@ -19,6 +28,7 @@ def clear_padding(
     keys), True = a real key. Queries of the `same_sequence` are padded where their keys are, and fewer of them are its
     last positions; other queries are all real.
     """
+    check_mask(keep, key.shape[0], key.shape[2])
     padded = ~keep.expand(key.shape[0], -1)
     slots = {"key": (key, padded), "value": (value, padded)}
     if same_sequence:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, Range, ScoredVariant
 from ..kernels.dispatch import choose_implementation, refusal
-from ..ops.inputs import check_inputs, without_padding
+from ..ops.inputs import check_inputs
 
 
 class ReLA(ScoredVariant):
@@ -93,8 +93,6 @@ class ReLA(ScoredVariant):
             self.impl, query, key, value, dropout=self.weight_dropout, cpu_kernels=True
         )
         if self.implementation == "eager":
-            # a weight of zero would not be enough where padding holds NaN, here and in the gradients
-            key, value = without_padding(key, mask.keep), without_padding(value, mask.keep)
             weights = F.dropout(self.weights(query, key, mask), self.weight_dropout)
             return weights @ value.to(weights.dtype)
         if self.implementation == "triton":

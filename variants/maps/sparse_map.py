@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..contract import AttentionShape, Mask, ScoredVariant
 from ..kernels.dispatch import choose_implementation, refusal
-from ..ops.inputs import without_padding
 
 
 class SparseMap(ScoredVariant):
@@ -45,7 +44,7 @@ class SparseMap(ScoredVariant):
             impl, query, key, value, dropout=self.weight_dropout, cpu_kernels=True
         )
         if self.implementation == "eager":
-            return super().forward(query, without_padding(key, mask.keep), without_padding(value, mask.keep), mask)
+            return super().forward(query, key, value, mask)
         # a number picks the maps without a logarithm; a tensor is solved for each head, and gets a gradient
         alpha = self.alpha() if self.fixed_alpha is None else self.fixed_alpha
         if self.implementation == "triton":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from ...ops.inputs import check_inputs, without_padding
+from ...ops.inputs import check_inputs
 
 
 def flex_interval_attention(
@@ -34,8 +34,6 @@ def flex_interval_attention(
     run. Queries without a key give zeros.
     """
     check_inputs(query, key, value, keep, one_width=True)
-    # what the mask hides still meets a product, and zero times NaN is NaN
-    key, value = without_padding(key, keep), without_padding(value, keep)
     keep = None if keep is None else keep.expand(query.shape[0], -1)
     batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...ops.inputs import check_inputs, without_padding
+from ...ops.inputs import check_inputs
 from .interpreter import ENABLE, interpreted, prepared_once
 
 _POINTERS = {
@@ -88,15 +88,13 @@ def reason(device: str, dtype: torch.dtype, head_dim: int, *, largest_head_dim: 
 def prepared(
     query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, *, one_width: bool = True, whole: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Inputs as kernels take them: padded slots zero, and the last dimension, or where `whole` all, side by side.
+    """Inputs as kernels take them: the last dimension, or where `whole` all, side by side.
 
     Called before the autograd function and not in it, so that what that saves is part of the graph. A mask for all
     sequences is repeated for each. Raises SelectionError for shapes that do not fit, which a kernel would read past.
     """
     check_inputs(query, key, value, keep, one_width=one_width)
-    # a weight of zero times what padding holds may be NaN, and a product has no mask of its own
-    inputs = query, without_padding(key, keep), without_padding(value, keep)
-    query, key, value = (x.contiguous() if whole or x.stride(-1) != 1 else x for x in inputs)
+    query, key, value = (x.contiguous() if whole or x.stride(-1) != 1 else x for x in (query, key, value))
     return query, key, value, None if keep is None else keep.expand(query.shape[0], -1).contiguous()
 
 

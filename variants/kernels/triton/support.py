@@ -228,9 +228,9 @@ def _find_support(
             rise = (norm - 1.0) * norm
         else:
             rise = mass - tl.exp2((1.0 - excess) * tl.log2(tl.maximum(mass, 1e-30)))
-        # never down: below the threshold as it stands, only rounding asks for it
-        rise = tl.where(mass > 0.0, tl.maximum(rise, 0.0) / tl.maximum(factors, 1e-30), 0.0)
-        # from below and never past the root, since the norm is convex: what is dropped holds no weight
+        rise = tl.where(mass > 0.0, rise / tl.maximum(factors, 1e-30), 0.0)
+        # from below and never past the root, since the norm is convex: what is dropped holds no weight. Down by a
+        # rounding only: the first step ends at -1 and a little, and has the digits of 1
         threshold += rise
         step += 1
         # the slowest row of the tile decides
