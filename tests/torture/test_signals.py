@@ -1,0 +1,80 @@
+"""Signals end a run with one line and the exit code of the signal; no process of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from commands_under_test import Command
+from tally import Extent, Tally
+
+TASK, PRESET = "sweep[batch=1,heads=1,length=64]", "smoke[timing_seconds=30]"
+
+RUN = ("run", "--variants", "linear", "--task", TASK, "--preset", PRESET, "--device", "cpu", "--results", "results")
+
+CASES = [
+    (number, whole_group, moment)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+    for whole_group in (False, True)
+    for moment in ("start", "measuring")
+]
+
+
+def wait_for(command: Command, moment: str, folder: Path) -> None:
+    """`start`: the command has its handlers, which it sets before anything heavy; `measuring`: a child is at work."""
+    ends = time.monotonic() + 120.0
+    while time.monotonic() < ends and command.process.poll() is None:
+        if moment == "start" and _handles_sigterm(command.process.pid):
+            return
+        # the supervisor and the worker that it has forked
+        if moment == "measuring" and len(command.children()) >= 2:
+            time.sleep(1.0)
+            return
+        time.sleep(0.01)
+
+
+def _handles_sigterm(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return False
+    caught = next(line for line in status.split("\n") if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def test_signals(extent: Extent, tally: Tally, tmp_path: Path) -> None:
+    """signals: one line, exit code 128 + signal, no process a second later."""
+    for number, whole_group, moment in extent.of(CASES, sample=1):
+        name = f"{number.name} to {'its group' if whole_group else 'the command'}, {moment}"
+        folder = tmp_path / name.replace(" ", "-")
+        folder.mkdir()
+        command = Command(*RUN, folder=folder)
+        wait_for(command, moment, folder)
+        if whole_group:
+            os.killpg(command.process.pid, number)
+        else:
+            command.send(number)
+        ended = command.ended(30.0)
+        if number == signal.SIGKILL:
+            problem = ended.problem(-signal.SIGKILL)
+        else:
+            problem = ended.problem(128 + number)
+            lines = [line for line in ended.errors.split("\n") if "interrupted" in line]
+            said = f"attnbench: interrupted by {number.name}; finished results are kept, and the same command resumes"
+            problem = problem or (None if lines == [said] else f"it said {lines}")
+        tally.check(name, problem)
+    tally.verdict()
+
+
+def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        command = Command("list", "variants", folder=tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    for _ in range(20):
+        command.send(signal.SIGHUP)
+        time.sleep(0.01)
+    assert command.ended(60.0).problem(0) is None
