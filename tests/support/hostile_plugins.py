@@ -67,7 +67,7 @@ class HostilePlugin:
         return "hostile_" + self.name.replace("-", "_")
 
     def source(self) -> str:
-        template = PARTS[self.part]
+        template = (PARTS | TASK_PARTS)[self.part]
         indent = next(line for line in template.split("\n") if "{code}" in line).partition("{code}")[0]
         return template.replace("{code}", f"\n{indent}".join(self.code.strip("\n").split("\n")))
 
@@ -135,11 +135,63 @@ PLUGINS = (
 )  # fmt: skip
 
 
+GOOD_TASK = '''
+from attnbench.tasks.sweep import Sweep
+
+class Plugin(Sweep):
+    """A sweep by another name."""
+'''
+
+TASK_PARTS = {
+    "task": "{code}\n" + GOOD_TASK,
+    "problem": GOOD_TASK
+    + """
+    def problem(self):
+        {code}
+        return super().problem()
+""",
+    "recipe": GOOD_TASK
+    + """
+    def recipe(self, preset):
+        {code}
+        return super().recipe(preset)
+""",
+    "load": GOOD_TASK
+    + """
+    def load(self, place, recipe, seed, selection):
+        {code}
+        return super().load(place, recipe, seed, selection)
+""",
+}
+
+HANG, LEAVE = "import time; time.sleep(1000)", "import os; os._exit(0)"
+
+HOSTILE_TASKS = (
+    HostilePlugin("task-raise", "task", "raise RuntimeError('no such data')", ("absent",)),
+    HostilePlugin("task-hang", "task", HANG, ("absent",)),
+    HostilePlugin("task-exit", "task", LEAVE, ("absent",)),
+    HostilePlugin("problem-exit", "problem", LEAVE, ("absent",)),
+    HostilePlugin("problem-raise", "problem", "raise ValueError('no')", ("absent",)),
+    HostilePlugin("recipe-exit", "recipe", LEAVE, ("absent",)),
+    HostilePlugin("load-raise", "load", "raise ValueError('no')"),
+    HostilePlugin("load-hang", "load", HANG, ("timeout",)),
+    HostilePlugin("load-exit", "load", LEAVE),
+    HostilePlugin("load-fork", "load", FORK, ("incorrect",)),
+    HostilePlugin("load-dtype", "load", "import torch; torch.set_default_dtype(torch.float64)", ("incorrect",)),
+    HostilePlugin("load-garbage", "load", WRITE_EVERYWHERE.format(text=r"b'{\"event\": 1}\n\xff\n'")),
+)
+
+
 def write(folder: Path, plugins: Sequence[HostilePlugin]) -> dict[str, str]:
     """Writes the modules, with an `innocent` one, into `folder`; the variables by which commands know them."""
     folder.mkdir(exist_ok=True)
     (folder / "innocent_plugin.py").write_text(GOOD, encoding="utf-8")
     for plugin in plugins:
         (folder / f"{plugin.module}.py").write_text(plugin.source(), encoding="utf-8")
-    names = ["innocent=innocent_plugin:Plugin", *(f"{plugin.name}={plugin.module}:Plugin" for plugin in plugins)]
-    return {"ATTNBENCH_VARIANTS": ";".join(names)}
+    targets = {plugin: f"{plugin.name}={plugin.module}:Plugin" for plugin in plugins}
+    variants = [target for plugin, target in targets.items() if plugin.part not in TASK_PARTS]
+    tasks = [target for plugin, target in targets.items() if plugin.part in TASK_PARTS]
+    return {
+        "ATTNBENCH_VARIANTS": ";".join(["innocent=innocent_plugin:Plugin", *variants]),
+        "ATTNBENCH_TASKS": ";".join(tasks),
+    }

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from commands_under_test import Ended, run_command
-from hostile_plugins import PLUGINS, HostilePlugin, write
+from commands_under_test import Command, Ended, run_command
+from hostile_plugins import HOSTILE_TASKS, PLUGINS, HostilePlugin, write
 from tally import Extent, Tally
 
 TASK, PRESET = "sweep[batch=1,heads=1,length=16]", "smoke[timing_seconds=0.1]"
@@ -22,11 +22,11 @@ def command(folder: Path, plugins: tuple[HostilePlugin, ...], *words: str, secon
     return run_command(*words, folder=folder, variables=variables, seconds=seconds)
 
 
-def outcomes(folder: Path) -> dict[str, tuple[str, str]]:
-    """Outcome and reason of each variant."""
+def outcomes(folder: Path, part: str = "variant") -> dict[str, tuple[str, str]]:
+    """Outcome and reason of each variant, or of another part of the cell."""
     lines = [line for file in (folder / "results" / "records").glob("*.jsonl") for line in file.read_text().split("\n")]
     records = [json.loads(line) for line in lines if line]
-    return {record["cell"]["variant"]: (record["outcome"], record.get("reason", "")) for record in records}
+    return {record["cell"][part]: (record["outcome"], record.get("reason", "")) for record in records}
 
 
 def test_lists(extent: Extent, tally: Tally, tmp_path: Path) -> None:
@@ -88,6 +88,65 @@ def test_runs(extent: Extent, tally: Tally, tmp_path: Path) -> None:
         if (outcome == "ok") != (ended.code == 0) and outcome not in ("timeout", "out_of_memory"):
             problem = problem or f"exit code {ended.code} after {outcome}"
         tally.check(plugin.name, problem)
+    tally.verdict()
+
+
+def test_tasks(extent: Extent, tally: Tally, tmp_path: Path) -> None:
+    """hostile tasks in a run: left out, or an outcome of their own cells; the other task is measured."""
+    parameters = TASK.partition("[")[2]
+    for plugin in extent.of(HOSTILE_TASKS, sample=1):
+        folder = tmp_path / plugin.name
+        folder.mkdir()
+        ended = command(
+            folder, (plugin,), "run", "--variants", "softmax", "--task", f"{plugin.name}[{parameters},{TASK}",
+            "--preset", PRESET, "--results", "results", "--timeout", str(CELL_SECONDS), "--device", "cpu",
+        )  # fmt: skip
+        found = outcomes(folder, "task")
+        problem = ended.problem(1) if plugin.outcomes != ("timeout",) else ended.problem(0, 1)
+        if found.get(TASK, ("",))[0] != "ok":
+            problem = problem or f"the other task was not measured: {found}"
+        outcome, reason = found.get(f"{plugin.name}[{parameters}", ("absent", ""))
+        if outcome not in plugin.outcomes:
+            problem = problem or f"{outcome} instead of {plugin.outcomes}: {reason}"
+        if outcome == "absent" and plugin.name not in ended.errors:
+            problem = problem or "nobody was told that it is left out"
+        tally.check(plugin.name, problem)
+    tally.verdict()
+
+
+NOTE = "import os\nwith open(os.environ['NOTE'], 'a') as file: file.write(f'{os.getpid()}\\n')"
+
+COMMANDS = (
+    ("list",),
+    ("show", "noted"),
+    ("list", "variants", "--load"),
+    ("plan", "--variants", "noted", "--task", f"noted-task,{TASK}", "--preset", PRESET),
+    ("doctor",),
+    ("data", "list"),
+    ("data", "get", "noted-task", "--preset", "smoke"),
+    ("show", "noted-task"),
+    ("check", "noted"),
+    ("run", "--variants", "noted", "--task", f"noted-task[length=16,batch=1,heads=1],{TASK}", "--preset", PRESET),
+)
+
+
+def test_commands(extent: Extent, tally: Tally, tmp_path: Path) -> None:
+    """commands that need a plugin: none of them imports it in its own process, and a list does not at all."""
+    noted = (HostilePlugin("noted", "import", NOTE), HostilePlugin("noted-task", "task", NOTE))
+    variables = write(tmp_path / "site", noted)
+    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    note = tmp_path / "pids"
+    for words in extent.of(COMMANDS, sample=1) if extent.all_cases else COMMANDS[:1]:
+        note.write_text("", encoding="ascii")
+        started = Command(*words, folder=tmp_path, variables=variables | {"PYTHONPATH": path, "NOTE": str(note)})
+        ended = started.ended(600.0)
+        importers = note.read_text(encoding="ascii").split()
+        problem = ended.problem(0)
+        if str(started.process.pid) in importers:
+            problem = problem or "it imported the plugin itself"
+        if bool(importers) != (words != ("list",)):
+            problem = problem or f"{len(importers)} processes imported the plugin"
+        tally.check(" ".join(words), problem)
     tally.verdict()
 
 
