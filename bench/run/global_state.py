@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -171,15 +172,24 @@ def _threads() -> Iterator[threading.Thread]:
 
 
 def _processes() -> Iterator[int]:
-    """Child processes but those that torch keeps for compiling."""
-    for child in psutil.Process().children(recursive=True):
+    """Processes that this one has started and that live, but those that torch keeps for compiling."""
+    me = psutil.Process()
+    for process in _supervisor().children(recursive=True):
         try:
-            if child.status() != psutil.STATUS_ZOMBIE and not any(
-                "torch/_inductor" in part for part in child.cmdline()
-            ):
-                yield child.pid
+            compiles = any("torch/_inductor" in part for part in process.cmdline())
+            if process != me and process.status() != psutil.STATUS_ZOMBIE and not compiles:
+                yield process.pid
         except psutil.Error:
             continue
+
+
+@cache
+def _supervisor() -> psutil.Process:
+    """The supervisor of this process, which adopts what its children leave behind; itself where it has none."""
+    me = psutil.Process()
+    parent = me.parent()
+    supervised = parent is not None and "attnbench.bench.process.supervisor" in parent.cmdline()
+    return parent if parent is not None and supervised else me
 
 
 def _folder() -> str:
