@@ -15,7 +15,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -131,9 +131,16 @@ def _settings() -> Iterator[tuple[str, Any]]:
     yield "priority", os.getpriority(os.PRIO_PROCESS, 0)
     yield "environment", tuple(sorted(each for each in os.environ.items() if each[0].startswith(READ_LATE)))
     # kernels may be replaced below Python, where no function changes
+    yield "value of softmax", _value(lambda: NUMBERS.softmax(-1))
+    yield "value of attention", _value(lambda: F.scaled_dot_product_attention(NUMBERS, NUMBERS, NUMBERS))
+
+
+def _value(work: Callable[[], torch.Tensor]) -> object:
     with torch.inference_mode(False), torch.no_grad():
-        yield "value of softmax", tuple(NUMBERS.softmax(-1).flatten().tolist())
-        yield "value of attention", tuple(F.scaled_dot_product_attention(NUMBERS, NUMBERS, NUMBERS).flatten().tolist())
+        try:
+            return tuple(work().flatten().tolist())
+        except Exception as error:
+            return f"raises {type(error).__name__}"
 
 
 def _functions(quick: bool) -> Iterator[tuple[tuple[str, str], tuple[Any, Any]]]:
@@ -148,7 +155,10 @@ def _functions(quick: bool) -> Iterator[tuple[tuple[str, str], tuple[Any, Any]]]
 
 def _functions_of(owner: ModuleType | type) -> Iterator[tuple[tuple[str, str], tuple[Any, Any]]]:
     where = owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
-    for name, value in list(vars(owner).items()):
+    # of a class, what it inherits too: a patch of the heir hides it
+    kinds = [kind for kind in reversed(owner.__mro__) if kind is not object] if isinstance(owner, type) else [owner]
+    known = {name: value for kind in kinds for name, value in list(vars(kind).items())}
+    for name, value in known.items():
         if callable(value) or isinstance(value, staticmethod | classmethod | property):
             code = value.__code__ if isinstance(value, FunctionType) else None
             yield (where, name), (value, code)

@@ -1,0 +1,87 @@
+"""Questions: answered here for attnbench's own plugins, in a child for others, whatever those do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from attnbench.bench.core.errors import PluginError, SelectionError
+from attnbench.bench.core.registry import VARIANTS
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.facts import resolve
+from attnbench.bench.process import ask as asked
+from attnbench.bench.process.ask import asking
+
+PLUGIN = '''
+from attnbench.variants.contract import AttentionShape, ScoredVariant
+{code}
+
+class Plugin(ScoredVariant):
+    """A plugin."""
+
+    def __init__(self, shape: AttentionShape, *, window: int = 64):
+        super().__init__(shape)
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Declares the foreign variant `foreign`, whose module runs the given code."""
+
+    def declared(code: str = "") -> None:
+        (tmp_path / "foreign_plugin.py").write_text(PLUGIN.format(code=code), encoding="utf-8")
+        monkeypatch.setenv("ATTNBENCH_VARIANTS", "foreign=foreign_plugin:Plugin")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+        VARIANTS.__dict__.pop("_found", None)
+
+    yield declared
+    VARIANTS.__dict__.pop("_found", None)
+
+
+def test_a_foreign_plugin_is_asked_once_in_a_child(plugin, tmp_path: Path) -> None:
+    note = tmp_path / "pids"
+    plugin(f"import os; open({str(note)!r}, 'a').write(f'{{os.getpid()}}\\n')")
+    with asking():
+        for text, canonical in (("foreign[window=64]", "foreign"), ("foreign[window=8]", "foreign[window=8]")) * 2:
+            assert str(resolve(VARIANTS, Spec.parse(text))) == canonical
+        with pytest.raises(SelectionError, match="no parameter 'windw'") as raised:
+            resolve(VARIANTS, Spec.parse("foreign[windw=8]"))
+        assert not isinstance(raised.value, PluginError)
+        (pid,) = note.read_text().split()
+        assert int(pid) != os.getpid() and asked._CHILDREN.running
+    assert not asked._CHILDREN.running and not asked._CHILDREN.answers
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise RuntimeError('no kernel')", "it does not load: RuntimeError: no kernel"),
+        pytest.param("raise KeyboardInterrupt", "KeyboardInterrupt", marks=pytest.mark.slow),
+        ("import os; print('last words', flush=True); os._exit(0)", "0; its error stream ended with: last words"),
+        pytest.param("import os; os.kill(os.getpid(), 9)", "SIGKILL", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_what_a_plugin_does_instead_of_an_answer_is_told(plugin, code: str, reason: str) -> None:
+    plugin(code)
+    with asking(), pytest.raises(PluginError) as raised:
+        resolve(VARIANTS, Spec("foreign"))
+    assert reason in raised.value.reason and raised.value.outcome == "crashed"
+    assert "the variant 'foreign' of this script" in str(raised.value)
+
+
+def test_a_plugin_that_hangs_hangs_once(plugin, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin("import time; time.sleep(1000)")
+    monkeypatch.setenv("ATTNBENCH_PLUGIN_SECONDS", "1")
+    with asking():
+        for text in ("foreign", "foreign[window=8]"):
+            with pytest.raises(PluginError, match="no answer in 1 s") as raised:
+                resolve(VARIANTS, Spec.parse(text))
+            assert raised.value.outcome == "timeout"
+        assert not asked._CHILDREN.running
+
+
+def test_attnbench_answers_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked, "Child", None)
+    assert resolve(VARIANTS, Spec.parse("topk[k=8]")).name == "topk"

@@ -1,0 +1,116 @@
+"""A child talks over a channel of its own, and takes everything that it started along when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from attnbench.bench.process import child as children
+from attnbench.bench.process.child import ChannelError, Child
+
+LEAVE_A_PROCESS = """
+import os, time
+def leave_a_process():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            channel.write(b"%d\\n" % os.getpid())
+            channel.flush()
+            time.sleep(1000)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "script.py"
+    path.write_text(LEAVE_A_PROCESS + textwrap.dedent(text), encoding="utf-8")
+    return str(path)
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is dead, though nobody has collected it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def is_gone(pid: int) -> bool:
+    ends = time.monotonic() + 10.0
+    while is_alive(pid) and time.monotonic() < ends:
+        time.sleep(0.01)
+    return not is_alive(pid)
+
+
+def test_prints_and_what_reads_standard_input_do_not_touch_the_channel(tmp_path: Path) -> None:
+    text = """
+        import sys
+        print("to nobody"); print("also", file=sys.stderr)
+        try: input()
+        except EOFError: pass
+        for line in orders: channel.write(b"got " + line); channel.flush()
+    """
+    with Child(script(tmp_path, text)) as child:
+        child.send(b"one\n")
+        assert child.receive(30.0) == b"got one"
+        child.send(b"two\n")
+        assert child.receive(30.0) == b"got two"
+        with pytest.raises(TimeoutError):
+            child.receive(0.05)
+        assert "to nobody" in child.last_errors and "also" in child.last_errors
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("import os; os._exit(7)", 7), ("import os; os.kill(os.getpid(), 11)", -11), ("raise SystemExit(3)", 3), ("", 0)],
+)
+def test_its_end_is_that_of_the_worker_and_what_it_left_is_gone(tmp_path: Path, end: str, code: int) -> None:
+    with Child(script(tmp_path, f"leave_a_process()\n{end}\n")) as child:
+        line = child.receive(30.0)
+        assert line is not None
+        assert child.receive(30.0) is None, "the channel closes though another process held it"
+        assert child.exit_code == code
+        assert is_gone(int(line))
+
+
+def test_what_it_started_is_gone_when_it_is_ended(tmp_path: Path) -> None:
+    with Child(script(tmp_path, "leave_a_process()\ntime.sleep(1000)")) as child:
+        line = child.receive(30.0)
+    assert line is not None and is_gone(int(line))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_it_started_is_gone_when_its_parent_is_killed(tmp_path: Path, number: int) -> None:
+    target = script(tmp_path, "leave_a_process()\ntime.sleep(1000)")
+    program = (
+        "from attnbench.bench.process.child import Child; import time\n"
+        f"child = Child({target!r}); print(child.receive(30.0).decode(), flush=True); time.sleep(1000)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        os.kill(parent.pid, number)
+    assert is_gone(pid)
+
+
+def test_a_child_that_floods_its_channel_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "CHANNEL_BYTES", 2**20)
+    with (
+        Child(script(tmp_path, "while True: channel.write(b'x' * 2**16)")) as child,
+        pytest.raises(ChannelError, match="MiB on its channel"),
+    ):
+        child.receive(60.0)
+
+
+def test_half_a_line_is_none(tmp_path: Path) -> None:
+    with Child(script(tmp_path, "channel.write(b'whole\\nhalf'); channel.flush()")) as child:
+        assert child.receive(30.0) == b"whole" and child.receive(30.0) is None
