@@ -31,6 +31,9 @@ BASELINE_WITH_A_MODEL = "untrained"
 
 DIGITS = 10
 
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""Errors of parsing a text that is no Python, or that no parser has the depth for; it is hashed as it stands."""
+
 _NATIVE = (".cpp", ".h")
 
 # shared by all variants: what they mean is guarded by the versions of objectives, not by the variants' hashes
@@ -106,7 +109,7 @@ def normalised(text: str) -> str:
     try:
         tree = ast.parse(text)
         comments = [t.start for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT]
-    except (SyntaxError, tokenize.TokenError):
+    except (*UNREADABLE, tokenize.TokenError):
         return text
     lines = text.split("\n")
     inside = set(_lines_inside_strings(tree))
@@ -155,7 +158,7 @@ def _cut(line: str, column: int) -> tuple[str, str]:
 def _imported(file: Path, root: Path) -> Iterator[Path]:
     try:
         tree = ast.parse(file.read_bytes())
-    except SyntaxError:
+    except UNREADABLE:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -172,7 +175,7 @@ def _imported(file: Path, root: Path) -> Iterator[Path]:
 
 
 def _included(file: Path) -> Iterator[Path]:
-    for name in re.findall(r'^#include "([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE):
+    for name in re.findall(r'^#include "([^"]+)"', file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
         if (file.parent / name).is_file():
             yield (file.parent / name).resolve()
 
@@ -208,6 +211,6 @@ def _root(source: Path) -> Path:
 @cache
 def _hash_of_file(file: Path, changed: int, size: int) -> str:
     # a run asks for the same files once for each cell
-    text = file.read_text(encoding="utf-8-sig")
+    text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
     plain = native_without_comments(text) if file.suffix in _NATIVE else normalised(text)
-    return hashlib.sha256(plain.encode()).hexdigest()
+    return hashlib.sha256(plain.encode(errors="surrogateescape")).hexdigest()

@@ -235,3 +235,15 @@ def test_comments_of_native_sources_do_not_count(change):
     source = "int one = 1;\nint two = one / 2;\n"
     assert native_without_comments(source.replace("int two", change + "int two")) == native_without_comments(source)
     assert native_without_comments(source.replace("/", "*")) != native_without_comments(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [b"x = 1\0\n", b"(" * 100_000 + b")" * 100_000, b"-" * 200_000 + b"1", "x = 'é'".encode("latin-1"), b"def ("]
+)  # fmt: skip
+def test_a_file_that_no_parser_reads_is_hashed_as_it_stands(tmp_path, source):
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_bytes(source)
+    other.write_bytes(source + b"# more")
+    assert token_hash([one]) == token_hash([one]) != token_hash([other])
+    assert closure(one, tmp_path) == {one}
