@@ -194,7 +194,11 @@ def resolution_words(*timings: dict[str, RelativeCost]) -> str:
 def resolution_in_brief(*timings: dict[str, RelativeCost]) -> str:
     """The same, as a part of a sentence."""
     found = [resolution for resolution in map(resolution_of, timings) if resolution is not None]
-    return f", resolution {100 * math.expm1(max(found)):.0f} %" if found else ""
+    if not found:
+        return ""
+    widest = math.exp(max(found))
+    # beyond twice the time a percentage is hard to read
+    return f", resolution {100 * (widest - 1):.0f} %" if widest < 2 else f", resolution a factor of {widest:.1f}"
 
 
 def span_of(counts: Sequence[int]) -> str:
