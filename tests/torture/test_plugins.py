@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from commands_under_test import Command, Ended, run_command
 from hostile_plugins import HOSTILE_TASKS, PLUGINS, HostilePlugin, write
 from tally import Extent, Tally
@@ -47,6 +48,7 @@ def test_shows(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     tally.verdict()
 
 
+@pytest.mark.slow
 def test_checks(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     """hostile plugins in check and plan: each is named with its problem, and the others are answered for."""
     chosen = tuple(plugin for plugin in PLUGINS if plugin.part in ("import", "constructor"))
@@ -91,6 +93,7 @@ def test_runs(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     tally.verdict()
 
 
+@pytest.mark.slow
 def test_tasks(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     """hostile tasks in a run: left out, or an outcome of their own cells; the other task is measured."""
     parameters = TASK.partition("[")[2]
@@ -150,6 +153,7 @@ def test_commands(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     tally.verdict()
 
 
+@pytest.mark.slow
 def test_several_hostile_plugins_in_one_block_leave_the_innocent_one_alone(tmp_path: Path) -> None:
     names = ("import-exit-0", "forward-dtype", "sample-exit", "exit-hang")
     chosen = tuple(plugin for plugin in PLUGINS if plugin.name in names)
