@@ -1,4 +1,4 @@
-"""A cache of gate verdicts, so that a sweep of a hundred points examines each short shape once."""
+"""A cache of gate verdicts, so that a sweep of a hundred points examines the short form of them once."""
 
 from __future__ import annotations
 
@@ -17,31 +17,43 @@ from ..core.paths import PACKAGE
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..models.blocks import BuildVariant
-from .build import build_checked, build_unchecked
-from .checked_variant import BASE_LENGTH
+from .build import build_unchecked, require_correct
+from .checked_variant import BASE_LENGTH, WIDE_BATCH, WIDEST_BATCH
+from .suite import Form
 
 Builder = Callable[[Spec], BuildVariant]
 
 
-def build_checked_cached(cache: Path, machine_id: str) -> Builder:
+def build_checked_cached(cache: Path, machine_id: str, batch: int = 1) -> Builder:
     """As `build_checked`, but a variant that passed on this machine, with the same files, is not examined again.
 
-    A failure is never stored: it may have come from a machine that was short of memory. A cache that cannot be written,
+    The short form of a shape is examined once for all lengths, the length and the batch to be measured by themselves. A
+    failure is never stored: it may have come from a machine that was short of memory. A cache that cannot be written,
     or that others can write in, is done without.
     """
 
     def build_with(spec: Spec) -> BuildVariant:
-        checked, unchecked = build_checked(spec), build_unchecked(spec)
+        unchecked = build_unchecked(spec)
 
         def build(shape: AttentionShape) -> Variant:
-            file = cache / "passed" / _key(spec, shape, machine_id)
-            # a verdict that somebody else could have put there is none
-            if is_trusted(file):
-                return unchecked(shape)
-            variant = checked(shape)
-            with suppress(OSError):
-                make_private(file.parent)
-                file.touch(mode=0o600)
+            variant = unchecked(shape)
+            # Where the gate takes a longer form, since the variant refuses the short one, its verdict is not shared.
+            short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
+            short = short if _supported(spec, short) else shape
+            # of the batch the short form takes as many as it can afford
+            forms: tuple[tuple[Form, AttentionShape, int], ...] = (
+                ("short", short, min(max(batch, WIDE_BATCH), WIDEST_BATCH)),
+                ("own", shape, batch),
+            )
+            for form, examined, size in forms:
+                file = cache / "passed" / _key(spec, form, examined, size, machine_id)
+                # a verdict that somebody else could have put there is none
+                if is_trusted(file):
+                    continue
+                require_correct(spec, shape, batch, form)
+                with suppress(OSError):
+                    make_private(file.parent)
+                    file.touch(mode=0o600)
             return variant
 
         return build
@@ -49,18 +61,20 @@ def build_checked_cached(cache: Path, machine_id: str) -> Builder:
     return build_with
 
 
-def _key(spec: Spec, shape: AttentionShape, machine_id: str) -> str:
-    """Hash of all that a verdict depends on. The gate takes a short form of the shape, and longer ones where a variant
-    refuses that one."""
-    short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
+def _supported(spec: Spec, shape: AttentionShape) -> bool:
     try:
-        build_unchecked(spec)(short)
+        build_unchecked(spec)(shape)
     except Unsupported:
-        short = shape
+        return False
+    return True
+
+
+def _key(spec: Spec, form: Form, shape: AttentionShape, batch: int, machine_id: str) -> str:
+    """Hash of all that a verdict depends on."""
     source = VARIANTS.source(spec.name)
     folders = [PACKAGE / "bench" / "gate", PACKAGE / "variants", *([source.parent] if source else [])]
     files = sorted({state for folder in folders for state in _states(folder)})
-    return content_hash([str(spec), asdict(short), machine_id, torch.__version__, files])
+    return content_hash([str(spec), form, asdict(shape), batch, machine_id, torch.__version__, files])
 
 
 def _states(folder: Path) -> Iterator[tuple[str, int, int]]:

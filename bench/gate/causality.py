@@ -1,7 +1,7 @@
 """Causality: nothing after a query changes its output, and fewer queries than keys are aligned at the end.
 
-Sees any dependence of a value on later inputs that these inputs excite. Cannot see a leak that needs other inputs,
-such as a branch on a rare value, or one beyond 384 positions.
+Sees any dependence of a value on later inputs that these inputs excite, in evaluation, in training, after steps of it,
+and at the length to be measured. Cannot see a leak that needs other inputs, such as a branch on a rare value.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .checked_variant import CheckedVariant, Inputs, VariantInDtype
+from .checked_variant import CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
+from .view import Inputs, VariantInSetting, permuted
 
 
 def future_changes_nothing(checked: CheckedVariant) -> Answer:
@@ -65,44 +66,41 @@ def _not_strict(checked: CheckedVariant) -> NotApplicable | None:
     return NotApplicable(f"declared `{checked.module.causality}`, not `strict`")
 
 
-def _leaks(view: VariantInDtype, parts: tuple[str, ...]) -> Answer:
+def _leaks(view: VariantInSetting, parts: tuple[str, ...]) -> Answer:
     found: list[Answer] = []
-    for length in view.lengths:
-        inputs, other = view.inputs(length), view.inputs(length, salt=1)
-        before = view.run(inputs)
-        # Early, middle and last cuts: block-wise kernels fail at the edges of blocks, recurrences at the first step.
-        for now in sorted({0, length // 3, length // 2, length - 2} & set(range(length - 1))):
-            changed = replace(inputs, **{p: _spliced(getattr(inputs, p), getattr(other, p), now) for p in parts})
-            after = view.run(changed)
-            detail = f"the future after position {now} of {length} moves the past ({view.shape.dtype})"
-            found.append(_measured(view, after[:, :, : now + 1], before[:, :, : now + 1], detail))
+    length = view.length
+    inputs, other, before = view.inputs(), view.inputs(salt=1), view.output()
+    # Early, middle and last cuts: block-wise kernels fail at the edges of blocks, recurrences at the first step.
+    cuts = {length // 2} if view.setting.brief else {0, length // 3, length // 2, length - 2}
+    for now in sorted(cuts & set(range(length - 1))):
+        changed = replace(inputs, **{p: _spliced(getattr(inputs, p), getattr(other, p), now) for p in parts})
+        detail = f"the future after position {now} of {view.place} moves the past"
+        found.append(_measured(view, view.run(changed)[:, :, : now + 1], before[:, :, : now + 1], detail))
     return worst(found) if found else NotApplicable("a sequence of one has no future")
 
 
 def _spliced(x: Tensor, other: Tensor, now: int) -> Tensor:
     # Ten times as large, so that a small weight on the future shows.
-    return torch.cat([x[:, :, : now + 1], 10 * other[:, :, now + 1 :]], 2)
+    return permuted(torch.cat([x[:, :, : now + 1], 10 * other[:, :, now + 1 :]], 2))
 
 
-def _prefixes(view: VariantInDtype) -> Iterator[Answer]:
-    for length in view.lengths:
-        inputs = view.inputs(length)
-        whole = view.run(inputs)
-        for cut in sorted({1, min(7, length), max(1, length // 2), max(1, length - 1)}):
-            detail = f"the first {cut} of {length} positions ({view.shape.dtype})"
-            yield _measured(view, view.run(inputs.part(0, cut)), whole[:, :, :cut], detail)
+def _prefixes(view: VariantInSetting) -> Iterator[Answer]:
+    length, inputs, whole = view.length, view.inputs(), view.output()
+    cuts = {1, min(7, length), max(1, length // 2), max(1, length - 1)}
+    for cut in sorted({max(1, length // 2)} if view.setting.brief else cuts):
+        detail = f"the first {cut} positions of {view.place}"
+        yield _measured(view, view.run(inputs.part(0, cut)), whole[:, :, :cut], detail)
 
 
-def _tails(view: VariantInDtype) -> Iterator[Answer]:
-    for length in view.lengths:
-        inputs = view.inputs(length)
-        whole = view.run(inputs)
-        for count in sorted({1, min(5, length), max(1, length // 2)}):
-            # The contract's alignment: the last query sees all keys, as in decoding with a cache.
-            tail = Inputs(inputs.query[:, :, -count:], inputs.key, inputs.value)
-            detail = f"{count} queries against {length} keys ({view.shape.dtype})"
-            yield _measured(view, view.run(tail), whole[:, :, -count:], detail)
+def _tails(view: VariantInSetting) -> Iterator[Answer]:
+    length, inputs, whole = view.length, view.inputs(), view.output()
+    counts = {1, min(5, length)} | (set() if view.setting.brief else {max(1, length // 2)})
+    for count in sorted(counts):
+        # The contract's alignment: the last query sees all keys, as in decoding with a cache.
+        tail = Inputs(inputs.query[:, :, -count:], inputs.key, inputs.value)
+        detail = f"{count} queries against all keys of {view.place}"
+        yield _measured(view, view.run(tail), whole[:, :, -count:], detail)
 
 
-def _measured(view: VariantInDtype, found: Tensor, expected: Tensor, detail: str) -> Measured:
+def _measured(view: VariantInSetting, found: Tensor, expected: Tensor, detail: str) -> Measured:
     return Measured(gap(found, expected), view.tolerance, detail)

@@ -1,8 +1,8 @@
-"""The variant that the gate examines, in the precisions it is examined in, with inputs that depend on a seed alone."""
+"""The variant that the gate examines, and the settings that it is examined in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
@@ -10,17 +10,20 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from ...variants.contract import AttentionShape, Mask, ScoredVariant, Variant
+from ...variants.contract import AttentionShape, ScoredVariant, Variant
 from ..core.errors import Unsupported
 from ..core.registry import VARIANTS, parameters
 from ..core.spec import Spec
 from .distance import own_error
+from .view import Mode, Setting, VariantInSetting, interpreted
 
 BASE_LENGTH = 96
-LONG_LENGTH = 384
-INTERPRETED_LENGTH = 70
-"""Two or three tiles of the kernels; Triton's interpreter takes a thousand times as long as the CPU."""
-INTERPRETED_SHORT = 8
+WIDE_BATCH, WIDEST_BATCH = 11, 64
+STEPS = 3
+DOUBLE_LENGTH, DOUBLE_BYTES = 2048, 2**31
+NARROW_LENGTH, NARROW_SCORES = 1024, 2**21
+HELD_SCORES = 8
+"""Tensors of the size of all scores that a pass and its gradient hold at once, as measured for the plainest maps."""
 
 VariantSource = Spec | str | type[Variant] | Callable[[AttentionShape], Variant]
 
@@ -36,8 +39,10 @@ class VariantFactory:
     forced: str = ""
 
     @classmethod
-    def of(cls, given: VariantSource) -> VariantFactory:
+    def of(cls, given: VariantSource | VariantFactory) -> VariantFactory:
         """Raises SelectionError for an unknown name or parameter."""
+        if isinstance(given, VariantFactory):
+            return given
         if isinstance(given, str):
             given = Spec.parse(given)
         if isinstance(given, Spec):
@@ -54,114 +59,26 @@ class VariantFactory:
         return cls(getattr(given, "__name__", "variant"), given)
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """(batch, heads, queries | keys, head_dim)."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        return Inputs(change(self.query), change(self.key), change(self.value))
-
-    def part(self, first: int | None, last: int | None = None) -> Inputs:
-        """Positions first .. last - 1 of all three."""
-        return self.map(lambda x: x[:, :, first:last])
-
-    def example(self, at: int) -> Inputs:
-        return self.map(lambda x: x[at : at + 1])
-
-    def leaves(self) -> Inputs:
-        """Copies that gather gradients."""
-        return self.map(lambda x: x.detach().clone().requires_grad_())
-
-    def all(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.query, self.key, self.value
-
-
-@dataclass(frozen=True, slots=True)
-class VariantInDtype:
-    """A variant in one precision. `tolerance`: what rounding explains, relative to the largest entry of the output."""
-
-    module: Variant
-    shape: AttentionShape
-    tolerance: float
-    seed: int
-
-    @property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.shape.dtype)
-        return dtype
-
-    @property
-    def interpreted(self) -> bool:
-        """Whether Triton's interpreter runs it: kernels that were asked for, without a GPU."""
-        return torch.device(self.shape.device).type == "cpu" and any(
-            getattr(module, "impl", "") == "triton" for module in self.module.modules()
-        )
-
-    @property
-    def steps(self) -> int:
-        """How many tokens to decode one by one."""
-        return min(self.lengths[-1], INTERPRETED_SHORT) if self.interpreted else self.lengths[-1]
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """One length that is no multiple of a block, and a longer one where the shape has room for more blocks."""
-        if self.interpreted:
-            return (min(self.shape.max_length, INTERPRETED_LENGTH),)
-        # One less than a multiple of every block: an error at the edge of the last block needs a block that is not
-        # full.
-        base = min(self.shape.max_length, BASE_LENGTH - 1)
-        long = min(self.shape.max_length, LONG_LENGTH)
-        return (base, long) if long > 2 * base else (base,)
-
-    def inputs(self, queries: int, keys: int | None = None, *, batch: int = 2, salt: int = 0) -> Inputs:
-        """Standard normal entries, fewer keys than queries where the shape is cross; drawn in float32 on the CPU."""
-        if keys is None:
-            keys = max(1, 2 * queries // 3) if self.shape.cross and not self.shape.causal else queries
-        # Drawn on the CPU in float32 and then moved: every device and precision sees the same numbers.
-        generator = torch.Generator().manual_seed(1000 * self.seed + salt)
-        return Inputs(
-            *(
-                torch.randn(batch, self.shape.heads, n, self.shape.head_dim, generator=generator).to(
-                    self.shape.device, self.dtype
-                )
-                for n in (queries, keys, keys)
-            )
-        )
-
-    def forward(self, inputs: Inputs, keep: Tensor | None = None) -> Tensor:
-        return self.module(*inputs.all(), self.mask(keep))
-
-    def mask(self, keep: Tensor | None = None) -> Mask:
-        return Mask(keep=None if keep is None else keep.to(self.shape.device), causal=self.shape.causal)
-
-    def run(self, inputs: Inputs, keep: Tensor | None = None) -> Tensor:
-        """The output, without gradients."""
-        with torch.no_grad():
-            return self.forward(inputs, keep)
-
-    def gradients(self, inputs: Inputs, keep: Tensor | None = None, salt: int = 0) -> list[Tensor]:
-        """Gradients of query, key and value for a random direction of the output; zeros where none arrives."""
-        leaves = inputs.leaves()
-        output = self.forward(leaves, keep)
-        grad_output = torch.randn(output.shape, generator=torch.Generator().manual_seed(7 + salt)).to(output)
-        if not output.requires_grad:
-            return [torch.zeros_like(x) for x in leaves.all()]
-        found = torch.autograd.grad(output, leaves.all(), grad_output, allow_unused=True)
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves.all(), found, strict=True)]
-
-
 class CheckedVariant:
     """A variant built for one shape, in evaluation mode; every instance of it holds the same parameters and buffers.
 
-    `thorough`: implementations that nothing here would choose by itself are examined too, which may take minutes.
+    `settings`: where properties run it, the first being where those run that need one alone. `own_batch`: the batch
+    that is to be measured at the longest setting. `thorough`: implementations that nothing here would choose by itself
+    are examined too, which may take minutes, and float64 everywhere. `memo`: what tests compute once and share.
     """
 
-    def __init__(self, source: VariantSource, shape: AttentionShape, seed: int = 0, thorough: bool = True):
+    def __init__(
+        self,
+        source: VariantSource | VariantFactory,
+        shape: AttentionShape,
+        seed: int = 0,
+        thorough: bool = True,
+        settings: tuple[Setting, ...] = (),
+        own_batch: int | None = None,
+    ):
         self.source, self.shape, self.seed, self.thorough = VariantFactory.of(source), shape, seed, thorough
+        self.settings, self.own_batch = settings or short_settings(shape), own_batch
+        self.memo: dict[Any, Any] = {}
 
     def build(self, shape: AttentionShape, **more: Any) -> Variant:
         """A new instance; parameters stay in float32 under half precision. Raises Unsupported."""
@@ -171,41 +88,169 @@ class CheckedVariant:
     def module(self) -> Variant:
         return self.build(self.shape)
 
-    def like(self, *, dtype: str | None = None, dropout: float | None = None, **more: Any) -> Variant:
-        """An instance with other numbers inside, or another implementation, and the state of `module`."""
+    def like(
+        self, *, dtype: str | None = None, dropout: float | None = None, mode: Mode = "evaluation", **more: Any
+    ) -> Variant:
+        """An instance with other numbers inside, or another implementation, and the state of `module`; after a step,
+        that of `module` after the same steps."""
         shape = replace(self.shape, dtype=dtype or self.shape.dtype, dropout=dropout or self.shape.dropout)
         twin = self.build(shape, **more)
         twin.load_state_dict(self.module.state_dict())
-        return twin
+        if mode == "after step":
+            # its own steps, for what they change outside of the state, then the numbers that another precision reached
+            after_steps(twin, shape, self.seed)
+            twin.load_state_dict(self.stepped.state_dict())
+        return twin.train(mode == "training")
 
     @cached_property
-    def native(self) -> VariantInDtype:
-        """The variant in the precision that will be measured."""
+    def stepped(self) -> Variant:
+        """The variant after a few steps of training, in evaluation mode."""
+        return after_steps(self.like(), self.shape, self.seed)
+
+    @cached_property
+    def native(self) -> VariantInSetting:
+        """The variant in the precision that will be measured, in the first setting."""
+        return self.views[0]
+
+    @cached_property
+    def double(self) -> VariantInSetting | None:
+        """The same in float64, where leaks stand out from rounding; None where the variant refuses float64."""
+        return self._double(self.settings[0])
+
+    @cached_property
+    def views(self) -> list[VariantInSetting]:
+        """The variant in every setting and, where it does not refuse it, in float64 too."""
+        return [view for setting in self.settings for view in self._views(setting)]
+
+    @property
+    def measured(self) -> list[VariantInSetting]:
+        """The views in the precision that will be measured."""
+        return [view for view in self.views if view.shape.dtype == self.shape.dtype]
+
+    @cached_property
+    def own(self) -> VariantInSetting | None:
+        """The view at the length that is to be measured, if it is among the settings."""
+        return next((view for view in self.views if view.setting.own), None)
+
+    @cached_property
+    def narrow(self) -> CheckedVariant:
+        """At the length to be measured, the variant with no more heads than two million scores take, and with no more
+        tokens than float64 may have: for gradients, which cost most."""
+        if not self.settings[0].own:
+            return self
+        length = self.shape.max_length
+        if length > DOUBLE_LENGTH:
+            length = NARROW_LENGTH
+        heads = min(self.shape.heads, max(2, NARROW_SCORES // length**2))
+        shape = replace(self.shape, heads=heads, max_length=length)
+        if shape == self.shape:
+            return self
+        narrow = CheckedVariant(self.source, shape, self.seed, self.thorough, (own_setting(shape),))
+        try:
+            narrow.build(shape)
+        except Unsupported:
+            return self
+        return narrow
+
+    def double_of(self, view: VariantInSetting) -> VariantInSetting | None:
+        """The same setting in float64; None where the variant refuses it, or where it takes too much."""
+        return self._double(view.setting)
+
+    def _views(self, setting: Setting) -> Iterator[VariantInSetting]:
+        module = self.module if setting.mode == "evaluation" else self.like(mode=setting.mode)
+        if interpreted(module, self.shape) and setting != self.settings[0]:
+            return
+        view = VariantInSetting(module, self.shape, self._tolerance(setting, module), self.seed, setting)
+        if setting.mode == "training" and _draws(view):
+            # what it draws depends on the shape of the inputs, so that two passes cannot be compared
+            return
+        yield view
+        double = self._double(setting)
+        if double is not None and (setting.double or (self.thorough and not double.interpreted)):
+            yield double
+
+    def _tolerance(self, setting: Setting, module: Variant) -> float:
         epsilon = torch.finfo(getattr(torch, self.shape.dtype)).eps
         # float16 and bfloat16: the sums are made in float32 there, so fewer roundings stand behind an output.
-        half = epsilon > 1e-4
-        view = VariantInDtype(self.module, self.shape, (4 if half else 64) * epsilon, self.seed)
-        if self.double is None:
-            return replace(view, tolerance=4 * view.tolerance)
-        inputs = view.inputs(view.lengths[0])
+        tolerance = (4 if epsilon > 1e-4 else 64) * epsilon
+        double = self._double(setting)
+        if double is None:
+            return 4 * tolerance
+        view = VariantInSetting(module, self.shape, 0.0, self.seed, setting)
+        inputs = view.inputs()
         # A variant that rounds more, such as a long recurrence, gets more room, measured against itself in float64, but
         # never more than hides a leak.
-        own = own_error(view.run(inputs), self.double.run(inputs.map(Tensor.double)))
-        return replace(view, tolerance=min(view.tolerance + 16 * own, max(5e-4, 8 * epsilon)))
+        own = own_error(view.run(inputs), double.run(inputs.map(Tensor.double)))
+        return min(tolerance + 16 * own, max(5e-4, 8 * epsilon))
 
-    @cached_property
-    def double(self) -> VariantInDtype | None:
-        """The same in float64, where leaks stand out from rounding; None where the variant refuses float64."""
+    def _double(self, setting: Setting) -> VariantInSetting | None:
+        wanted = ("float64", setting)
+        if wanted not in self.memo:
+            self.memo[wanted] = self._build_double(setting)
+        found: VariantInSetting | None = self.memo[wanted]
+        return found
+
+    def _build_double(self, setting: Setting) -> VariantInSetting | None:
+        shape = replace(self.shape, dtype="float64")
+        if setting.own and not fits_float64(shape, setting.batch, setting.length):
+            return None
         try:
-            module = self.like(dtype="float64")
+            module = self.like(dtype="float64", mode=setting.mode)
         except Unsupported:
             return None
         # 1e-9: far above the rounding of float64 and far below any leak through a real path.
-        return VariantInDtype(module, replace(self.shape, dtype="float64"), 1e-9, self.seed)
+        return VariantInSetting(module, shape, 1e-9, self.seed, setting)
 
-    @property
-    def views(self) -> list[VariantInDtype]:
-        return [self.native] if self.double is None else [self.native, self.double]
+
+def short_settings(shape: AttentionShape, batch: int | None = None) -> tuple[Setting, ...]:
+    """Every way of use at few positions: the usual one first, then many sequences, training, and after steps of it."""
+    longest = shape.max_length
+    return (
+        # One less than a multiple of every block: an error at the edge of the last block needs a block that is not
+        # full.
+        Setting(min(longest, BASE_LENGTH - 1)),
+        Setting(min(longest, 17), batch=min(max(batch or 0, WIDE_BATCH), WIDEST_BATCH), double=False),
+        Setting(min(longest, 33), batch=3, mode="training", double=False),
+        Setting(min(longest, 33), batch=3, mode="after step", double=False),
+    )
+
+
+def own_setting(shape: AttentionShape) -> Setting:
+    """The length that is to be measured."""
+    return Setting(shape.max_length, batch=1, own=True, double=False)
+
+
+def fits_float64(shape: AttentionShape, batch: int, length: int) -> bool:
+    """Whether a pass in float64 that holds all scores, and its gradient, stays within 2,048 tokens and 2 GiB."""
+    return length <= DOUBLE_LENGTH and HELD_SCORES * 8 * batch * shape.heads * length**2 <= DOUBLE_BYTES
+
+
+def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
+    """`module` after training steps on drawn inputs, in evaluation mode."""
+    view = VariantInSetting(module.train(), shape, 0.0, seed, Setting(min(shape.max_length, 33), batch=3))
+    trained = [p for p in module.parameters() if p.requires_grad]
+    for salt in range(STEPS):
+        torch.manual_seed(seed)
+        with torch.enable_grad():
+            output = module(*view.inputs(salt=100 + salt).all(), view.mask())
+            extra = module.auxiliary_loss()
+            loss = output.square().mean() if extra is None else output.square().mean() + extra
+            if loss.requires_grad and trained:
+                found = torch.autograd.grad(loss, trained, allow_unused=True)
+                with torch.no_grad():
+                    for parameter, gradient in zip(trained, found, strict=True):
+                        if gradient is not None:
+                            parameter.sub_(1e-2 * gradient)
+        module.after_step()
+    return module.eval()
+
+
+def _draws(view: VariantInSetting) -> bool:
+    """Whether a pass takes random numbers."""
+    torch.manual_seed(view.seed)
+    before = torch.get_rng_state()
+    view.run(view.inputs())
+    return not torch.equal(before, torch.get_rng_state())
 
 
 class SoftmaxReference(ScoredVariant):

@@ -1,6 +1,7 @@
 """Decoding: token by token gives what the whole sequence gives, and the state is as large as declared.
 
-Sees drift and state that grows beyond its declaration within 384 tokens. Cannot see what happens after more.
+Sees drift, state that grows beyond its declaration, and state that is not in the state passed on. Cannot see what
+happens after more tokens than it decodes: 95 before a measurement, 512 in `check`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import torch
 from torch import Tensor
 
 from ..measure.memory import storages
-from .checked_variant import CheckedVariant, VariantInDtype
+from .checked_variant import CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
+from .view import VariantInSetting
 
 STATE_FACTOR = 2.5
 """Buffers that double when full hold up to twice what is declared."""
 STATE_SLACK_BYTES = 512
 STATE_ROOM = 64
 """Tokens for which a buffer may have room from its first."""
+TURNS = 8
 
 
 def steps_equal_forward(checked: CheckedVariant) -> Answer:
@@ -31,7 +34,7 @@ def steps_equal_forward(checked: CheckedVariant) -> Answer:
         return refusal
     if checked.module.causality != "strict":
         return NotApplicable(f"declared `{checked.module.causality}`: past choices depend on the future")
-    return worst(_steps(view) for view in checked.views)
+    return worst(answer for view in checked.views for answer in (_steps(view), _two_streams(view)))
 
 
 def state_as_declared(checked: CheckedVariant) -> Answer:
@@ -57,7 +60,7 @@ def state_as_declared(checked: CheckedVariant) -> Answer:
 def density_as_declared(checked: CheckedVariant) -> Answer:
     """`density` lies in (0, 1] and, for a pattern with zeros, is no less than the share of weights that are not zero"""
     view = checked.native
-    length = view.lengths[-1]
+    length = view.length
     declared = checked.module.density(replace(checked.shape, max_length=length))
     if not 0 < declared <= 1:
         return Measured(math.inf, 1.0, f"expected a density in (0, 1], got {declared}")
@@ -86,12 +89,12 @@ def _refusal(checked: CheckedVariant) -> NotApplicable | None:
     return None
 
 
-def _steps(view: VariantInDtype) -> Answer:
-    length = view.steps
-    outputs, _ = _decode(view, length, batch=2)
-    expected = view.run(view.inputs(length, batch=2))
+def _steps(view: VariantInSetting) -> Answer:
+    length, batch = view.steps, view.setting.batch if view.setting.own else max(3, view.setting.batch)
+    outputs, _ = _decode(view, length, batch)
+    expected = view.run(view.inputs(length, batch=batch))
     error = gap(outputs, expected)
-    detail = f"{length} steps ({view.shape.dtype})"
+    detail = f"{length} steps of {batch}, {view.place}"
     if error > view.tolerance:
         # The first step that is off says more than the size: 0 is an alignment, a power of two a buffer.
         off = (outputs - expected).abs().amax((0, 1, 3)).double() > view.tolerance * expected.abs().max().double()
@@ -99,7 +102,22 @@ def _steps(view: VariantInDtype) -> Answer:
     return Measured(error, view.tolerance, detail)
 
 
-def _decode(view: VariantInDtype, length: int, batch: int) -> tuple[Tensor, Any]:
+def _two_streams(view: VariantInSetting) -> Answer:
+    """Two sequences decoded in turns, as two users do: each must be as it is alone."""
+    length = min(view.steps, TURNS)
+    streams = [view.inputs(length, batch=2, salt=salt) for salt in (0, 1)]
+    states: list[Any] = [None, None]
+    outputs: list[list[Tensor]] = [[], []]
+    with torch.no_grad():
+        for at in range(length):
+            for stream in (0, 1):
+                output, states[stream] = view.module.step(*streams[stream].part(at, at + 1).all(), states[stream])
+                outputs[stream].append(output)
+    error = max(gap(torch.cat(found, 2), view.run(given)) for found, given in zip(outputs, streams, strict=True))
+    return Measured(error, view.tolerance, f"two sequences decoded in turns, {view.place}")
+
+
+def _decode(view: VariantInSetting, length: int, batch: int) -> tuple[Tensor, Any]:
     inputs, state, outputs = view.inputs(length, batch=batch), None, []
     with torch.no_grad():
         for at in range(length):

@@ -51,3 +51,16 @@ def row_error(found: Tensor, expected: Tensor) -> float:
     # A tenth of the usual size is added, so that rows that are nearly zero do not count as wholly wrong.
     errors = (found - expected).norm(dim=-1) / (sizes + typical / 10)
     return float(errors.flatten().quantile(0.9))
+
+
+def rows_beyond(found: Tensor, expected: Tensor, allowed: float) -> float:
+    """Share of the rows that differ by more than `allowed`, relative to the row plus a tenth of the usual size.
+
+    Of rows that are not finite too.
+    """
+    found, expected = found.detach().double(), expected.detach().double()
+    sizes = expected.norm(dim=-1)
+    typical = sizes.square().mean().sqrt()
+    differences = (found - expected).norm(dim=-1)
+    # `not <=` and not `>`, so that a row that is no number counts
+    return float((~(differences <= allowed * (sizes + typical / 10) + 1e-30)).double().mean())

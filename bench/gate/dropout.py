@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ...variants.contract import ScoredVariant, Variant
-from .checked_variant import CheckedVariant, Inputs, VariantInDtype
+from .checked_variant import CheckedVariant
 from .distance import gap
 from .maps import linear_in_value
 from .property import Answer, Measured, NotApplicable
+from .view import Inputs, VariantInSetting
 
 RATE = 0.5
 DRAWS = 48
@@ -25,7 +26,7 @@ LENGTH = 24
 def dropout_in_training_only(checked: CheckedVariant) -> Answer:
     """a dropout rate changes training and leaves evaluation as it is"""
     view, dropped = checked.native, checked.like(dropout=RATE)
-    inputs = view.inputs(min(LENGTH, view.lengths[0]))
+    inputs = view.inputs(min(LENGTH, view.length))
     mask = view.mask()
     with torch.no_grad():
         error = gap(dropped(*inputs.all(), mask), view.run(inputs))
@@ -44,7 +45,7 @@ def dropout_keeps_mean(checked: CheckedVariant) -> Answer:
     if isinstance(prepared, NotApplicable):
         return prepared
     view, dropped = prepared
-    inputs = view.inputs(min(LENGTH, view.lengths[0]))
+    inputs = view.inputs(min(LENGTH, view.length))
     expected = view.run(inputs).double()
     draws = _draws(dropped, view, inputs, DRAWS, checked.seed)
     # projected on the expected output all entries speak at once: 1 where the mean is kept, 1 - rate where not scaled
@@ -59,7 +60,7 @@ def dropout_never_renormalises(checked: CheckedVariant) -> Answer:
     if isinstance(prepared, NotApplicable):
         return prepared
     view, dropped = prepared
-    inputs = view.inputs(min(LENGTH, view.lengths[0]))
+    inputs = view.inputs(min(LENGTH, view.length))
     with torch.no_grad():
         weights = checked.module.weights(inputs.query, inputs.key, view.mask())
     assert weights is not None
@@ -73,9 +74,9 @@ def dropout_never_renormalises(checked: CheckedVariant) -> Answer:
     return Measured(abs(math.log(max(ratio, 1e-12))), math.log(2.5), detail)
 
 
-def _prepared(checked: CheckedVariant) -> tuple[VariantInDtype, Variant] | NotApplicable:
+def _prepared(checked: CheckedVariant) -> tuple[VariantInSetting, Variant] | NotApplicable:
     view = checked.native
-    inputs = view.inputs(min(LENGTH, view.lengths[0]))
+    inputs = view.inputs(min(LENGTH, view.length))
     with torch.no_grad():
         if checked.module.weights(inputs.query, inputs.key, view.mask()) is None:
             return NotApplicable("it shows no weights that could be dropped")
@@ -87,7 +88,7 @@ def _prepared(checked: CheckedVariant) -> tuple[VariantInDtype, Variant] | NotAp
     return view, dropped
 
 
-def _draws(module: Variant, view: VariantInDtype, inputs: Inputs, count: int, seed: int) -> Tensor:
+def _draws(module: Variant, view: VariantInSetting, inputs: Inputs, count: int, seed: int) -> Tensor:
     """(count, batch, heads, queries, head_dim): outputs in training, each with dropout of its own."""
     torch.manual_seed(seed)
     module.train()

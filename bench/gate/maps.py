@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ...variants.contract import ScoredVariant
-from .checked_variant import CheckedVariant, Inputs, VariantInDtype
+from ..core.errors import Unsupported
+from .checked_variant import CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
+from .twins import SLOW, examined
+from .view import Inputs, Setting, VariantInSetting
+
+COMMON_SCORES = (10.3, 1000.3, 10000.3)
+COUNTS = (1000, 3000)
+"""No powers of two: those hide a threshold that is rounded at the size of the scores."""
 
 
 def weights_within_mask(checked: CheckedVariant) -> Answer:
@@ -44,6 +52,16 @@ def simplex(checked: CheckedVariant) -> Answer:
     return _answers(checked, _sums if declared else _other_sums)
 
 
+def rows_sum_whatever_the_scores(checked: CheckedVariant) -> Answer:
+    """rows of a distribution sum to one, forward and backward, for equal scores of any size over 1,000 keys"""
+    if not checked.module.simplex:
+        return NotApplicable("`simplex` is not declared")
+    if checked.native.interpreted:
+        return NotApplicable("too many keys for an interpreter")
+    names = [name for name in examined(checked) if name not in SLOW] or [""]
+    return worst(answer for name in names for answer in _common_scores(checked, name))
+
+
 def closed_cases(checked: CheckedVariant) -> Answer:
     """a map onto the simplex: equal scores share evenly, two keys keep their order, a constant added changes nothing"""
     module = checked.module
@@ -52,23 +70,58 @@ def closed_cases(checked: CheckedVariant) -> Answer:
     return worst(_closed(module, checked.native))
 
 
-def linear_in_value(view: VariantInDtype) -> bool:
+def linear_in_value(view: VariantInSetting) -> bool:
     """Whether twice the values give twice the output, and no values none."""
-    inputs = view.inputs(view.lengths[0])
+    length = min(view.length, 24)
+    inputs = view.inputs(length)
     output = view.run(inputs)
     twice = view.run(Inputs(inputs.query, inputs.key, 2 * inputs.value))
     none = view.run(Inputs(inputs.query, inputs.key, torch.zeros_like(inputs.value)))
     return gap(twice, 2 * output) <= view.tolerance and not none.any()
 
 
-def _answers(checked: CheckedVariant, test: Callable[[VariantInDtype], Iterable[Answer]]) -> Answer:
+def _common_scores(checked: CheckedVariant, name: str) -> Iterator[Answer]:
+    crosses = checked.module.supports(replace(checked.shape, cross=True)) is None
+    more = {"impl": name} if name else {}
+    for keys in COUNTS if checked.thorough else COUNTS[:1]:
+        shape = replace(checked.shape, heads=min(2, checked.shape.heads), max_length=keys)
+        try:
+            module = checked.build(shape, **more)
+        except Unsupported as refusal:
+            yield NotApplicable(str(refusal))
+            continue
+        # Few queries where that can be, since the cost is theirs times the keys; more than kernels leave to others.
+        queries = 32 if crosses else keys
+        view = VariantInSetting(module, shape, 0.0, checked.seed, Setting(queries))
+        drawn = view.inputs(queries, keys, batch=1)
+        for score in COMMON_SCORES if view.dtype.itemsize > 2 else COMMON_SCORES[:1]:
+            # score = query · key / sqrt(head_dim), the same for every pair
+            entry = math.sqrt(score) * shape.head_dim**-0.25
+            query, key = (torch.full_like(x, entry) for x in (drawn.query, drawn.key))
+            inputs = Inputs(query, key, torch.ones_like(drawn.value))
+            output, _, _, gradient = view.passes(inputs, None, torch.ones_like(drawn.query))
+            # kernels that keep the logarithm of a row's sum round it at the size of the scores
+            allowed = 1e-4 + 4 * score * torch.finfo(view.dtype).eps
+            where = f"of equal scores of {score:g} over {keys} keys{f', impl={name}' if name else ''}"
+            off = (output.double() - 1).abs().max().item()
+            yield Measured(off, allowed, f"sum of a row, away from 1, {where}")
+            # every query gives a weight of one in all, so the gradients of the values sum to the queries
+            total = gradient.double().sum(2) / queries
+            off = (total - 1).abs().max().item()
+            yield Measured(off, allowed, f"gradient of the values, away from 1 in all, {where}")
+
+
+def _answers(checked: CheckedVariant, test: Callable[[VariantInSetting], Iterable[Answer]]) -> Answer:
     view = checked.native
     with torch.no_grad():
-        return worst(test(view)) if _weights(view, *_masked(view)) is not None else NotApplicable("it shows no weights")
+        few = view.inputs(min(view.length, 24))
+        if view.module.weights(few.query, few.key, view.mask()) is None:
+            return NotApplicable("it shows no weights")
+        return worst(test(view))
 
 
-def _masked(view: VariantInDtype) -> tuple[Inputs, Tensor | None]:
-    inputs = view.inputs(view.lengths[-1])
+def _masked(view: VariantInSetting) -> tuple[Inputs, Tensor | None]:
+    inputs = view.inputs(view.length)
     if not view.shape.padding:
         return inputs, None
     keep = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
@@ -76,22 +129,22 @@ def _masked(view: VariantInDtype) -> tuple[Inputs, Tensor | None]:
     return inputs, keep
 
 
-def _weights(view: VariantInDtype, inputs: Inputs, keep: Tensor | None, rows: slice | None = None) -> Tensor | None:
+def _weights(view: VariantInSetting, inputs: Inputs, keep: Tensor | None, rows: slice | None = None) -> Tensor | None:
     return view.module.weights(inputs.query, inputs.key, view.mask(keep), rows)
 
 
-def _all(view: VariantInDtype, inputs: Inputs, keep: Tensor | None) -> Tensor:
+def _all(view: VariantInSetting, inputs: Inputs, keep: Tensor | None) -> Tensor:
     weights = _weights(view, inputs, keep)
     assert weights is not None
     return weights
 
 
-def _allowed(view: VariantInDtype, inputs: Inputs, keep: Tensor | None, like: Tensor) -> Tensor:
+def _allowed(view: VariantInSetting, inputs: Inputs, keep: Tensor | None, like: Tensor) -> Tensor:
     allowed = view.mask(keep).allowed(inputs.query.shape[2], inputs.key.shape[2], inputs.query.device)
     return torch.ones_like(like, dtype=torch.bool) if allowed is None else allowed.expand_as(like)
 
 
-def _outside(view: VariantInDtype) -> Iterator[Answer]:
+def _outside(view: VariantInSetting) -> Iterator[Answer]:
     inputs, keep = _masked(view)
     weights = _all(view, inputs, keep)
     expected = (*inputs.query.shape[:3], inputs.key.shape[2])
@@ -103,7 +156,7 @@ def _outside(view: VariantInDtype) -> Iterator[Answer]:
     yield Measured(outside.abs().max().item(), 0.0, "a weight where the mask forbids")
 
 
-def _rows(view: VariantInDtype) -> Iterator[Answer]:
+def _rows(view: VariantInSetting) -> Iterator[Answer]:
     inputs, keep = _masked(view)
     whole = _all(view, inputs, keep)
     queries = whole.shape[2]
@@ -114,18 +167,31 @@ def _rows(view: VariantInDtype) -> Iterator[Answer]:
         yield Measured(gap(part, whole[:, :, first:last]), view.tolerance, f"rows {first} to {last} of {queries}")
 
 
-def _products(view: VariantInDtype) -> Iterator[Answer]:
+def _products(view: VariantInSetting) -> Iterator[Answer]:
     if not linear_in_value(view):
         yield NotApplicable("the output is not linear in the values")
         return
-    for inputs, keep in (_masked(view), (view.inputs(view.lengths[0]), None)):
+    if view.setting.own:
+        yield from _last_products(view)
+        return
+    for inputs, keep in (_masked(view), (view.inputs(), None)):
         weights = _all(view, inputs, keep)
         product = weights.double() @ inputs.value.double()
         # both the product and the weights are rounded on their way
         yield Measured(gap(view.run(inputs, keep), product), 2 * view.tolerance, "output against weights times values")
 
 
-def _sums(view: VariantInDtype) -> Iterator[Answer]:
+def _last_products(view: VariantInSetting) -> Iterator[Answer]:
+    """A few rows alone, at the length to be measured."""
+    inputs = view.inputs()
+    rows = slice(max(0, inputs.query.shape[2] - 8), inputs.query.shape[2])
+    weights = _weights(view, inputs, None, rows)
+    assert weights is not None
+    product = weights.double() @ inputs.value.double()
+    yield Measured(gap(view.output()[:, :, rows], product), 2 * view.tolerance, f"the last rows, {view.place}")
+
+
+def _sums(view: VariantInSetting) -> Iterator[Answer]:
     inputs, keep = _masked(view)
     weights = _all(view, inputs, keep).double()
     alive = _allowed(view, inputs, keep, weights).any(-1)
@@ -137,7 +203,7 @@ def _sums(view: VariantInDtype) -> Iterator[Answer]:
     yield Measured(max(0.0, -weights.min().item()), 0.0, "a negative weight")
 
 
-def _other_sums(view: VariantInDtype) -> Iterator[Answer]:
+def _other_sums(view: VariantInSetting) -> Iterator[Answer]:
     inputs, keep = _masked(view)
     weights = _all(view, inputs, keep).double()
     off = (weights.sum(-1) - 1).abs().max().item()
@@ -145,7 +211,7 @@ def _other_sums(view: VariantInDtype) -> Iterator[Answer]:
     yield Measured(float(same), 0.0, f"declared no simplex; a row's sum is up to {off:.1e} away from 1")
 
 
-def _closed(module: ScoredVariant, view: VariantInDtype) -> Iterator[Answer]:
+def _closed(module: ScoredVariant, view: VariantInSetting) -> Iterator[Answer]:
     shape, keys = view.shape, 7
     device = torch.device(shape.device)
 

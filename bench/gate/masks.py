@@ -1,6 +1,7 @@
 """Masks: padding and neighbours in the batch change no real output; a query without a key yields zeros.
 
-Sees padding that enters a sum, a maximum or a normalisation. Cannot see padding that only costs time.
+Sees padding that enters a sum, a maximum or a normalisation, whatever stands in it. Cannot see padding that only costs
+time.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .checked_variant import CheckedVariant, Inputs, VariantInDtype
+from .checked_variant import CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
+from .view import Inputs, VariantInSetting, permuted
 
 
 def padding_content(checked: CheckedVariant) -> Answer:
-    """what stands in padded positions changes no real output: padding at the end, at the start, in holes"""
+    """numbers in padded positions change no real output: padding at the end, at the start, in holes"""
     return _without_padding(checked) or worst(a for view in checked.views for a in _contents(view))
 
 
@@ -27,9 +29,14 @@ def padding_length(checked: CheckedVariant) -> Answer:
     return _without_padding(checked) or worst(a for view in checked.views for a in _lengths(view))
 
 
+def padding_without_numbers(checked: CheckedVariant) -> Answer:
+    """NaN and infinity in padded positions change no real output and no real gradient; theirs are zero"""
+    return _without_padding(checked) or worst(a for view in checked.views for a in _no_numbers(view))
+
+
 def batch_independence(checked: CheckedVariant) -> Answer:
     """an example gives the same alone, in a batch, and among other neighbours"""
-    return worst(a for view in checked.views for a in _neighbours(view, checked.shape.padding))
+    return worst(a for view in checked.views for a in _neighbours(view, checked))
 
 
 def masked_rows(checked: CheckedVariant) -> Answer:
@@ -41,78 +48,129 @@ def _without_padding(checked: CheckedVariant) -> NotApplicable | None:
     return None if checked.shape.padding else NotApplicable("the shape has no padding")
 
 
-def _contents(view: VariantInDtype) -> Iterator[Answer]:
-    for length in view.lengths:
-        inputs, other = view.inputs(length, batch=4), view.inputs(length, batch=4, salt=1)
-        keys = inputs.key.shape[2]
-        keep = torch.ones(4, keys, dtype=torch.bool)
-        keep[0, max(1, 2 * keys // 3) :] = False
-        keep[1, 1:] = False
-        keep[2, : keys // 3] = False
-        keep[3] = torch.rand(keys, generator=torch.Generator().manual_seed(length)) < 0.7
-        # At least one real key: rows without any have a property of their own.
-        keep[3, keys // 2] = True
-        # large enough to show through a small weight, small enough for the squares of half precision
-        size = 1e3 if view.dtype.itemsize > 2 else 30.0
-        # The same real positions twice, with zeros and with large numbers in the padding: a difference comes from
-        # there.
-        quiet = _filled(view, inputs, keep, other.map(torch.zeros_like))
-        loud = _filled(view, inputs, keep, other.map(partial(torch.mul, size)))
-        kinds = ("padding at the end", "one real key", "padding at the start", "holes")
-        found, expected = view.run(loud, keep), view.run(quiet, keep)
-        for at, kind in enumerate(kinds):
-            real = slice(None) if view.shape.cross else keep[at].to(found.device)
-            yield Measured(
-                gap(found[at][:, real], expected[at][:, real]),
-                view.tolerance,
-                f"{kind}, {length} positions ({view.shape.dtype})",
-            )
+def _kinds(keys: int) -> dict[str, Tensor]:
+    """Which keys are real: (keys,), at least one."""
+    at = torch.arange(keys)
+    holes = torch.rand(keys, generator=torch.Generator().manual_seed(keys)) < 0.7
+    return {
+        "padding at the end": at < max(1, 2 * keys // 3),
+        "one real key": at < 1,
+        "padding at the start": at >= keys // 3,
+        "holes": holes | (at == keys // 2),
+    }
 
 
-def _filled(view: VariantInDtype, inputs: Inputs, keep: Tensor, filler: Inputs) -> Inputs:
+def _contents(view: VariantInSetting) -> Iterator[Answer]:
+    inputs, other = view.inputs(batch=4), view.inputs(batch=4, salt=1)
+    if view.setting.own:
+        # one kind, since the test makes few passes here
+        inputs, other = view.inputs(batch=1), view.inputs(batch=1, salt=1)
+    keys = inputs.key.shape[2]
+    kinds = dict(list(_kinds(keys).items())[: inputs.key.shape[0]])
+    keep = torch.stack(list(kinds.values()))
+    # large enough to show through a small weight, small enough for the squares of half precision
+    size = 1e3 if view.dtype.itemsize > 2 else 30.0
+    # The same real positions twice, with zeros and with large numbers in the padding: a difference comes from there.
+    quiet = _filled(view, inputs, keep, other.map(torch.zeros_like))
+    loud = _filled(view, inputs, keep, other.map(partial(torch.mul, size)))
+    found, expected = view.run(loud, keep), view.run(quiet, keep)
+    for at, kind in enumerate(kinds):
+        real = slice(None) if view.shape.cross else keep[at].to(found.device)
+        yield Measured(gap(found[at][:, real], expected[at][:, real]), view.tolerance, f"{kind}, {view.place}")
+
+
+def _filled(view: VariantInSetting, inputs: Inputs, keep: Tensor, filler: Inputs) -> Inputs:
     """`inputs` with `filler` in the padded positions: of keys and values, and of the queries in self-attention."""
     at = keep[:, None, :, None].to(inputs.key.device)
     query = inputs.query if view.shape.cross else torch.where(at, inputs.query, filler.query)
-    return Inputs(query, torch.where(at, inputs.key, filler.key), torch.where(at, inputs.value, filler.value))
+    filled = Inputs(query, torch.where(at, inputs.key, filler.key), torch.where(at, inputs.value, filler.value))
+    return filled.map(permuted)
 
 
-def _lengths(view: VariantInDtype) -> Iterator[Answer]:
-    for length in view.lengths:
-        inputs = view.inputs(length, batch=2)
-        keys = inputs.key.shape[2]
-        for real in sorted({1, max(1, keys // 3), max(1, keys - 13), max(1, keys - 1)}):
-            keep = torch.ones(2, keys, dtype=torch.bool)
-            keep[0, real:] = False
-            alone = inputs.example(0)
-            queries = alone.query if view.shape.cross else alone.query[:, :, :real]
-            expected = view.run(Inputs(queries, alone.key[:, :, :real], alone.value[:, :, :real]))
-            found = view.run(inputs, keep)[:1, :, : queries.shape[2]]
-            detail = f"{real} real keys and {keys - real} of padding ({view.shape.dtype})"
-            yield Measured(gap(found, expected), view.tolerance, detail)
+def _lengths(view: VariantInSetting) -> Iterator[Answer]:
+    batch = 1 if view.setting.own else 2
+    inputs = view.inputs(batch=batch)
+    keys = inputs.key.shape[2]
+    reals = (
+        {max(1, 2 * keys // 3)} if view.setting.brief else {1, max(1, keys // 3), max(1, keys - 13), max(1, keys - 1)}
+    )
+    for real in sorted(reals):
+        keep = torch.ones(batch, keys, dtype=torch.bool)
+        keep[0, real:] = False
+        alone = inputs.example(0)
+        queries = alone.query if view.shape.cross else alone.query[:, :, :real]
+        expected = view.run(Inputs(queries, alone.key[:, :, :real], alone.value[:, :, :real]))
+        found = view.run(inputs, keep)[:1, :, : queries.shape[2]]
+        detail = f"{real} real keys and {keys - real} of padding, {view.place}"
+        yield Measured(gap(found, expected), view.tolerance, detail)
 
 
-def _neighbours(view: VariantInDtype, padding: bool) -> Iterator[Answer]:
-    for length in view.lengths:
-        inputs, other = view.inputs(length, batch=3), view.inputs(length, batch=3, salt=1)
-        # One by one: variants that share statistics or patterns over the batch differ here.
-        alone = torch.cat([view.run(inputs.example(at)) for at in range(3)])
-        yield Measured(
-            gap(view.run(inputs), alone), view.tolerance, f"in a batch of 3, {length} long ({view.shape.dtype})"
-        )
-        size = 100.0 if view.dtype.itemsize > 2 else 10.0
-        crowd = Inputs(*(torch.cat([x[:1], size * y[1:]]) for x, y in zip(inputs.all(), other.all(), strict=True)))
-        keep = None
-        if padding:
-            keep = torch.ones(3, inputs.key.shape[2], dtype=torch.bool)
-            keep[1, 1:] = False
-            keep[2] = False
-        detail = f"among large neighbours{' and padding' if padding else ''}, {length} long ({view.shape.dtype})"
-        yield Measured(gap(view.run(crowd, keep)[:1], alone[:1]), view.tolerance, detail)
+def _no_numbers(view: VariantInSetting) -> Iterator[Answer]:
+    if view.setting.own or view.interpreted:
+        return
+    inputs = view.inputs(batch=4)
+    kinds = _kinds(inputs.key.shape[2])
+    keep = torch.stack(list(kinds.values()))
+    real = keep[:, None, :, None].to(inputs.key.device)
+    # No loss depends on the output of a padded query.
+    grad_output = view.grad_output(inputs.query)
+    grad_output = grad_output if view.shape.cross else grad_output * real
+    expected = view.passes(_filled(view, inputs, keep, inputs.map(torch.zeros_like)), keep, grad_output)
+    for filler in (math.nan, math.inf):
+        filled = _filled(view, inputs, keep, inputs.map(lambda x, filler=filler: torch.full_like(x, filler)))  # type: ignore[misc]
+        found = view.passes(filled, keep, grad_output)
+        for part, a, b in zip(("output", "query", "key", "value"), found, expected, strict=True):
+            by_query = part in ("output", "query")
+            at = torch.ones_like(a[:, :1, :, :1], dtype=torch.bool) if by_query and view.shape.cross else real
+            name = part if part == "output" else f"gradient of {part}"
+            detail = f"{name} of real positions with {filler} in the padding, {view.place}"
+            yield Measured(gap(a.where(at, 0), b.where(at, 0)), view.tolerance, detail)
+            if part != "output":
+                rest = a.masked_fill(at, 0.0)
+                size = rest.abs().max().item() if rest.isfinite().all() else math.inf
+                yield Measured(size, 0.0, f"{name} of padded positions with {filler} in them, {view.place}")
 
 
-def _masked(view: VariantInDtype) -> Iterator[Answer]:
-    length = view.lengths[0]
-    inputs = view.inputs(length)
+def _neighbours(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Answer]:
+    if view.setting.own:
+        yield from _own_batch(view, checked)
+        return
+    batch = max(3, view.setting.batch)
+    inputs, other = view.inputs(batch=batch), view.inputs(batch=batch, salt=1)
+    # One by one: variants that share statistics or patterns over the batch differ here.
+    alone = torch.cat([view.run(inputs.example(at)) for at in range(batch)])
+    yield Measured(gap(view.run(inputs), alone), view.tolerance, f"in a batch of {batch}, {view.place}")
+    size = 100.0 if view.dtype.itemsize > 2 else 10.0
+    crowd = Inputs(*(torch.cat([x[:1], size * y[1:]]) for x, y in zip(inputs.all(), other.all(), strict=True)))
+    keep = None
+    if checked.shape.padding:
+        keep = torch.ones(batch, inputs.key.shape[2], dtype=torch.bool)
+        keep[1, 1:] = False
+        keep[2] = False
+    detail = f"among large neighbours{' and padding' if checked.shape.padding else ''}, {view.place}"
+    yield Measured(gap(view.run(crowd.map(permuted), keep)[:1], alone[:1]), view.tolerance, detail)
+
+
+def _own_batch(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Answer]:
+    """The whole batch to be measured: finite, with its first and its last example as they are alone."""
+    batch = checked.own_batch or 1
+    # The first example is that of the other tests here, so that its output is there already.
+    first, rest = view.inputs(), view.inputs(batch=max(1, batch - 1), salt=2)
+    inputs = Inputs(*(torch.cat(pair) for pair in zip(first.all(), rest.all(), strict=True))).map(permuted)
+    inputs = inputs.map(lambda x: x[:batch])
+    output = view.run(inputs)
+    bad = float((~output.isfinite()).sum())
+    yield Measured(bad, 0.0, f"entries that are no number in a batch of {batch}, {view.place}")
+    for at in sorted({0, batch - 1}):
+        alone = view.output() if at == 0 else view.run(inputs.example(at))
+        detail = f"example {at} in a batch of {batch}, {view.place}"
+        yield Measured(gap(output[at : at + 1], alone), view.tolerance, detail)
+
+
+def _masked(view: VariantInSetting) -> Iterator[Answer]:
+    if view.setting.own:
+        return
+    inputs = view.inputs(batch=2)
     keys = inputs.key.shape[2]
     keep = torch.ones(2, keys, dtype=torch.bool)
     keep[0] = False
@@ -129,11 +187,10 @@ def _masked(view: VariantInDtype) -> Iterator[Answer]:
         output = view.forward(leaves, keep)
         rows = output.detach().transpose(1, 2)[dead.to(output.device)]
         largest = rows.abs().max().item() if rows.isfinite().all() else math.inf
-        yield Measured(largest, 0.0, f"output of a query without a key ({view.shape.dtype})")
+        yield Measured(largest, 0.0, f"output of a query without a key, {view.place}")
         if not output.requires_grad:
             return
         trained = [p for p in view.module.parameters() if p.requires_grad]
-        grad_output = torch.randn(output.shape, generator=torch.Generator().manual_seed(view.seed)).to(output)
-        gradients = torch.autograd.grad(output, [*leaves.all(), *trained], grad_output, allow_unused=True)
+        gradients = torch.autograd.grad(output, [*leaves.all(), *trained], view.grad_output(output), allow_unused=True)
     finite = all(g is None or bool(g.isfinite().all()) for g in gradients)
-    yield Measured(0.0 if finite else math.inf, 0.0, f"gradient with a fully masked example ({view.shape.dtype})")
+    yield Measured(0.0 if finite else math.inf, 0.0, f"gradient with a fully masked example, {view.place}")

@@ -1,4 +1,4 @@
-"""Numerics: finite, the right shape, the same bits twice, any length, and half precision near single precision.
+"""Numerics: finite, the right shape, the same bits twice, no traces, and half precision near single precision.
 
 Cannot see that a formula is wrong: a variant may be finite, deterministic and not what its paper says. Twins test that.
 """
@@ -6,23 +6,29 @@ Cannot see that a formula is wrong: a variant may be finite, deterministic and n
 from __future__ import annotations
 
 import math
+import random as random_module
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .checked_variant import CheckedVariant, Inputs, SoftmaxReference, VariantInDtype
+from .checked_variant import CheckedVariant, SoftmaxReference
 from .distance import gap, row_error
 from .property import Answer, Measured, NotApplicable, worst
+from .view import PARTS, Inputs, VariantInSetting, permuted
 
 HALF_FACTOR = 2.5
+GRADIENT_ROOM = 8
+"""Gradients are sums over more entries than outputs are, so they round more."""
 
 
 def shape_and_dtype(checked: CheckedVariant) -> Answer:
     """the output has one vector per query, in the dtype and on the device of the values"""
     view = checked.native
-    inputs = view.inputs(view.lengths[0])
+    inputs = view.inputs()
     output = view.run(inputs)
     expected = (inputs.query.shape, inputs.value.dtype, inputs.value.device)
     found = (output.shape, output.dtype, output.device)
@@ -31,13 +37,7 @@ def shape_and_dtype(checked: CheckedVariant) -> Answer:
 
 def finite(checked: CheckedVariant) -> Answer:
     """no NaN and no infinity in output and gradients, for inputs ten times the usual size and for zeros"""
-    view = checked.native
-    # Ten times the usual size is what queries and keys reach late in training; zeros find divisions by a norm.
-    scales = {"usual": 1.0, "ten times the usual": 10.0, "zero": 0.0}
-    return worst(
-        _finite(view, view.inputs(view.lengths[0]).map(partial(torch.mul, scale)), f"{name} inputs")
-        for name, scale in scales.items()
-    )
+    return worst(answer for view in checked.measured for answer in _finite_at_scales(view))
 
 
 def any_length(checked: CheckedVariant) -> Answer:
@@ -45,12 +45,21 @@ def any_length(checked: CheckedVariant) -> Answer:
     return worst(_each_length(checked.native))
 
 
+def empty_batch(checked: CheckedVariant) -> Answer:
+    """no examples in, none out, forward and backward"""
+    view = checked.native
+    inputs = view.inputs(batch=0)
+    found = view.passes(inputs)
+    wrong = [tuple(x.shape) for x, y in zip(found, (inputs.query, *inputs.all()), strict=True) if x.shape != y.shape]
+    return Measured(float(len(wrong)), 0.0, f"shapes {wrong} for a batch of 0" if wrong else "")
+
+
 def crosses(checked: CheckedVariant) -> Answer:
     """queries and keys of different lengths, either way: the right shape and finite"""
     if not checked.shape.cross:
         return NotApplicable("the shape is not cross")
     view = checked.native
-    longest = view.lengths[-1]
+    longest = view.length
     pairs = {(min(n, longest), min(m, longest)) for n, m in ((1, 7), (7, 1), (31, 64), (95, 17), (17, longest))}
     return worst(
         _finite(view, view.inputs(n, m), f"{n} queries, {m} keys")
@@ -60,30 +69,41 @@ def crosses(checked: CheckedVariant) -> Answer:
 
 
 def deterministic(checked: CheckedVariant) -> Answer:
-    """the same bits twice, forward and backward, from two instances of one seed; inputs are left as they were
+    """the same bits twice, forward and backward, from two instances of one seed
 
     On a GPU sums may come in another order, so there rounding is allowed.
     """
     view = checked.native
-    other = VariantInDtype(checked.build(checked.shape), view.shape, view.tolerance, view.seed)
-    inputs = view.inputs(view.lengths[0])
-    kept = inputs.map(Tensor.clone)
-    # Atomic additions on a GPU come in another order each time; eight roundings cover them.
-    allowed = 0.0 if view.shape.device == "cpu" else 8 * torch.finfo(view.dtype).eps
-    answers: list[Answer] = []
-    first = [view.run(inputs), *view.gradients(inputs)]
-    for source, name in ((view, "the same instance"), (other, "another instance of the same seed")):
-        for part, a, b in zip(
-            ("output", "query gradient", "key gradient", "value gradient"),
-            [source.run(inputs), *source.gradients(inputs)],
-            first,
-            strict=True,
-        ):
-            answers.append(Measured(gap(a, b), allowed, f"{part}, {name}"))
-    # An in-place operation on an input would corrupt the layer before it, in training only.
-    untouched = all(torch.equal(a, b) for a, b in zip(inputs.all(), kept.all(), strict=True))
-    answers.append(Measured(float(not untouched), 0.0, "inputs after the pass"))
-    return worst(answers)
+    other = view.with_module(checked.build(checked.shape))
+    first = view.passes(view.inputs())
+    return worst(
+        Measured(gap(a, b), _bits(view), f"{part}, {name}")
+        for source, name in ((view, "the same instance"), (other, "another instance of the same seed"))
+        for part, a, b in zip(PARTS, source.passes(view.inputs()), first, strict=True)
+    )
+
+
+def layout(checked: CheckedVariant) -> Answer:
+    """contiguous inputs give what slices of joined projections do, forward and backward"""
+    view = checked.native
+    inputs = view.inputs()
+    grad_output = view.grad_output(inputs.query).to(view.output().dtype)
+    expected = view.passes(inputs, None, grad_output)
+    found = view.passes(inputs.map(Tensor.contiguous), None, grad_output.contiguous())
+    return worst(
+        Measured(gap(a, b), GRADIENT_ROOM * view.tolerance, f"{part} of contiguous inputs, {view.place}")
+        for part, a, b in zip(PARTS, found, expected, strict=True)
+    )
+
+
+def no_state(checked: CheckedVariant) -> Answer:
+    """a call gives the same bits before and after calls with a larger batch, and leaves earlier outputs as they are"""
+    return worst(answer for view in checked.measured for answer in _after_others(view, checked))
+
+
+def no_side_effects(checked: CheckedVariant) -> Answer:
+    """a pass leaves inputs, mask, parameters, buffers, random numbers and global settings as they were"""
+    return worst(answer for view in checked.measured for answer in _side_effects(view))
 
 
 def bfloat16(checked: CheckedVariant) -> Answer:
@@ -96,7 +116,21 @@ def float16(checked: CheckedVariant) -> Answer:
     return _half(checked, "float16")
 
 
-def _finite(view: VariantInDtype, inputs: Inputs, detail: str) -> Answer:
+def _bits(view: VariantInSetting) -> float:
+    # Atomic additions on a GPU come in another order each time; eight roundings cover them.
+    return 0.0 if view.shape.device == "cpu" else 8 * torch.finfo(view.dtype).eps
+
+
+def _finite_at_scales(view: VariantInSetting) -> Iterator[Answer]:
+    # Ten times the usual size is what queries and keys reach late in training; zeros find divisions by a norm.
+    scales = {"usual": 1.0, "ten times the usual": 10.0, "zero": 0.0}
+    for name, scale in scales.items():
+        if scale != 10.0 and view.setting.brief:
+            continue
+        yield _finite(view, view.inputs().map(partial(torch.mul, scale)).map(permuted), f"{name} inputs, {view.place}")
+
+
+def _finite(view: VariantInSetting, inputs: Inputs, detail: str) -> Answer:
     with torch.enable_grad():
         leaves = inputs.leaves()
         output = view.forward(leaves)
@@ -113,8 +147,8 @@ def _finite(view: VariantInDtype, inputs: Inputs, detail: str) -> Answer:
     return Measured(float(bad), 0.0, f"entries that are no number: {detail}")
 
 
-def _each_length(view: VariantInDtype) -> Iterator[Answer]:
-    longest = view.lengths[-1]
+def _each_length(view: VariantInSetting) -> Iterator[Answer]:
+    longest = view.length
     # 1 has no neighbour, primes fit no block, 64 fills one, 65 begins another.
     for length in sorted({min(n, longest) for n in (1, 2, 3, 7, 31, 64, 65, longest)}):
         yield _finite(view, view.inputs(length, batch=1), f"{length} long")
@@ -126,23 +160,101 @@ def _each_length(view: VariantInDtype) -> Iterator[Answer]:
             yield Measured(float(bad), 0.0, f"entries that are no number: {length} long with padding")
 
 
+def _after_others(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Answer]:
+    inputs = view.inputs(batch=2)
+    larger = view.inputs(batch=5, salt=3)
+    keep = None
+    if view.shape.padding:
+        keep = torch.ones(larger.key.shape[0], larger.key.shape[2], dtype=torch.bool)
+        keep[:, max(1, larger.key.shape[2] // 2) :] = False
+    first = view.passes(inputs)
+    held = view.run(inputs)
+    kept = held.clone()
+    used = view.passes(larger, keep)[0]
+    yield Measured(gap(held, kept), 0.0, f"an output after another call, {view.place}")
+    for part, a, b in zip(PARTS, view.passes(inputs), first, strict=True):
+        yield Measured(gap(a, b), _bits(view), f"{part} after a larger batch, {view.place}")
+    fresh = view.with_module(checked.like(mode=view.setting.mode)).run(larger, keep)
+    yield Measured(gap(used, fresh), _bits(view), f"a larger batch after a smaller one, {view.place}")
+
+
+def _side_effects(view: VariantInSetting) -> Iterator[Answer]:
+    inputs = view.inputs()
+    keep = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool, device=inputs.key.device)
+    keep[0, max(1, inputs.key.shape[2] // 2) :] = False
+    given = keep if view.shape.padding else None
+    tensors = inputs.map(Tensor.clone), keep.clone()
+    parameters = {name: p.detach().clone() for name, p in view.module.named_parameters()}
+    # in training a variant may gather statistics
+    buffers = {n: b.clone() for n, b in view.module.named_buffers() if view.setting.mode != "training"}
+    flags = [(name, p.requires_grad) for name, p in view.module.named_parameters()], view.module.training
+    before, random = _global_settings(), _random_states()
+    view.run(inputs, given)
+    after, drawn = _global_settings(), _random_states()
+    view.passes(inputs, given)
+    moved = [name for name in before if before[name] != after[name]]
+    found = {
+        "an input": not all(torch.equal(a, b) for a, b in zip(inputs.all(), tensors[0].all(), strict=True)),
+        "the mask": not torch.equal(keep, tensors[1]),
+        "a parameter": any(not torch.equal(p, parameters[n]) for n, p in view.module.named_parameters()),
+        "a buffer": any(not _same(b, buffers[n]) for n, b in view.module.named_buffers() if n in buffers),
+        "a flag": flags
+        != ([(name, p.requires_grad) for name, p in view.module.named_parameters()], view.module.training),
+        "random numbers": random != drawn and view.setting.mode != "training",
+        **dict.fromkeys(moved, True),
+    }
+    # Left as it was, or every later test of the process would see it.
+    torch.set_default_dtype(before["the default dtype"])
+    changed = [name for name, is_changed in found.items() if is_changed]
+    yield Measured(float(len(changed)), 0.0, f"changed: {', '.join(changed)}; {view.place}" if changed else "")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def _global_settings() -> dict[str, Any]:
+    return {
+        "the default dtype": torch.get_default_dtype(),
+        "the number of threads": torch.get_num_threads(),
+        "whether gradients are recorded": torch.is_grad_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "the precision of float32 products": torch.get_float32_matmul_precision(),
+    }
+
+
+def _random_states() -> list[bytes]:
+    state = np.random.get_state(legacy=False)
+    return [torch.get_rng_state().numpy().tobytes(), repr(random_module.getstate()).encode(), repr(state).encode()]
+
+
 def _half(checked: CheckedVariant, name: str) -> Answer:
+    if not checked.thorough and checked.shape.dtype != name:
+        return NotApplicable(f"before a measurement it is examined where {name} is measured")
+    return worst(answer for view in checked.views for answer in _halves(checked, view, name))
+
+
+def _halves(checked: CheckedVariant, view: VariantInSetting, name: str) -> Iterator[Answer]:
+    if view.shape.dtype != checked.shape.dtype:
+        return
     dtype: torch.dtype = getattr(torch, name)
-    single = VariantInDtype(checked.like(dtype="float32"), checked.native.shape, 0.0, checked.seed)
-    half = checked.like(dtype=name)
+    mode = view.setting.mode
+    single = view.with_module(checked.like(dtype="float32", mode=mode), "float32")
+    half = view.with_module(checked.like(dtype=name, mode=mode), name)
     softmax = SoftmaxReference(checked.shape).eval()
-    answers: list[Answer] = []
-    for length in single.lengths:
-        # sharp scores show what is kept in half precision: a score of 20 then errs by several per cent
-        inputs = single.inputs(length).map(lambda x: x.to(dtype))
-        inputs = Inputs(3 * inputs.query, inputs.key, inputs.value)
-        mask = single.mask()
-        with torch.no_grad():
-            expected = single.module(*inputs.map(Tensor.float).all(), mask)
-            own = row_error(half(*inputs.all(), mask), expected)
-            reference = row_error(softmax(*inputs.all(), mask), softmax(*inputs.map(Tensor.float).all(), mask))
+    softmaxes = single.with_module(softmax), half.with_module(softmax)
+    # sharp scores show what is kept in half precision: a score of 20 then errs by several per cent
+    inputs = single.inputs(batch=2).map(lambda x: x.to(dtype))
+    inputs = Inputs(3 * inputs.query, inputs.key, inputs.value)
+    keep = None
+    if view.shape.padding:
+        keep = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
+        keep[0, max(1, 2 * inputs.key.shape[2] // 3) :] = False
+    for given in (None, keep) if keep is not None else (None,):
+        expected = single.run(inputs.map(Tensor.float), given)
+        own = row_error(half.run(inputs, given), expected)
+        reference = row_error(softmaxes[1].run(inputs, given), softmaxes[0].run(inputs.map(Tensor.float), given))
         # tiny outputs lose digits in float16 whoever computes them
-        unavoidable = row_error(expected.to(dtype), expected)
-        allowed = HALF_FACTOR * reference + unavoidable
-        answers.append(Measured(own, allowed, f"relative error of a row, {length} long; softmax {reference:.1e}"))
-    return worst(answers)
+        allowed = HALF_FACTOR * reference + row_error(expected.to(dtype), expected)
+        masked = "" if given is None else " with padding"
+        yield Measured(own, allowed, f"relative error of a row, {view.setting}{masked}; softmax {reference:.1e}")

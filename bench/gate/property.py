@@ -64,11 +64,13 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """`quick`: also tested before every measurement. The test's docstring is the meaning."""
+    """`quick`: also tested before every measurement. `own`: at which of the two it is tested at the length and batch to
+    be measured too, by few passes. The test's docstring is the meaning."""
 
     name: str
     test: Callable[[CheckedVariant], Answer]
     quick: bool = True
+    own: Literal["never", "check", "always"] = "never"
 
     @property
     def meaning(self) -> str:
@@ -97,4 +99,6 @@ def worst(answers: Iterable[Answer]) -> Answer:
     answers = list(answers)
     measured = [answer for answer in answers if isinstance(answer, Measured)]
     # The worst and not the mean: a promise is broken if it is broken once.
-    return max(measured, key=lambda answer: answer.excess) if measured else answers[0]
+    if measured:
+        return max(measured, key=lambda answer: answer.excess)
+    return answers[0] if answers else NotApplicable("no setting applies")

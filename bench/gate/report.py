@@ -13,9 +13,12 @@ from ..measure.machine import choose_device
 from .checked_variant import VariantSource
 from .paths import Path, paths
 from .property import GateResult
-from .suite import examine
+from .suite import examine, severity
 
-HEADS, LENGTH = 2, 384
+LENGTH = 512
+"""A multiple of the blocks of every kernel; other properties run one less than that."""
+INTERPRETED_LENGTH = 70
+"""Two or three tiles of the kernels; Triton's interpreter takes a thousand times as long as the CPU."""
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -31,6 +34,11 @@ class Setting:
     def head_dim(self) -> int:
         """Two widths, since an overflow or a wrong tile may occur at one of them only."""
         return 16 if self.padding else 64
+
+    @property
+    def heads(self) -> int:
+        """More than four in one of them, since a kernel may take heads by fours."""
+        return 6 if self.padding else 2
 
     def __str__(self) -> str:
         kind = "cross" if self.cross else "causal" if self.causal else "self"
@@ -80,7 +88,7 @@ class CheckReport:
         found: dict[str, tuple[Setting, GateResult]] = {}
         for setting, result in self.results:
             known = found.get(result.property)
-            if known is None or _severity(result) > _severity(known[1]):
+            if known is None or severity(result) > severity(known[1]):
                 found[result.property] = (setting, result)
         return list(found.values())
 
@@ -107,9 +115,9 @@ def check_variant(variant: VariantSource, name: str, *, device: str = "cpu", dty
     try:
         for setting in INTERPRETED if interpreted else SETTINGS:
             shape = AttentionShape(
-                heads=HEADS,
+                heads=setting.heads,
                 head_dim=setting.head_dim,
-                max_length=LENGTH,
+                max_length=min(LENGTH, INTERPRETED_LENGTH) if interpreted else LENGTH,
                 **asdict(setting),
                 dtype=dtype,
                 device=device,
@@ -150,10 +158,3 @@ def _paths(variant: VariantSource, shape: AttentionShape) -> list[Path]:
         return paths(variant, shape)
     except Unsupported:
         return []
-
-
-def _severity(result: GateResult) -> tuple[int, float]:
-    """Failed above held above not applicable; then by how much of the allowance is used."""
-    if result.held is None:
-        return (0, 0.0)
-    return (2 - result.held, result.measured / result.allowed if result.allowed else result.measured)

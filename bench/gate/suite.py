@@ -5,80 +5,128 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Literal
 
 import torch
 
 from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
 from . import causality, decode, dropout, gradients, maps, masks, numerics, twins
-from .checked_variant import BASE_LENGTH, LONG_LENGTH, CheckedVariant, VariantSource
+from .checked_variant import (
+    BASE_LENGTH,
+    WIDEST_BATCH,
+    CheckedVariant,
+    VariantSource,
+    own_setting,
+    short_settings,
+)
 from .property import GateResult, Property
+from .view import interpreted
+
+LONG_LENGTH = 384
+CHECKED_BATCH = 10
+
+Form = Literal["short", "own", "both"]
 
 # Cheap ones first: the quick gate stops at the first failure.
 PROPERTIES: tuple[Property, ...] = (
+    # before any other pass could leave its traces
+    Property("no side effects", numerics.no_side_effects),
     Property("shape and dtype", numerics.shape_and_dtype),
-    Property("finite", numerics.finite),
-    Property("deterministic", numerics.deterministic),
+    Property("finite", numerics.finite, own="check"),
+    Property("deterministic", numerics.deterministic, own="check"),
+    Property("layout", numerics.layout),
+    Property("no state", numerics.no_state),
     Property("any length", numerics.any_length),
     Property("queries differ from keys", numerics.crosses),
-    Property("causal", causality.future_changes_nothing),
-    Property("causal values", causality.future_values_change_nothing),
-    Property("prefix consistency", causality.prefix_stands_alone),
-    Property("aligned at the last key", causality.aligned_at_last_key),
-    Property("padding content", masks.padding_content),
-    Property("padding length", masks.padding_length),
-    Property("batch independence", masks.batch_independence),
+    Property("causal", causality.future_changes_nothing, own="always"),
+    Property("causal values", causality.future_values_change_nothing, own="always"),
+    Property("prefix consistency", causality.prefix_stands_alone, own="always"),
+    Property("aligned at the last key", causality.aligned_at_last_key, own="always"),
+    Property("padding content", masks.padding_content, own="check"),
+    Property("padding length", masks.padding_length, own="always"),
+    Property("padding without numbers", masks.padding_without_numbers),
+    Property("batch independence", masks.batch_independence, own="always"),
     Property("masked rows", masks.masked_rows),
     Property("gradient reaches", gradients.gradient_reaches),
     # at few positions some parameters have nothing to decide, such as those that choose between blocks
-    Property("parameters learn", gradients.parameters_learn, quick=False),
+    Property("parameters learn", gradients.parameters_learn, quick=False, own="check"),
     Property("gradient", gradients.gradient_is_derivative),
-    Property("twin", twins.equals_twin),
-    Property("implementations", twins.implementations_agree),
-    Property("bfloat16", numerics.bfloat16, quick=False),
-    Property("float16", numerics.float16, quick=False),
+    Property("gradient at length", gradients.gradient_at_length, own="always"),
+    Property("gradient in precision", gradients.gradient_in_precision, own="always"),
+    Property("twin", twins.equals_twin, own="always"),
+    Property("implementations", twins.implementations_agree, own="always"),
+    Property("bfloat16", numerics.bfloat16, own="check"),
+    Property("float16", numerics.float16, own="check"),
     Property("weights within mask", maps.weights_within_mask),
     Property("weights by rows", maps.weights_by_rows),
-    Property("weights make output", maps.weights_make_output),
+    Property("weights make output", maps.weights_make_output, own="always"),
     Property("simplex", maps.simplex),
+    Property("rows sum", maps.rows_sum_whatever_the_scores),
     Property("closed cases", maps.closed_cases),
-    Property("decode", decode.steps_equal_forward),
-    Property("decode state", decode.state_as_declared),
-    Property("density", decode.density_as_declared, quick=False),
+    Property("decode", decode.steps_equal_forward, own="check"),
+    Property("decode state", decode.state_as_declared, own="check"),
+    Property("density", decode.density_as_declared, quick=False, own="check"),
     Property("dropout in training only", dropout.dropout_in_training_only),
     Property("dropout mean", dropout.dropout_keeps_mean, quick=False),
     Property("dropout sums", dropout.dropout_never_renormalises, quick=False),
 )
 
 
-def examine(variant: VariantSource, shape: AttentionShape, seed: int = 0, *, thorough: bool = True) -> list[GateResult]:
-    """Every property of `variant` on `shape`, at no more than 384 positions.
+def examine(
+    variant: VariantSource,
+    shape: AttentionShape,
+    seed: int = 0,
+    *,
+    batch: int = CHECKED_BATCH,
+    thorough: bool = True,
+) -> list[GateResult]:
+    """Every property of `variant` on `shape`: at few positions, and where it takes few passes at its own length too.
 
-    `thorough`: with the implementations that run only where they are named; they may take minutes to compile.
+    `batch`: of the pass at the own length. `thorough`: with the implementations that run only where they are named;
+    they may take minutes to compile.
 
     `variant`: a Spec, its text, a class, or a function from a shape to an instance. `shape.dtype` and `shape.device`
     say where it is examined. Raises SelectionError for an unknown name; where the shape is refused, no
     finding applies.
     """
-    # Long enough for several blocks of every kernel; errors that need more are rare, and float64 twins cost N².
-    shape = replace(shape, max_length=min(shape.max_length, LONG_LENGTH))
-    return list(_findings(CheckedVariant(variant, replace(shape, dropout=0.0), seed, thorough), PROPERTIES))
+    forms = [_short(variant, shape, seed, batch, thorough=thorough), _own(variant, shape, seed, batch, thorough)]
+    found: dict[str, GateResult] = {}
+    for form in forms:
+        properties = tuple(p for p in PROPERTIES if not form.settings[0].own or p.own != "never")
+        for result in _findings(form, properties):
+            known = found.get(result.property)
+            if known is None or severity(result) > severity(known):
+                found[result.property] = result
+    return list(found.values())
 
 
-def quick_gate(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> GateResult | None:
-    """The first property that fails on a short form of `shape`, or None: seconds, before any measurement on it.
+def quick_gate(
+    variant: VariantSource, shape: AttentionShape, seed: int = 0, *, batch: int = 1, form: Form = "both"
+) -> GateResult | None:
+    """The first property that fails on `shape`, or None: seconds, before any measurement of `batch` sequences on it.
 
-    The short form keeps all but the length, which is 96, and dropout, which properties set themselves; a variant that
-    refuses so few positions is examined at 384, and failing that at its own length. Of several implementations, those
-    are examined that may run here.
+    `form`: "short" for all but the length, which is 96; a variant that refuses so few positions is examined at 384, and
+    failing that at its own length. "own" for the length and the batch to be measured, by few passes; float64 takes part
+    up to 2,048 tokens and 2 GiB. Of several implementations, those are examined that may run here.
     """
+    if form != "own":
+        failure = _quick_short(variant, shape, seed, batch)
+        if failure is not None or form == "short":
+            return failure
+    # few positions are a length to be measured too, and all of it has been examined
+    if form == "both" and shape.max_length <= BASE_LENGTH and batch <= WIDEST_BATCH:
+        return None
+    quick = tuple(p for p in PROPERTIES if p.quick and p.own == "always")
+    return next((f for f in _findings(_own(variant, shape, seed, batch, False), quick) if f.held is False), None)
+
+
+def _quick_short(variant: VariantSource, shape: AttentionShape, seed: int, batch: int) -> GateResult | None:
     quick = tuple(p for p in PROPERTIES if p.quick)
     # Longer ones only where no property applied, as for a variant that refuses less than one block.
-    lengths = sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)})
-    for length in lengths:
+    for length in sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)}):
         applied = False
-        checked = CheckedVariant(variant, replace(shape, max_length=length, dropout=0.0), seed, thorough=False)
-        for finding in _findings(checked, quick):
+        for finding in _findings(_short(variant, shape, seed, batch, length, thorough=False), quick):
             if finding.held is False:
                 return finding
             applied |= finding.held is not None
@@ -87,26 +135,50 @@ def quick_gate(variant: VariantSource, shape: AttentionShape, seed: int = 0) -> 
     return None
 
 
+def _short(
+    variant: VariantSource, shape: AttentionShape, seed: int, batch: int, length: int = BASE_LENGTH, *, thorough: bool
+) -> CheckedVariant:
+    # Dropout is set by the properties themselves.
+    shape = replace(shape, max_length=min(length, shape.max_length), dropout=0.0)
+    return CheckedVariant(variant, shape, seed, thorough, short_settings(shape, batch))
+
+
+def _own(variant: VariantSource, shape: AttentionShape, seed: int, batch: int, thorough: bool) -> CheckedVariant:
+    shape = replace(shape, dropout=0.0)
+    return CheckedVariant(variant, shape, seed, thorough, (own_setting(shape),), batch)
+
+
+def severity(result: GateResult) -> tuple[int, float]:
+    """Failed above held above not applicable; then by how much of the allowance is used."""
+    if result.held is None:
+        return (0, 0.0)
+    return (2 - result.held, result.measured / result.allowed if result.allowed else result.measured)
+
+
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from more; on a busy machine threads that wait for each other cost a factor of 30."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _settings_kept(own: bool) -> Iterator[None]:
+    """One thread for few positions: small tensors gain nothing from more, and on a busy machine threads that wait for
+    each other cost a factor of 30. Afterwards all is as it was, whatever the variant did."""
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    torch.set_num_threads(threads if own else 1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
 
 
 def _findings(checked: CheckedVariant, properties: tuple[Property, ...]) -> Iterator[GateResult]:
-    shape = checked.shape
+    shape, own = checked.shape, checked.settings[0].own
     devices = [shape.device] if torch.device(shape.device).type == "cuda" else []
     # The examination draws random numbers of its own; a run that is gated must go on with those it would have had.
-    with torch.random.fork_rng(devices), _one_thread(), torch.inference_mode(False), torch.enable_grad():
+    with torch.random.fork_rng(devices), _settings_kept(own), torch.inference_mode(False), torch.enable_grad():
         try:
             checked.build(shape)
         except Unsupported as refusal:
             yield from (GateResult(property=p.name, held=None, detail=str(refusal)) for p in properties)
+            return
+        if own and interpreted(checked.module, shape):
             return
         for item in properties:
             yield item.examine(checked)

@@ -7,6 +7,7 @@ an error that both share: only comparisons with independent code, in the tests o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -14,46 +15,44 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
-from .checked_variant import CheckedVariant, Inputs, SoftmaxReference, VariantFactory, VariantInDtype, build
+from .checked_variant import CheckedVariant, SoftmaxReference, VariantFactory, build, fits_float64
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
+from .view import PARTS, Setting, VariantInSetting
 
 FACTOR = 4
+HEAD_DIMS = (67, 5)
+TOO_LARGE = "float64 has no room for more than 2,048 tokens, or for scores of more than 2 GiB"
+SLOW = {"compiled", "flex", "triton"}
+"""Built or interpreted anew for every shape, which takes seconds."""
 EAGER = "eager"
 ON_DEMAND = {"cpu": {"compiled", "flex", "triton"}, "cuda": {"compiled", "flex"}}
 """Implementations that run on such a device only where a selection names them."""
 
 
 def equals_twin(checked: CheckedVariant) -> Answer:
-    """an `exact` variant equals its eager twin in float64, within four times the rounding error of softmax"""
+    """an `exact` variant equals its eager twin in float64, also at other widths of a head, within four times the
+    rounding error of softmax"""
     module = checked.module
     if module.kind != "exact":
         return NotApplicable(f"kind is `{module.kind}`")
-    if EAGER in checked.source.implementations:
-        twin = checked.like(dtype="float64", impl=EAGER)
-    elif module.twin:
-        twin = build(VariantFactory.of(module.twin), replace(checked.shape, dtype="float64"), checked.seed)
-    else:
+    if EAGER not in checked.source.implementations and not module.twin:
         return Measured(1.0, 0.0, "kind is `exact`, but neither `twin` nor `impl=eager` says what it equals")
-    return worst(_comparisons(checked.native, module, twin, "its twin"))
+    return worst(answer for sized in _sizes(checked) for answer in _with_twin(sized))
 
 
 def implementations_agree(checked: CheckedVariant) -> Answer:
-    """every `impl` that runs here, or the forced one, equals eager in float64, within four times the larger error of
-    softmax and eager"""
+    """every `impl` that runs here, or the forced one, equals eager in float64, also at other widths of a head, within
+    four times the larger error of softmax and eager"""
     if EAGER not in checked.source.implementations:
         return NotApplicable("it has one implementation")
-    names = examined(checked)
-    # float64 for the truth, and the measured precision to learn how much rounding is unavoidable in it.
-    twin, eager = checked.like(dtype="float64", impl=EAGER), checked.like(impl=EAGER)
     answers: list[Answer] = []
-    for name in names:
-        try:
-            module = checked.like(impl=name)
-        except Unsupported as refusal:
-            answers.append(NotApplicable(f"impl={name}: {refusal}"))
-        else:
-            answers.extend(_comparisons(checked.native, module, twin, f"impl={name}", eager))
+    for name in examined(checked):
+        for sized in _sizes(checked):
+            # compiled and interpreted anew for each size, which takes seconds
+            if name in SLOW and sized is not checked:
+                continue
+            answers.extend(_with_eager(sized, name))
     return worst(answers)
 
 
@@ -65,42 +64,104 @@ def examined(checked: CheckedVariant) -> tuple[str, ...]:
     return tuple(name for name in checked.source.implementations if name not in rare)
 
 
-def _comparisons(
-    view: VariantInDtype, module: Variant, twin: Variant, name: str, eager: Variant | None = None
-) -> Iterator[Answer]:
-    """`eager`: the twin in the precision of `view`; where scores are large it may err more than softmax does."""
-    found = replace(view, module=module)
-    exact = VariantInDtype(twin, replace(view.shape, dtype="float64"), 0.0, view.seed)
-    softmax = replace(view, module=SoftmaxReference(view.shape).eval())
-    softmax_exact = replace(exact, module=softmax.module)
+def _sizes(checked: CheckedVariant) -> list[CheckedVariant]:
+    """The shape itself, and at few positions an odd width of a head, and one that is large as well."""
+    if checked.own is not None:
+        return [checked.narrow]
+    if "sizes" not in checked.memo:
+        checked.memo["sizes"] = [checked, *(() if checked.native.interpreted else _other_widths(checked))]
+    found: list[CheckedVariant] = checked.memo["sizes"]
+    return found
+
+
+def _other_widths(checked: CheckedVariant) -> Iterator[CheckedVariant]:
+    for head_dim in HEAD_DIMS:
+        shape = replace(checked.shape, head_dim=head_dim, heads=min(2, checked.shape.heads))
+        setting = Setting(min(checked.shape.max_length, 47), double=False)
+        sized = CheckedVariant(checked.source, shape, checked.seed, checked.thorough, (setting,))
+        with suppress(Unsupported):
+            sized.build(shape)
+            yield sized
+
+
+def _with_twin(checked: CheckedVariant) -> Iterator[Answer]:
+    for view in checked.measured:
+        if _too_large(view):
+            yield NotApplicable(TOO_LARGE)
+        else:
+            yield from _comparisons(checked, view, view.module, "its twin")
+
+
+def _with_eager(checked: CheckedVariant, name: str) -> Iterator[Answer]:
+    for view in checked.measured[: 1 if name in SLOW else None]:
+        if _too_large(view):
+            yield NotApplicable(TOO_LARGE)
+            continue
+        try:
+            module = checked.like(impl=name, mode=view.setting.mode)
+        except Unsupported as refusal:
+            yield NotApplicable(f"impl={name}: {refusal}")
+            return
+        yield from _comparisons(checked, view, module, f"impl={name}")
+
+
+def _too_large(view: VariantInSetting) -> bool:
+    return view.setting.own and not fits_float64(view.shape, view.setting.batch, view.length)
+
+
+def _comparisons(checked: CheckedVariant, view: VariantInSetting, module: Variant, name: str) -> Iterator[Answer]:
+    found = view.with_module(module)
+    masks = [False]
+    if view.shape.padding:
+        # Kernels take another path with a mask, so both are run, where it costs little.
+        both = view.setting.mode == "evaluation" and not view.setting.own
+        masks = [False, True] if both and name.removeprefix("impl=") not in SLOW else [True]
+    for masked in masks:
+        expected, allowed = _reference(checked, view, masked)
+        inputs = view.inputs()
+        for part, a, b, limit in zip(PARTS, found.passes(inputs, _keep(view, masked)), expected, allowed, strict=True):
+            padding = " with padding" if masked else ""
+            yield Measured(gap(a, b), limit, f"{part} of {name}, {view.shape.head_dim} wide, {view.place}{padding}")
+
+
+def _keep(view: VariantInSetting, masked: bool) -> Tensor | None:
+    if not masked:
+        return None
+    inputs = view.inputs()
+    keep = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
+    keep[0, max(1, inputs.key.shape[2] // 2) :] = False
+    return keep
+
+
+def _reference(checked: CheckedVariant, view: VariantInSetting, masked: bool) -> tuple[list[Tensor], list[float]]:
+    """Output and gradients of the twin in float64, and what each may differ by. Computed once for all paths."""
+    wanted = ("twin", view.setting, masked)
+    if wanted not in checked.memo:
+        checked.memo[wanted] = _compute_reference(checked, view, _keep(view, masked))
+    found: tuple[list[Tensor], list[float]] = checked.memo[wanted]
+    return found
+
+
+def _compute_reference(
+    checked: CheckedVariant, view: VariantInSetting, keep: Tensor | None
+) -> tuple[list[Tensor], list[float]]:
+    inputs = view.inputs()
+    double = inputs.map(Tensor.double)
+    softmax = SoftmaxReference(view.shape).eval()
+    rounded = view.with_module(softmax).passes(inputs, keep)
+    errors = [
+        gap(a, b) for a, b in zip(rounded, view.with_module(softmax, "float64").passes(double, keep), strict=True)
+    ]
+    mode = view.setting.mode
+    if EAGER in checked.source.implementations:
+        twin = checked.like(dtype="float64", impl=EAGER, mode=mode)
+    else:
+        twin = build(VariantFactory.of(checked.module.twin), replace(checked.shape, dtype="float64"), checked.seed)
+    expected = view.with_module(twin, "float64").passes(double, keep)
+    if EAGER in checked.source.implementations and checked.module.kind != "exact":
+        # Where scores are large the definition itself may err more than softmax does in this precision.
+        eager = view.with_module(checked.like(impl=EAGER, mode=mode)).passes(inputs, keep)
+        errors = [max(error, gap(a, b)) for error, a, b in zip(errors, eager, expected, strict=True)]
     # An error of softmax that happens to be zero must not forbid a last bit to others.
     floor = (16 if view.dtype.itemsize > 2 else 2) * torch.finfo(view.dtype).eps
-    for length in found.lengths:
-        inputs = view.inputs(length)
-        keep = None
-        if view.shape.padding:
-            keep = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
-            keep[0, max(1, inputs.key.shape[2] // 2) :] = False
-        # Kernels take another path with a mask, so both are run.
-        for mask in (None,) if keep is None else (None, keep):
-            own = _errors(found, exact, inputs, mask)
-            reference = _errors(softmax, softmax_exact, inputs, mask)
-            if eager is not None:
-                unavoidable = _errors(replace(view, module=eager), exact, inputs, mask)
-                reference = [max(pair) for pair in zip(reference, unavoidable, strict=True)]
-            for part, error, softmax_error in zip(("output", "query", "key", "value"), own, reference, strict=True):
-                what = part if part == "output" else f"gradient of {part}"
-                detail = f"{what} of {name}, {length} long{'' if mask is None else ' with padding'}"
-                yield Measured(error, FACTOR * softmax_error + floor, detail)
-
-
-def _errors(found: VariantInDtype, exact: VariantInDtype, inputs: Inputs, keep: Tensor | None) -> list[float]:
-    """Gaps of the output and of the three gradients."""
-    double = inputs.map(Tensor.double)
-    with torch.enable_grad():
-        pairs = zip(
-            [found.run(inputs, keep), *found.gradients(inputs, keep)],
-            [exact.run(double, keep), *exact.gradients(double, keep)],
-            strict=True,
-        )
-        return [gap(a, b) for a, b in pairs]
+    return expected, [FACTOR * error + floor for error in errors]
