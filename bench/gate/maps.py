@@ -58,6 +58,8 @@ def rows_sum_whatever_the_scores(checked: CheckedVariant) -> Answer:
         return NotApplicable("`simplex` is not declared")
     if checked.native.interpreted:
         return NotApplicable("too many keys for an interpreter")
+    if not linear_in_value(checked.native):
+        return NotApplicable("the output is not linear in the values")
     names = [name for name in examined(checked) if name not in SLOW] or [""]
     return worst(answer for name in names for answer in _common_scores(checked, name))
 

@@ -103,7 +103,14 @@ def no_state(checked: CheckedVariant) -> Answer:
 
 def no_side_effects(checked: CheckedVariant) -> Answer:
     """a pass leaves inputs, mask, parameters, buffers, random numbers and global settings as they were"""
-    return worst(answer for view in checked.measured for answer in _side_effects(view))
+    views = checked.measured
+    # instances that have made no pass yet: the first may change what later ones leave alone
+    modules = [
+        checked.like(mode=mode) if mode == "after step" else checked.build(checked.shape).train(mode == "training")
+        for mode in (view.setting.mode for view in views)
+    ]
+    fresh = [view.with_module(module) for view, module in zip(views, modules, strict=True)]
+    return worst(answer for view in fresh for answer in _side_effects(view))
 
 
 def bfloat16(checked: CheckedVariant) -> Answer:

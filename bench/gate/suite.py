@@ -38,6 +38,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("layout", numerics.layout),
     Property("no state", numerics.no_state),
     Property("any length", numerics.any_length),
+    Property("empty batch", numerics.empty_batch),
     Property("queries differ from keys", numerics.crosses),
     Property("causal", causality.future_changes_nothing, own="always"),
     Property("causal values", causality.future_values_change_nothing, own="always"),

@@ -18,7 +18,7 @@ def cut(x: Tensor, size: int, dim: int) -> Tensor:
     missing = -x.shape[dim] % size
     if missing:
         x = F.pad(x, (0, 0) * (x.ndim - 1 - dim) + (0, missing))
-    return torch.unflatten(x, dim, (-1, size))
+    return torch.unflatten(x, dim, (x.shape[dim] // size, size))
 
 
 def with_previous(x: Tensor, dim: int) -> Tensor:

@@ -39,8 +39,8 @@ def prefix_softmax(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     # a longer chunk wastes more of the triangle, a shorter one needs more levels
     size = min(_CHUNK, length)
     room = -length % size
-    entry = F.pad(logits, (0, room), value=lowest).reshape(*logits.shape[:-1], -1, size)
-    value = F.pad(values, (0, 0, 0, room)).reshape(*entry.shape, -1)
+    entry = F.pad(logits, (0, room), value=lowest).reshape(*logits.shape[:-1], (length + room) // size, size)
+    value = F.pad(values, (0, 0, 0, room)).reshape(*entry.shape, values.shape[-1])
     # row i of a chunk is to see the entries up to i: the logits once for each row, as a view
     scores = entry[..., None, :].expand(*entry.shape, size)
     carried = int(entry.shape[-2] > 1)
@@ -71,8 +71,8 @@ def window_softmax(
     if window >= length:
         return prefixes(logits, values)
     room = -length % window
-    entry = F.pad(logits, (0, room), value=lowest).reshape(*logits.shape[:-1], -1, window)
-    value = F.pad(values, (0, 0, 0, room)).reshape(*entry.shape, -1)
+    entry = F.pad(logits, (0, room), value=lowest).reshape(*logits.shape[:-1], (length + room) // window, window)
+    value = F.pad(values, (0, 0, 0, room)).reshape(*entry.shape, values.shape[-1])
     mass, mean = prefixes(entry, value)
     # from the end of each block: what its last entries come to
     late_mass, late_mean = prefixes(entry.flip(-1), value.flip(-2))

@@ -54,7 +54,7 @@ class Fastformer(Variant):
         pooled = _pool(pooled * key.to(dtype), self.key_logits, keep)
         # the map at the end mixes the heads, so they are joined before it and parted after it
         mixed = _apply(self.transform, _join(pooled * (wide if self.value == "query" else value.to(dtype))))
-        output: Tensor = mixed.view(*mixed.shape[:2], self.shape.heads, -1).transpose(1, 2) + wide
+        output: Tensor = mixed.view(*mixed.shape[:2], self.shape.heads, self.shape.head_dim).transpose(1, 2) + wide
         if keep is not None:
             # a sequence without a real token gives zeros, not the query that is added
             output = output * keep.any(-1)[..., None, None]

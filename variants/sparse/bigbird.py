@@ -101,14 +101,14 @@ class BigBird(PatternVariant):
 
         def parts(x: Tensor) -> Tensor:
             """(batch, heads, length, d) -> (batch, heads, blocks, block, d)."""
-            return F.pad(x, (0, 0, 0, tail)).reshape(*x.shape[:2], blocks, block, -1)
+            return F.pad(x, (0, 0, 0, tail)).reshape(*x.shape[:2], blocks, block, x.shape[3])
 
         def pick(x: Tensor) -> Tensor:
             """(batch, heads, length, d) -> (batch, heads, blocks, seen · block, d)."""
             return parts(x)[:, head, plan].flatten(3, 4)
 
         # (batch, heads, blocks, 1, seen · block)
-        allowed = (keep.view(-1, blocks, block)[:, plan] & counts[None, ..., None]).flatten(3)[:, :, :, None]
+        allowed = (keep.view(keep.shape[0], blocks, block)[:, plan] & counts[None, ..., None]).flatten(3)[:, :, :, None]
         output = attend(parts(query), pick(key), pick(value), allowed, scale=scale, dropout=self.weight_dropout)
         output = output.flatten(2, 3)[:, :, :length]
         first = min(self.global_blocks * block, length)

@@ -165,7 +165,7 @@ class Sparse(PatternVariant):
 
 def _real(band: Band, keep: Tensor | None, device: torch.device) -> Tensor:
     """(batch | 1, 1, blocks, block), True = a real key."""
-    real = torch.arange(band.blocks * band.block, device=device) < band.length
+    real = torch.arange(band.blocks * band.block, device=device)[None] < band.length
     if keep is not None:
         real = F.pad(keep, (0, band.blocks * band.block - band.length))
-    return real.view(-1, 1, band.blocks, band.block)
+    return real.view(real.shape[0], 1, band.blocks, band.block)

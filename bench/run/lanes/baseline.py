@@ -47,7 +47,7 @@ def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
 def _evaluate_untrained(builder: RecordBuilder, objective: Objective, dataset: Dataset) -> None:
     """Evaluates the reference before its training like a trained model: the level from which learning starts."""
     context, cell = builder.context, builder.cell
-    model = objective.model(build_checked(Spec(REFERENCE)), cell.seed, str(context.device))
+    model = objective.model(build_checked(Spec(REFERENCE), objective.recipe.batch), cell.seed, str(context.device))
     model.to(context.device)
     found = objective.evaluate(model, dataset.test, context.device, builder.heartbeat)
     builder.implementation = implementation_of(model.variants)

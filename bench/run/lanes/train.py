@@ -44,7 +44,7 @@ def _train(builder: RecordBuilder) -> None:
     watch = StateWatch()
     task, recipe, dataset = builder.load()
     objective = objective_for(task.problem(), recipe)
-    model = objective.model(build_checked(cell.variant), cell.seed, str(context.device))
+    model = objective.model(build_checked(cell.variant, recipe.batch), cell.seed, str(context.device))
     model.to(context.device)
     # after the gate and now, since hours of training by other rules would be lost
     _require_unchanged(watch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -265,7 +266,8 @@ def point_of(task: str, device: torch.device, preset: str = "quick") -> SweepWor
     recipe = built.recipe(Spec.parse(preset))
     if not isinstance(built, TimedTask) or not isinstance(recipe, Point):
         raise SelectionError(f"expected a sweep such as sweep[length=1024], got {task!r}")
-    return SweepWorkloads.of(built, recipe, built.load(place(offline=True), recipe, 0, "validation"), device)
+    dataset = built.load(place(offline=True), recipe, 0, "validation")
+    return SweepWorkloads.of(built, recipe, dataset, device, partial(build_checked, batch=recipe.batch))
 
 
 def shape_of(point: Point, device: torch.device) -> AttentionShape:

@@ -33,7 +33,7 @@ class TrainStepWorkloads(Workloads):
         )  # fmt: skip
 
     def workload(self, variant: Spec) -> Workload:
-        model = self.objective.model(build_checked(variant), 0, str(self.device)).to(self.device)
+        model = self.objective.model(build_checked(variant, self.recipe.batch), 0, str(self.device)).to(self.device)
         optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
 
         def work() -> object:

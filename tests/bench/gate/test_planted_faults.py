@@ -2,353 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
 import pytest
-import torch
+from hidden_faults import HIDDEN
+from planted_faults import (
+    ALONE,
+    CAUSAL,
+    CROSS,
+    FAULTS,
+    SELF,
+    DeadParameter,
+    DetachedKey,
+    ForgetfulStep,
+    Honest,
+)  # fmt: skip
 from torch import Tensor
-from torch.nn import functional as F
 
 from attnbench.bench.gate import PROPERTIES, examine, quick_gate
-from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Variant, masked_softmax
-
-CAUSAL = AttentionShape(heads=2, head_dim=16, max_length=96, causal=True)
-SELF = replace(CAUSAL, causal=False)
-CROSS = replace(SELF, cross=True)
-
-
-class Honest(ScoredVariant):
-    """Softmax, from which every fault below differs in one thing."""
-
-    simplex: ClassVar = True
-
-
-class CausalLeak(Honest):
-    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
-        if mask.causal and query.shape[2] == key.shape[2]:
-            at = torch.arange(query.shape[2])
-            allowed = at <= at[:, None] + 1
-            allowed = allowed if mask.keep is None else allowed & mask.keep[:, None, None]
-            return self.weigh(self.score(query, key), allowed)[:, :, rows or slice(None)]
-        return super().weights(query, key, mask, rows)
-
-
-class FaintCausalLeak(Honest):
-    """A ten millionth of the mean value: no more than the rounding of float32."""
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        if mask.keep is not None or query.shape[2] != key.shape[2]:
-            return super().forward(query, key, value, mask)
-        return super().forward(query, key, value, mask) + 1e-7 * value.mean(2, keepdim=True)
-
-
-class SelectionLeaksValues(CausalLeak):
-    causality: ClassVar = "selection"
-
-
-class IgnoresPadding(Honest):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        output = super().forward(query, key, value, replace(mask, keep=None))
-        allowed = mask.allowed(query.shape[2], key.shape[2], query.device)
-        return output if allowed is None else output * allowed.any(-1, keepdim=True)
-
-
-class CountsPadding(Honest):
-    """Scales by the padded length, as an average over it does."""
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        scale = 1.0 if mask.causal else 1 + 1 / key.shape[2]
-        return super().forward(query, key, value, mask) * scale
-
-
-class BatchLeak(Honest):
-    """Scales by the largest key of the whole batch, as a shared pseudo-inverse does."""
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        largest = key.detach().abs().amax((0, 2, 3), keepdim=True) if mask.keep is None and not mask.causal else 1.0
-        return super().forward(query, key, value, mask) * largest
-
-
-class Skewed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return 1.0001 * gradient
-
-
-class WrongGradient(Honest):
-    def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
-        return super().score(query, Skewed.apply(key), first)
-
-
-class DetachedKey(Honest):
-    def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
-        return super().score(query, key.detach(), first)
-
-
-class DeadParameter(Honest):
-    def __init__(self, shape: AttentionShape):
-        super().__init__(shape)
-        self.temperature = torch.nn.Parameter(torch.ones(1))
-
-
-class FalselyIgnores(Honest):
-    ignores = frozenset({"key"})
-
-
-class NanOnMaskedRow(Honest):
-    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        return scores.softmax(-1) if allowed is None else scores.masked_fill(~allowed, -math.inf).softmax(-1)
-
-
-class UniformOnMaskedRow(Honest):
-    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        return scores.softmax(-1) if allowed is None else scores.masked_fill(~allowed, -1e9).softmax(-1)
-
-
-class Nondeterministic(Honest):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        output = super().forward(query, key, value, mask)
-        return output * (1 + torch.finfo(output.dtype).eps * torch.randint(0, 2, output.shape))
-
-
-class DrawsUnseeded(Honest):
-    """Its table differs from instance to instance, whatever the seed."""
-
-    def __init__(self, shape: AttentionShape):
-        super().__init__(shape)
-        table = torch.rand(1, shape.heads, 1, shape.head_dim, generator=torch.Generator().manual_seed(id(self)))
-        self.register_buffer("table", 1 + table)
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        return super().forward(query, key, value * self.table.to(value.dtype), mask)
-
-
-class ChangesInputs(Honest):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        output = super().forward(query, key, value, mask)
-        if not torch.is_grad_enabled():
-            query.mul_(1 + 1e-3)
-        return output
-
-
-class ForgetfulStep(Honest):
-    """Decoding forgets all but the last 50 tokens; the forward pass does not."""
-
-    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        if state is not None:
-            key, value = torch.cat([state[0], key], 2), torch.cat([state[1], value], 2)
-        state = key[:, :, -50:], value[:, :, -50:]
-        return self(query, *state, Mask(causal=True)), state
-
-
-class UndeclaredState(Honest):
-    def state_bytes(self, shape: AttentionShape) -> int | None:
-        return shape.width
-
-
-class WrongRows(Honest):
-    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
-        if rows is None or not mask.causal:
-            return super().weights(query, key, mask, rows)
-        # the slice is masked as though it stood at the end
-        return super().weights(query[:, :, rows], key, mask)
-
-
-class OtherWeights(Honest):
-    """Shows weights sharper than those it uses."""
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        weights = self.weights(query / 2, key, mask)
-        return F.dropout(weights, self.shape.dropout, self.training).to(value.dtype) @ value
-
-
-class WeightsOutside(Honest):
-    """Uses right weights and shows them with a floor under the forbidden ones."""
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        weights = ScoredVariant.weights(self, query, key, mask)
-        return F.dropout(weights, self.shape.dropout, self.training).to(value.dtype) @ value
-
-    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
-        return super().weights(query, key, mask, rows) + 1e-9
-
-
-class NoSimplex(Honest):
-    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        weights = scores.sigmoid() / 7
-        return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
-
-
-class DeniedSimplex(Honest):
-    simplex: ClassVar = False
-
-
-class DropoutRenormalises(Honest):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        weights = self.weights(query, key, mask)
-        if self.training and self.shape.dropout:
-            weights = F.dropout(weights, self.shape.dropout)
-            weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)
-        return weights.to(value.dtype) @ value
-
-
-class DropoutUnscaled(Honest):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        weights = self.weights(query, key, mask)
-        if self.training and self.shape.dropout:
-            weights = weights * (torch.rand(weights.shape) > self.shape.dropout)
-        return weights.to(value.dtype) @ value
-
-
-class DropoutInEvaluation(Honest):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        return F.dropout(self.weights(query, key, mask), self.shape.dropout, True).to(value.dtype) @ value
-
-
-class NoDropout(Honest):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        return self.weights(query, key, mask).to(value.dtype) @ value
-
-
-class HalfAccumulation(Honest):
-    """Scores and sums stay in the dtype of the inputs."""
-
-    def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
-        return query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
-
-
-class AlignedAtFirstKey(Honest):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        if not mask.causal or query.shape[2] == key.shape[2] or query.shape[2] == 1:
-            return super().forward(query, key, value, mask)
-        seen = query.shape[2]
-        return super().forward(query, key[:, :, :seen], value[:, :, :seen], mask)
-
-
-class DependsOnLength(Honest):
-    """Scores are scaled by the length, so that a prefix alone differs and decoding with it."""
-
-    def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
-        return super().score(query, key, first) * math.log(1 + key.shape[2])
-
-
-class ExactWithoutTwin(Honest):
-    kind: ClassVar = "exact"
-
-
-class InexactTwin(Honest):
-    kind: ClassVar = "exact"
-    twin: ClassVar = "softmax[impl=eager]"
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        return super().forward(query, key, value, mask) * (1 + 1e-5)
-
-
-class FusedBackwardWrong(Honest):
-    """Its fused path has the right output and, in the precision it is fused for, the wrong gradient of the keys."""
-
-    def __init__(self, shape: AttentionShape, *, impl: Literal["eager", "fused"] = "fused"):
-        super().__init__(shape)
-        self.impl = impl
-
-    def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
-        wrong = self.impl == "fused" and query.dtype != torch.float64
-        return super().score(query, Skewed.apply(key) if wrong else key, first)
-
-
-class FalseDensity(Honest):
-    """Sees every other key and says that it computes one in ten."""
-
-    simplex: ClassVar = None
-
-    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        even = torch.arange(scores.shape[-1]) % 2 == 0
-        return masked_softmax(scores, even if allowed is None else even & allowed)
-
-    def density(self, shape: AttentionShape) -> float:
-        return 0.1
-
-
-class WrongDtype(Honest):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        return super().forward(query, key, value, mask).double()
-
-
-class FailsAtLengthOne(Honest):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        if key.shape[2] == 1 and mask.keep is None and query.shape[0] == 1:
-            raise RuntimeError("cannot view one position as blocks")
-        return super().forward(query, key, value, mask)
-
-
-class Overflows(Honest):
-    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        weights = scores.exp() if allowed is None else scores.exp().masked_fill(~allowed, 0.0)
-        return weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
-
-
-class NeedsOneLength(Honest):
-    def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
-        return super().score(query, key, first) + torch.eye(query.shape[2])
-
-
-FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
-    (CausalLeak, CAUSAL, "causal"),
-    (FaintCausalLeak, CAUSAL, "causal"),
-    (SelectionLeaksValues, CAUSAL, "causal values"),
-    (DependsOnLength, CAUSAL, "prefix consistency"),
-    (AlignedAtFirstKey, CAUSAL, "aligned at the last key"),
-    (IgnoresPadding, SELF, "padding content"),
-    (IgnoresPadding, SELF, "padding length"),
-    (CountsPadding, SELF, "padding length"),
-    (BatchLeak, SELF, "batch independence"),
-    (NanOnMaskedRow, SELF, "masked rows"),
-    (UniformOnMaskedRow, CAUSAL, "masked rows"),
-    (Nondeterministic, SELF, "deterministic"),
-    (DrawsUnseeded, SELF, "deterministic"),
-    (ChangesInputs, SELF, "deterministic"),
-    (WrongDtype, SELF, "shape and dtype"),
-    (FailsAtLengthOne, SELF, "any length"),
-    (NeedsOneLength, CROSS, "queries differ from keys"),
-    (Overflows, SELF, "finite"),
-    (WrongGradient, SELF, "gradient"),
-    (DetachedKey, SELF, "gradient reaches"),
-    (DetachedKey, SELF, "gradient"),
-    (FalselyIgnores, SELF, "gradient reaches"),
-    (DeadParameter, SELF, "parameters learn"),
-    (ExactWithoutTwin, SELF, "twin"),
-    (InexactTwin, SELF, "twin"),
-    (FusedBackwardWrong, SELF, "implementations"),
-    (HalfAccumulation, SELF, "bfloat16"),
-    (HalfAccumulation, SELF, "float16"),
-    (WeightsOutside, SELF, "weights within mask"),
-    (WrongRows, CAUSAL, "weights by rows"),
-    (OtherWeights, SELF, "weights make output"),
-    (NoSimplex, SELF, "simplex"),
-    (NoSimplex, SELF, "closed cases"),
-    (DeniedSimplex, SELF, "simplex"),
-    (ForgetfulStep, CAUSAL, "decode"),
-    (UndeclaredState, CAUSAL, "decode state"),
-    (FalseDensity, SELF, "density"),
-    (DropoutInEvaluation, SELF, "dropout in training only"),
-    (NoDropout, SELF, "dropout in training only"),
-    (DropoutUnscaled, SELF, "dropout mean"),
-    (DropoutRenormalises, SELF, "dropout sums"),
-]
-
-ALONE = {
-    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, Nondeterministic, WrongDtype, Overflows, WrongGradient,
-    FalselyIgnores, DeadParameter, ExactWithoutTwin, FusedBackwardWrong, WeightsOutside, WrongRows, OtherWeights,
-    DeniedSimplex, ForgetfulStep, UndeclaredState, FalseDensity, DropoutInEvaluation, NoDropout,
-}  # fmt: skip
-"""Faults that break one promise alone, so that a second red property would be a false alarm."""
+from attnbench.variants.contract import AttentionShape, Variant
 
 
 @cache
@@ -363,13 +37,13 @@ def test_a_planted_fault_is_red_under_its_own_name(variant: type[Variant], shape
         assert set(red(variant, shape)) == {name}
 
 
-def test_every_property_has_a_planted_fault() -> None:
-    assert {name for _, _, name in FAULTS} == {item.name for item in PROPERTIES}
-
-
 @pytest.mark.parametrize("shape", [SELF, CAUSAL, CROSS], ids=["self", "causal", "cross"])
 def test_the_variant_that_the_faults_start_from_is_green(shape: AttentionShape) -> None:
     assert red(Honest, shape) == {}
+
+
+def test_every_property_has_a_planted_fault() -> None:
+    assert {name for _, _, name in FAULTS + HIDDEN} == {item.name for item in PROPERTIES}
 
 
 QUICK = {item.name for item in PROPERTIES if item.quick}

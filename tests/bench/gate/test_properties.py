@@ -22,7 +22,7 @@ from attnbench.bench.core.errors import AttnbenchError, DeviceError, SelectionEr
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import PROPERTIES, GateResult, examine, quick_gate
 from attnbench.bench.gate.distance import gap, row_error
-from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant
+from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Variant
 
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=200)
 SETTINGS = [SHAPE, replace(SHAPE, causal=True), replace(SHAPE, cross=True)]
@@ -94,16 +94,30 @@ def test_a_variant_that_refuses_few_positions_is_gated_at_more() -> None:
     assert max(Picky.seen) <= 384
 
 
-def test_nothing_longer_than_the_short_form_is_computed() -> None:
-    seen: list[int] = []
+def test_the_length_and_the_batch_to_be_measured_are_run_and_float64_where_it_fits() -> None:
+    seen: list[tuple[int, int, torch.dtype]] = []
 
-    class Watched(ScoredVariant):
-        def __init__(self, shape: AttentionShape):
-            super().__init__(shape)
-            seen.append(shape.max_length)
+    class Watched(Variant):
+        """The mean of all values, in linear time."""
 
-    assert quick_gate(Watched, replace(SHAPE, max_length=65536)) is None
-    assert max(seen) <= 96
+        ignores = frozenset({"query", "key"})
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+            seen.append((query.shape[0], query.shape[2], query.dtype))
+            real = mask.real(key)[:, None, :, None]
+            total = value.where(real, 0).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)
+            return total.expand(query.shape)
+
+    assert quick_gate(Watched, replace(SHAPE, max_length=1024), batch=5) is None
+    assert (5, 1024, torch.float32) in seen
+    assert (1, 1024, torch.float64) in seen
+    seen.clear()
+    assert quick_gate(Watched, replace(SHAPE, max_length=8192), batch=3) is None
+    assert (3, 8192, torch.float32) in seen
+    assert max(length for _, length, dtype in seen if dtype == torch.float64) <= 2048
+    seen.clear()
+    assert quick_gate(Watched, replace(SHAPE, max_length=8192), batch=3, form="short") is None
+    assert max(length for _, length, _ in seen) <= 96
 
 
 def test_the_gate_leaves_random_numbers_and_threads_as_they_were() -> None:

@@ -45,7 +45,7 @@ def test_loading_the_plugin_costs_no_torch():
 
 
 def test_noise_is_that_of_identical_code(monkeypatch):
-    monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape: None)
+    monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape, **_: None)
     found = measure_noise(torch.device("cpu"), 0.3, "sweep[length=64,heads=1,head_dim=16,mode=forward]")
     assert len(found.windows) == WINDOWS and found.rounds >= 5 * WINDOWS
     assert found.null.low <= found.null.value <= found.null.high

@@ -26,7 +26,7 @@ TASK = "sweep[heads=1,head_dim=16,mode=forward,length=64..256]"
 def quick(monkeypatch, tmp_path):
     """Two threads are enough for all, and the gate has tests of its own."""
     monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape: None)
+    monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape, **_: None)
     monkeypatch.setattr("attnbench.bench.measure.roofline.SECONDS", 0.01)
 
 
@@ -110,7 +110,7 @@ def test_a_red_gate_gives_no_number(runner, monkeypatch):
         property, detail, measured = "causal", "it sees the future", 1.0
 
     monkeypatch.setattr(
-        "attnbench.bench.gate.build.quick_gate", lambda spec, shape: Red if spec.name == "linear" else None
+        "attnbench.bench.gate.build.quick_gate", lambda spec, shape, **_: Red if spec.name == "linear" else None
     )
     found = run(runner("softmax,linear"))
     assert {found["linear", n].outcome for n in (64, 128, 256)} == {Outcome.INCORRECT}

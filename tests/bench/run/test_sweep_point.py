@@ -20,7 +20,7 @@ SMALL = "length=192,heads=2,head_dim=16"
 @pytest.fixture(autouse=True)
 def ungated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate has tests of its own, and takes seconds."""
-    monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape: None)
+    monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape, **_: None)
 
 
 def subject(task: str, variant: str = "softmax"):
@@ -160,7 +160,7 @@ def test_what_is_no_sweep_is_refused() -> None:
 def test_the_gate_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     asked: list[object] = []
-    monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape: asked.append(shape))
+    monkeypatch.setattr("attnbench.bench.gate.build.quick_gate", lambda spec, shape, **_: asked.append(shape))
     setup = point_of(f"sweep[{SMALL},causal=true]", CPU)
     build_checked(Spec("softmax"))
     setup.workload(Spec("softmax"))
