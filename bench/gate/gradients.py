@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 
 import torch
@@ -123,6 +124,9 @@ def _padded(view: VariantInSetting, inputs: Inputs) -> Tensor | None:
 
 def _joint(view: VariantInSetting) -> Answer:
     """All tensors move together, which costs two passes."""
+    # A copy off its first values, where a kink may lie.
+    view = view.with_module(deepcopy(view.module))
+    _jitter(view.module, view.seed)
     inputs = view.inputs()
     keep = _padded(view, inputs)
     leaves = inputs.leaves()
