@@ -15,7 +15,7 @@ from ..core.errors import Unsupported
 from ..core.registry import VARIANTS, parameters
 from ..core.spec import Spec
 from .distance import own_error
-from .view import Mode, Setting, VariantInSetting, interpreted
+from .view import Mode, RunSetting, VariantInSetting, interpreted
 
 BASE_LENGTH = 96
 WIDE_BATCH, WIDEST_BATCH = 11, 64
@@ -73,7 +73,7 @@ class CheckedVariant:
         shape: AttentionShape,
         seed: int = 0,
         thorough: bool = True,
-        settings: tuple[Setting, ...] = (),
+        settings: tuple[RunSetting, ...] = (),
         own_batch: int | None = None,
     ):
         self.source, self.shape, self.seed, self.thorough = VariantFactory.of(source), shape, seed, thorough
@@ -156,7 +156,7 @@ class CheckedVariant:
         """The same setting in float64; None where the variant refuses it, or where it takes too much."""
         return self._double(view.setting)
 
-    def _views(self, setting: Setting) -> Iterator[VariantInSetting]:
+    def _views(self, setting: RunSetting) -> Iterator[VariantInSetting]:
         module = self.module if setting.mode == "evaluation" else self.like(mode=setting.mode)
         if interpreted(module, self.shape) and setting != self.settings[0]:
             return
@@ -169,7 +169,7 @@ class CheckedVariant:
         if double is not None and (setting.double or (self.thorough and not double.interpreted)):
             yield double
 
-    def _tolerance(self, setting: Setting, module: Variant) -> float:
+    def _tolerance(self, setting: RunSetting, module: Variant) -> float:
         epsilon = torch.finfo(getattr(torch, self.shape.dtype)).eps
         # float16 and bfloat16: the sums are made in float32 there, so fewer roundings stand behind an output.
         tolerance = (4 if epsilon > 1e-4 else 64) * epsilon
@@ -183,14 +183,14 @@ class CheckedVariant:
         own = own_error(view.run(inputs), double.run(inputs.map(Tensor.double)))
         return min(tolerance + 16 * own, max(5e-4, 8 * epsilon))
 
-    def _double(self, setting: Setting) -> VariantInSetting | None:
+    def _double(self, setting: RunSetting) -> VariantInSetting | None:
         wanted = ("float64", setting)
         if wanted not in self.memo:
             self.memo[wanted] = self._build_double(setting)
         found: VariantInSetting | None = self.memo[wanted]
         return found
 
-    def _build_double(self, setting: Setting) -> VariantInSetting | None:
+    def _build_double(self, setting: RunSetting) -> VariantInSetting | None:
         shape = replace(self.shape, dtype="float64")
         if setting.own and not fits_float64(shape, setting.batch, setting.length):
             return None
@@ -202,22 +202,22 @@ class CheckedVariant:
         return VariantInSetting(module, shape, 1e-9, self.seed, setting)
 
 
-def short_settings(shape: AttentionShape, batch: int | None = None) -> tuple[Setting, ...]:
+def short_settings(shape: AttentionShape, batch: int | None = None) -> tuple[RunSetting, ...]:
     """Every way of use at few positions: the usual one first, then many sequences, training, and after steps of it."""
     longest = shape.max_length
     return (
         # One less than a multiple of every block: an error at the edge of the last block needs a block that is not
         # full.
-        Setting(min(longest, BASE_LENGTH - 1)),
-        Setting(min(longest, 17), batch=min(max(batch or 0, WIDE_BATCH), WIDEST_BATCH), double=False),
-        Setting(min(longest, 33), batch=3, mode="training", double=False),
-        Setting(min(longest, 33), batch=3, mode="after step", double=False),
+        RunSetting(min(longest, BASE_LENGTH - 1)),
+        RunSetting(min(longest, 17), batch=min(max(batch or 0, WIDE_BATCH), WIDEST_BATCH), double=False),
+        RunSetting(min(longest, 33), batch=3, mode="training", double=False),
+        RunSetting(min(longest, 33), batch=3, mode="after step", double=False),
     )
 
 
-def own_setting(shape: AttentionShape) -> Setting:
+def own_setting(shape: AttentionShape) -> RunSetting:
     """The length that is to be measured."""
-    return Setting(shape.max_length, batch=1, own=True, double=False)
+    return RunSetting(shape.max_length, batch=1, own=True, double=False)
 
 
 def fits_float64(shape: AttentionShape, batch: int, length: int) -> bool:
@@ -227,7 +227,7 @@ def fits_float64(shape: AttentionShape, batch: int, length: int) -> bool:
 
 def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
     """`module` after training steps on drawn inputs, in evaluation mode."""
-    view = VariantInSetting(module.train(), shape, 0.0, seed, Setting(min(shape.max_length, 33), batch=3))
+    view = VariantInSetting(module.train(), shape, 0.0, seed, RunSetting(min(shape.max_length, 33), batch=3))
     trained = [p for p in module.parameters() if p.requires_grad]
     for salt in range(STEPS):
         torch.manual_seed(seed)

@@ -21,7 +21,7 @@ from .checked_variant import CheckedVariant, after_steps, build
 from .distance import gap, rows_beyond
 from .property import Answer, Measured, NotApplicable, worst
 from .twins import EAGER
-from .view import Inputs, Setting, VariantInSetting
+from .view import Inputs, RunSetting, VariantInSetting
 
 SMALL_LENGTH = 13
 STEPS = (1e-5, 1e-6, 1e-4, 1e-7)
@@ -108,7 +108,7 @@ def _small(checked: CheckedVariant, stepped: bool) -> Iterator[VariantInSetting]
         if stepped:
             after_steps(module, sized, checked.seed)
         _jitter(module, checked.seed)
-        setting = Setting(min(SMALL_LENGTH, max_length), mode="after step" if stepped else "evaluation")
+        setting = RunSetting(min(SMALL_LENGTH, max_length), mode="after step" if stepped else "evaluation")
         yield VariantInSetting(module, sized, 0.0, checked.seed, setting)
         return
 

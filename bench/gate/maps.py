@@ -19,7 +19,7 @@ from .checked_variant import CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
 from .twins import SLOW, examined
-from .view import Inputs, Setting, VariantInSetting
+from .view import Inputs, RunSetting, VariantInSetting
 
 COMMON_SCORES = (10.3, 1000.3, 10000.3)
 COUNTS = (1000, 3000)
@@ -94,7 +94,7 @@ def _common_scores(checked: CheckedVariant, name: str) -> Iterator[Answer]:
             continue
         # Few queries where that can be, since the cost is theirs times the keys; more than kernels leave to others.
         queries = 32 if crosses else keys
-        view = VariantInSetting(module, shape, 0.0, checked.seed, Setting(queries))
+        view = VariantInSetting(module, shape, 0.0, checked.seed, RunSetting(queries))
         drawn = view.inputs(queries, keys, batch=1)
         for score in COMMON_SCORES if view.dtype.itemsize > 2 else COMMON_SCORES[:1]:
             # score = query · key / sqrt(head_dim), the same for every pair

@@ -21,7 +21,7 @@ Mode = Literal["evaluation", "training", "after step"]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RunSetting:
     """`length` and `batch` of the inputs; `mode`: evaluation, training without dropout, or evaluation after steps of
     training; `own`: the length that is to be measured; `double`: in float64 too."""
 
@@ -80,7 +80,7 @@ class VariantInSetting:
     shape: AttentionShape
     tolerance: float
     seed: int
-    setting: Setting
+    setting: RunSetting
     _drawn: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def with_module(self, module: Variant, dtype: str | None = None) -> VariantInSetting:

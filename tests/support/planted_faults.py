@@ -310,7 +310,7 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (UniformOnMaskedRow, CAUSAL, "masked rows"),
     (Nondeterministic, SELF, "deterministic"),
     (DrawsUnseeded, SELF, "deterministic"),
-    (ChangesInputs, SELF, "deterministic"),
+    (ChangesInputs, SELF, "no side effects"),
     (WrongDtype, SELF, "shape and dtype"),
     (FailsAtLengthOne, SELF, "any length"),
     (NeedsOneLength, CROSS, "queries differ from keys"),
@@ -341,7 +341,7 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
 ]
 
 ALONE = {
-    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, Nondeterministic, WrongDtype, Overflows, WrongGradient,
+    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, WrongDtype, Overflows, WrongGradient,
     FalselyIgnores, DeadParameter, ExactWithoutTwin, FusedBackwardWrong, WeightsOutside, WrongRows, OtherWeights,
     DeniedSimplex, ForgetfulStep, UndeclaredState, FalseDensity, DropoutInEvaluation, NoDropout,
 }  # fmt: skip
