@@ -341,7 +341,7 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
 ]
 
 ALONE = {
-    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, WrongDtype, Overflows, WrongGradient,
+    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, WrongDtype, WrongGradient,
     FalselyIgnores, DeadParameter, ExactWithoutTwin, FusedBackwardWrong, WeightsOutside, WrongRows, OtherWeights,
     DeniedSimplex, ForgetfulStep, UndeclaredState, FalseDensity, DropoutInEvaluation, NoDropout,
 }  # fmt: skip
