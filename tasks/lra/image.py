@@ -69,15 +69,14 @@ class Image(SourcedTask):
             ranked=False,
             timing_seconds=4.0,
         ),
-        # 16 × 16 pixels, for a minute a cell on two cores: at 1,024 tokens some 20 steps of 16 images would fit. In so
-        # few steps sinusoidal positions learn more than learned ones (softmax, seed 0, test: 18.6 % against 16.5 %;
-        # brightness alone gives 15.3 %).
+        # 16 × 16 pixels, for a minute a cell on two cores: at 1,024 tokens some 20 steps of 16 images would fit.
+        # Positions and rate by validation, see README.md beside this file.
         "quick": Recipe(
             positions="sinusoidal",
             length=PIXELS // 4,
             batch=32,
             steps=150,
-            learning_rate=4e-3,
+            learning_rate=2e-3,
             warmup=20,
             dropout=0.0,
             attention_dropout=0.0,

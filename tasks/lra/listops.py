@@ -81,12 +81,12 @@ class ListOps(Task):
             ranked=False,
             timing_seconds=4.0,
         ),
-        # expressions of 33 to 127 tokens, for a minute a cell on two cores
+        # expressions of 33 to 127 tokens, for a minute a cell on two cores; rate by validation, see README.md
         "quick": Recipe(
             length=128,
             batch=64,
             steps=160,
-            learning_rate=2e-3,
+            learning_rate=4e-3,
             warmup=20,
             dropout=0.0,
             attention_dropout=0.0,
