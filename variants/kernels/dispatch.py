@@ -71,12 +71,12 @@ def refusal(
     dtype: torch.dtype | None = None,
     *,
     drops: bool = True,
-    largest_alpha: float = 2.0,
+    alpha: float = 1.5,
 ) -> str | None:
     """None, or why a forced `impl` cannot do `shape`. Asked about cpp, it builds the kernels.
 
     `dtype`: that of the kernels, where it is not that of the shape. `drops`: whether the variant drops weights, which
-    no kernel does. `largest_alpha`: of a variant of the entmax family.
+    no kernel does. `alpha`: of a variant of the entmax family.
     """
     if impl in ("auto", "eager"):
         return None
@@ -85,8 +85,8 @@ def refusal(
     # asked first, since it needs no device and no build
     if drops and shape.dropout > 0.0:
         reason = f"kernels drop no weights, and the dropout is {shape.dropout}; impl=auto trains through eager code"
-    elif largest_alpha > 2.0:
-        reason = f"it does alpha from 1 to 2, not {largest_alpha:g}"
+    elif not (lowest := triton_launch.LOWEST_ALPHA if impl == "triton" else 1.0) <= alpha <= 2.0:
+        reason = f"it does alpha from {lowest:g} to 2, not {alpha:g}"
     elif impl == "triton":
         reason = triton_launch.reason(device, dtype, shape.head_dim)
     elif impl == "flex":

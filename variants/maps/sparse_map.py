@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..contract import AttentionShape, Mask, ScoredVariant
 from ..kernels.dispatch import choose_implementation, refusal
+from ..kernels.triton.launch import LOWEST_ALPHA
 
 
 class SparseMap(ScoredVariant):
@@ -34,14 +35,21 @@ class SparseMap(ScoredVariant):
         return torch.full((self.shape.heads,), self.fixed_alpha)
 
     def supports(self, shape: AttentionShape) -> str | None:
-        return super().supports(shape) or refusal(self.impl, shape, largest_alpha=self.fixed_alpha or 2.0)
+        return super().supports(shape) or refusal(self.impl, shape, alpha=self.fixed_alpha or 1.5)
+
+    def _impl(self, device: str) -> str:
+        """`impl`, but eager where `auto` would come to kernels that do not do this alpha."""
+        if self.impl != "auto" or self.fixed_alpha is None:
+            return self.impl
+        # Above 2 the norm that the kernels' Newton method descends is not convex: the eager path bisects. Near 1 the
+        # exponent 1 / (alpha - 1) leaves what Triton's float32 can hold.
+        lowest = LOWEST_ALPHA if device == "cuda" else 1.0
+        return "auto" if lowest <= self.fixed_alpha <= 2.0 else "eager"
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """`impl` forces one way to compute it, `eager` is the definition; while dropout is active `auto` is eager."""
-        # above 2 the norm that the kernels' Newton method descends is not convex: the eager path bisects
-        impl = self.impl if (self.fixed_alpha or 2.0) <= 2.0 else "eager"
         self.implementation = choose_implementation(
-            impl, query, key, value, dropout=self.weight_dropout, cpu_kernels=True
+            self._impl(query.device.type), query, key, value, dropout=self.weight_dropout, cpu_kernels=True
         )
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)

@@ -418,3 +418,19 @@ def test_cuda_agrees_without_waiting_for_the_device(alpha: float) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.testing.assert_close([t.cpu() for t in found], list(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_an_alpha_that_no_kernel_of_the_device_does_is_eager() -> None:
+    paths = {}
+    for alpha in (1.0, 1.005, 1.01, 2.0, 2.5):
+        variant = build(f"entmax[alpha={alpha}]", AttentionShape(heads=2, head_dim=8, max_length=16))
+        paths[alpha] = (variant._impl("cpu"), variant._impl("cuda"))
+    assert paths == {
+        1.0: ("auto", "eager"),
+        1.005: ("auto", "eager"),
+        1.01: ("auto", "auto"),
+        2.0: ("auto", "auto"),
+        2.5: ("eager", "eager"),
+    }
+    with pytest.raises(Unsupported, match=r"alpha from 1.01 to 2, not 1.005"):
+        build("entmax[alpha=1.005,impl=triton]", AttentionShape(heads=2, head_dim=8, max_length=16))

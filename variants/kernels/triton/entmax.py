@@ -23,15 +23,13 @@ from .launch import CompileCase, launch, prepared
 from .support import SupportMap, excess_of, find_support, load_levels, weigh
 from .tiles import Tiles, constants, empty_map, load_rows, own_list, own_rows, padded, store_rows, strides, visible
 
-_LOWEST_ALPHA = 1.01
-
 
 def reason(
     device: str, dtype: torch.dtype, head_dim: int, *, alpha: float | Tensor = 1.5, largest_head_dim: int = 256
 ) -> str | None:
     """None, or why these kernels cannot work on such tensors here. A tensor `alpha` is not looked at, but clamped."""
-    if not isinstance(alpha, Tensor) and not _LOWEST_ALPHA <= alpha <= 2.0:
-        return f"Newton's method of the kernels takes alpha from {_LOWEST_ALPHA} to 2, not {alpha}"
+    if not isinstance(alpha, Tensor) and not triton_launch.LOWEST_ALPHA <= alpha <= 2.0:
+        return f"Newton's method of the kernels takes alpha from {triton_launch.LOWEST_ALPHA} to 2, not {alpha}"
     return triton_launch.reason(device, dtype, head_dim, largest_head_dim=largest_head_dim)
 
 
@@ -60,8 +58,9 @@ def entmax_attention(
         if alpha.shape != (heads,):
             raise SelectionError(f"expected alpha of shape ({heads},), one per head, got {tuple(alpha.shape)}")
         fixed, excess = None, alpha.to(query.device, torch.float32) - 1.0
-    elif not _LOWEST_ALPHA <= alpha <= 2.0:
-        raise SelectionError(f"expected alpha from {_LOWEST_ALPHA} to 2, got {alpha}; others have the eager path")
+    elif not triton_launch.LOWEST_ALPHA <= alpha <= 2.0:
+        lowest = triton_launch.LOWEST_ALPHA
+        raise SelectionError(f"expected alpha from {lowest} to 2, got {alpha}; others have the eager path")
     elif alpha in (1.5, 2.0):
         fixed, excess = float(alpha), None
     else:

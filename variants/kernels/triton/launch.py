@@ -27,6 +27,9 @@ from torch import Tensor
 from ...ops.inputs import check_inputs
 from .interpreter import ENABLE, interpreted, prepared_once
 
+LOWEST_ALPHA = 1.01
+"""The smallest alpha of alpha-entmax that the kernels solve for: nearer 1 their Newton method leaves float32."""
+
 _POINTERS = {
     torch.float32: "*fp32",
     torch.float16: "*fp16",
