@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from ..bench.board.board import Board, TableCell
-from .escape import visible
+from .escape import in_csv
 
 SCHEMA = 1
 
@@ -22,7 +22,7 @@ def to_csv(boards: Sequence[Board]) -> str:
     boards = list(with_parts(boards))
     names = list(dict.fromkeys(column.name for board in boards for column in board.columns))
     header = ["board", "group", "rank_first", "rank_last", "variant", "reason"]
-    header += [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+    header += [f"{in_csv(name)}{end}" for name in names for end in ("", "_low", "_high")]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
@@ -31,7 +31,7 @@ def to_csv(boards: Sequence[Board]) -> str:
             cells = {column.name: cell for column, cell in zip(board.columns, row.entries, strict=True)}
             shown = (_numbers(cells.get(name, TableCell())) for name in names)
             numbers = [number for own in shown for number in own]
-            named = [visible(board.title), group, row.first, row.last, visible(row.name), visible(row.reason)]
+            named = [in_csv(board.title), group, row.first, row.last, in_csv(row.name), in_csv(row.reason)]
             writer.writerow([*named, *numbers])
     return file.getvalue()
 
@@ -50,7 +50,7 @@ def with_parts(boards: Sequence[Board]) -> Iterator[Board]:
 
 
 def _numbers(cell: TableCell) -> tuple[float | str | None, ...]:
-    return visible(cell.text) if cell.value is None else cell.value, cell.low, cell.high
+    return in_csv(cell.text) if cell.value is None else cell.value, cell.low, cell.high
 
 
 def _board(board: Board) -> dict[str, object]:

@@ -1,12 +1,27 @@
-"""Escape: text that came from a Record, made harmless before it is shown."""
+"""Escape: text that came from a Record, made harmless before it is shown; one function for each route to a reader."""
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import unicodedata
+from typing import Any
 
 LONGEST_WORD = 160
 """Characters without a blank that are shown in full; a path may have 4,096, and a name of others any number."""
+
+_MARKUP = re.compile(r"([\\`*_\[\]|~$]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+_MENTION = re.compile(r"@(?=\w)")
+_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "×": r"$\times$", "−": "$-$", "±": r"$\pm$", "≈": r"$\approx$", "–": "--", "†": r"\dag{}",
+    "α": r"$\alpha$", "µ": r"$\mu$", "…": r"\dots{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "·": r"$\cdot$",
+    "≤": r"$\leq$", "●": r"$\bullet$",
+}  # fmt: skip
 
 
 def visible(text: str, longest: int | None = None) -> str:
@@ -21,6 +36,62 @@ def visible(text: str, longest: int | None = None) -> str:
     if text.isprintable():
         return text
     return "".join(_shown(letter) for letter in text.replace("\r\n", "\n").replace("\n", " ").replace("\t", " "))
+
+
+def in_markdown(text: str, longest: int | None = None) -> str:
+    """`text` so that GitHub shows it as it stands: no markup, HTML, link or mention in it takes effect.
+
+    >>> in_markdown("a|b <i> www.x.test"), in_markdown("http://x.test")
+    ('a\\\\|b &lt;i&gt; www\\\\.x.test', 'http\\\\://x.test')
+    """
+    text = _MARKUP.sub(r"\\\1", visible(text, longest))
+    for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(letter, entity)
+    # a zero-width space, since GitHub tells people of a mention even where the sign is an entity
+    return _MENTION.sub("@\u200b", text)
+
+
+def in_latex(text: str, longest: int | None = None) -> str:
+    r"""`text` without commands.
+
+    >>> in_latex("\\input 5%")
+    '\\textbackslash{}input 5\\%'
+    """
+    return "".join(_LATEX.get(letter, letter) for letter in visible(text, longest))
+
+
+def in_csv(text: str) -> str:
+    """`text` that no spreadsheet takes for a formula.
+
+    >>> in_csv("=1+1"), in_csv("local")
+    ("'=1+1", 'local')
+    """
+    return f"'{visible(text)}" if _FORMULA.match(text) else visible(text)
+
+
+def in_html(text: str) -> str:
+    """`text` as that of an element or of an attribute in quotes."""
+    return html.escape(visible(text), quote=True)
+
+
+def in_script(values: Any) -> str:
+    """JSON that no HTML parser can leave early, and that JavaScript reads as JSON; all text in it is `visible`.
+
+    >>> in_script({"a": "</script>"})
+    '{"a":"\\\\u003c/script\\\\u003e"}'
+    """
+    text = json.dumps(_visible_values(values), separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _visible_values(values: Any) -> Any:
+    if isinstance(values, str):
+        return visible(values)
+    if isinstance(values, dict):
+        return {visible(name): _visible_values(each) for name, each in values.items()}
+    if isinstance(values, list | tuple):
+        return [_visible_values(each) for each in values]
+    return values
 
 
 def shortened(text: str, longest: int = LONGEST_WORD) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -16,7 +14,7 @@ from typing import Any
 
 from ..bench.board.board import Board, Column
 from ..bench.board.report import RecordSummary, Report
-from .escape import visible
+from .escape import in_html, in_script
 from .figures import Chart, FigureSpec, datasets, figure_specs
 
 CHIEF_NOTES = 6
@@ -48,22 +46,22 @@ def render(reports: Sequence[Report]) -> str:
             "commands": dict(report.commands),
             "machines": dict(report.machines),
         }
-        name = html.escape(report.name, quote=True)
-        blocks.append(f'<script type="application/json" data-name="{name}">{_json(values)}</script>')
+        name = in_html(report.name)
+        blocks.append(f'<script type="application/json" data-name="{name}">{in_script(values)}</script>')
     shared = {
         "columns": [[{**asdict(c), "heading": c.heading} for c in group] for group in columns],
         "charts": [*map(_vega, charts)],
     }
-    blocks.append(f'<script type="application/json" id="shared">{_json(shared)}</script>')
+    blocks.append(f'<script type="application/json" id="shared">{in_script(shared)}</script>')
     return _page("page.html", "page.js", {"reports": "\n".join(blocks)})
 
 
 def render_figures(title: str, paragraphs: Sequence[str], charts: Mapping[str, Chart]) -> str:
     """A page of text and charts alone, under the same policy."""
     parts = {
-        "title": html.escape(visible(title)),
-        "text": "\n".join(f"<p>{html.escape(visible(text))}</p>" for text in paragraphs),
-        "data": _json({name: chart.to_dict() for name, chart in charts.items()}),
+        "title": in_html(title),
+        "text": "\n".join(f"<p>{in_html(text)}</p>" for text in paragraphs),
+        "data": in_script({name: chart.to_dict() for name, chart in charts.items()}),
     }
     return _page("figures.html", "figures.js", parts)
 
@@ -105,12 +103,6 @@ def _board(board: Board, columns: dict[tuple[Column, ...], int]) -> dict[str, An
         "parts": [_board(part, columns) for part in board.parts],
         "rows": rows,
     }
-
-
-def _json(values: Any) -> str:
-    """JSON that no HTML parser can leave early, and that JavaScript reads as JSON."""
-    text = json.dumps(values, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _filled(template: str, parts: Mapping[str, str]) -> str:

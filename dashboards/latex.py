@@ -6,17 +6,9 @@ from collections.abc import Sequence
 
 from ..bench.board.board import Board
 from .csv_json import with_parts
-from .escape import visible
+from .escape import in_latex
 
 LONGEST_REASON = 300
-
-_LETTERS = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", "×": r"$\times$", "−": "$-$", "±": r"$\pm$", "≈": r"$\approx$", "–": "--", "†": r"\dag{}",
-    "α": r"$\alpha$", "µ": r"$\mu$", "…": r"\dots{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "·": r"$\cdot$",
-    "≤": r"$\leq$", "●": r"$\bullet$",
-}  # fmt: skip
 
 
 def to_latex(boards: Sequence[Board]) -> str:
@@ -27,9 +19,9 @@ def to_latex(boards: Sequence[Board]) -> str:
 def _board(board: Board) -> str:
     filled = board.filled
     caption = " ".join(filter(None, [board.question or f"{board.title}.", board.headline]))
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}"]
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{in_latex(caption)}}}"]
     lines += [rf"\begin{{tabular}}{{ll{'r' * len(filled)}}}", r"\toprule"]
-    lines.append(_line(["rank", "variant", *(_escaped(board.columns[at].heading) for at in filled)]))
+    lines.append(_line(["rank", "variant", *(in_latex(board.columns[at].heading) for at in filled)]))
     before = None
     for kind, row in board.rows:
         if before != (kind, row.group):
@@ -37,19 +29,15 @@ def _board(board: Board) -> str:
         before = kind, row.group
         rank = row.place or ("baseline" if kind == "baseline" else "–")
         cells = [row.entries[at].shown() for at in filled]
-        lines.append(_line([_escaped(text) for text in (rank, row.name, *cells)]))
+        lines.append(_line([in_latex(text) for text in (rank, row.name, *cells)]))
     lines += [r"\bottomrule", r"\end{tabular}", "", r"\footnotesize\raggedright"]
     lines += [
-        rf"\textbf{{{_escaped(', '.join(names))}}} (unranked): {_escaped(reason, LONGEST_REASON)}. \\"
+        rf"\textbf{{{in_latex(', '.join(names))}}} (unranked): {in_latex(reason, LONGEST_REASON)}. \\"
         for reason, names in board.reasons
     ]
-    lines += [rf"\textbf{{{_escaped(note.topic)}}}: {_escaped(note.text)}. \\" for note in board.notes]
+    lines += [rf"\textbf{{{in_latex(note.topic)}}}: {in_latex(note.text)}. \\" for note in board.notes]
     return "\n".join([*lines, r"\end{table}"])
 
 
 def _line(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
-
-
-def _escaped(text: str, longest: int | None = None) -> str:
-    return "".join(_LETTERS.get(letter, letter) for letter in visible(text, longest))

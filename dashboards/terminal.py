@@ -93,7 +93,7 @@ def _all_notes(board: Board, chosen: Layout, console: Console) -> None:
             _note(console, note.topic, visible(note.text), _style(note))
     if hidden or chosen.form != "full":
         titles = [*(column.title for column in hidden), *([] if chosen.form == "full" else ["intervals"])]
-        _note(console, "not shown", f"{', '.join(titles)}; widen the terminal, or use --format markdown")
+        _note(console, "not shown", f"{visible(', '.join(titles))}; widen the terminal, or use --format markdown")
 
 
 def _chief_notes(board: Board, chosen: Layout, console: Console, command: str) -> None:
@@ -102,7 +102,7 @@ def _chief_notes(board: Board, chosen: Layout, console: Console, command: str) -
     shown, room = 0, NOTE_LINES - 1
     for note in board.chief_notes:
         text = visible(note.brief or note.text)
-        fits = cell_len(note.topic) + cell_len(text) + 2 <= console.width
+        fits = cell_len(visible(note.topic)) + cell_len(text) + 2 <= console.width
         lines = 1 if fits else len(_text(note.topic, text).wrap(console, console.width))
         if note.column not in hidden and lines <= room:
             _note(console, note.topic, text, _style(note))
@@ -246,7 +246,7 @@ def _note(console: Console, topic: str, text: str, style: str = "dim") -> None:
 
 
 def _text(topic: str, text: str, style: str = "dim") -> Text:
-    return Text.assemble((topic, f"{style} bold"), (f": {text}" if text else "", style))
+    return Text.assemble((visible(topic), f"{style} bold"), (f": {text}" if text else "", style))
 
 
 def _style(note: Footnote) -> str:
