@@ -56,7 +56,9 @@ def compare(
     `margin`: in the task's points, None for its own.
     """
     if Spec.parse(one) == Spec.parse(other):
-        raise SelectionError(f"expected two variants, got {one} twice; leave one out to compare with softmax")
+        raise SelectionError(
+            f"expected two variants, got {one} twice; `attnbench compare rela` compares rela with softmax"
+        )
     check_margin(margin)
     contrasts = Contrasts(scores_by_variant(table, board_key, predictions))
     timings = costs_by_variant(table, board_key)

@@ -10,6 +10,7 @@ from ..core.metrics import check_margin
 from ..score.cost import Mode
 from ..score.key import BoardKey
 from ..store.artifacts import StoredCurves, StoredPredictions, StoredSets
+from ..store.record_files import FOLDER
 from ..store.store import Store
 from ..store.table import ResultTable, table_of
 from .board import Board
@@ -62,6 +63,10 @@ def read_store(store: Store) -> tuple[ResultTable, StoredPredictions]:
     """The Records of a results folder; raises StoreError, saying what to run, where there are none."""
     table = table_of(store.records())
     if not table.rows:
+        if store.root.name == FOLDER and any(store.root.glob("*.jsonl")):
+            raise StoreError(
+                f"{store.root} is the inside of a results folder; name it with --results {store.root.parent}"
+            )
         others = sorted({str(path.parent.parent) for path in Path("results").glob("**/records/*.jsonl")})
         elsewhere = f" (there are some in {', '.join(others[:3])})" if others else ""
         raise StoreError(

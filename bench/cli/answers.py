@@ -23,7 +23,12 @@ def compare(
 
     from ...dashboards.escape import visible
     from .. import api
+    from ..core.errors import SelectionError
+    from ..core.spec import parse_selection
 
+    names = parse_selection(one)
+    if len(names) == 2:
+        raise SelectionError(f"expected one variant, got {one!r}; write `attnbench compare {names[0]} {names[1]}`")
     found = api.compare(one, other, notice=warn, **filters)
     if json:
         say_json([asdict(comparison) for comparison in found], indent=1)

@@ -15,6 +15,7 @@ import typer
 
 from ..core.errors import AttnbenchError, StoreError
 from ..process.ask import Question, Told, ask, asking
+from .advice import advice_for
 from .answers import choose, compare
 from .catalogue import list_, show
 from .check import check
@@ -187,6 +188,6 @@ def _usage(problem: Any) -> int:
     if type(problem).__name__ != "NoArgsIsHelpError":
         # pydantic's words say nothing here
         message = problem.format_message().replace("Value error, ", "").rstrip(".")
-        path = problem.ctx.command_path if getattr(problem, "ctx", None) else app.info.name
-        warn(f"attnbench: {message}; see `{path} --help`")
+        path = str(problem.ctx.command_path if getattr(problem, "ctx", None) else app.info.name)
+        warn(f"attnbench: {message}; {advice_for(message, path)}")
     return int(problem.exit_code)

@@ -157,6 +157,10 @@ def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
                 yield Fact(label=", ".join(tasks), value=text)
             yield from _foreign_recipes(spec)
             return
+        from ..plan.suite import built_in
+
+        if spec.name in built_in():
+            raise SelectionError(f"{spec.name!r} is a suite; `attnbench plan --suite {spec.name}` shows its cells")
         near = nearest(spec.name, [*known, *presets])
         raise SelectionError(f"no variant, task or preset named {spec.name!r}{near}; see `attnbench list variants`")
     registry = known[spec.name]

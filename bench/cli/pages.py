@@ -76,7 +76,9 @@ def explain(
     from ..core.errors import SelectionError
 
     if what != "simplex":
-        raise SelectionError(f"expected `simplex`, got {what!r}")
+        raise SelectionError(
+            f"expected `simplex`, got {what!r}; name maps as in `attnbench explain --variants softmax,sparsemax`"
+        )
     needs_extra()
     from ...dashboards import html
     from ...dashboards import simplex as ternary

@@ -146,10 +146,17 @@ class Registry:
             problem = self._found.problem(name)
             if problem:
                 raise SelectionError(f"the {self.noun} {name!r} is disabled: {problem}")
-            raise SelectionError(
-                f"no {self.noun} named {name!r}{nearest(name, self._points)}; `attnbench list {self.noun}s` lists all"
-            )
+            raise SelectionError(f"no {self.noun} named {name!r}{self._near(name)}")
         return self._points[name]
+
+    def _near(self, name: str) -> str:
+        """The words after an unknown name: its other meaning, the nearest names, or how a new one gets known."""
+        for other in (VARIANTS, TASKS):
+            if other is not self and name in other._points:
+                return f": that is a {other.noun}; `attnbench list {self.noun}s` lists the {self.noun}s"
+        near = nearest(name, self._points)
+        new = "" if near else ", and `pip install -e FOLDER` adds those of a plugin"
+        return f"{near}; `attnbench list {self.noun}s` lists all{new}"
 
 
 ANY_NUMBER = Range(-(2**63), 2**63 - 1)

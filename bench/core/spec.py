@@ -222,10 +222,10 @@ def _split_outside_brackets(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kMGT]?)(i?)B?")
-MOST_BYTES = 1e15
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+LEAST_BYTES, MOST_BYTES = 1e3, 1e15
 
-_POWER = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def bytes_of(text: str) -> float:
@@ -237,7 +237,9 @@ def bytes_of(text: str) -> float:
     if not match:
         raise SelectionError(f"expected a size such as 40GB or 512MiB, got {text!r}")
     number, prefix, binary = match.groups()
-    size = float(number) * (1024.0 if binary else 1000.0) ** _POWER[prefix]
-    if not 1.0 <= size <= MOST_BYTES:
-        raise SelectionError(f"expected a size from 1 byte to {MOST_BYTES / 1e12:,.0f} TB, got {text!r}")
+    size = float(number) * (1024.0 if binary else 1000.0) ** _POWER[prefix.lower()]
+    if not LEAST_BYTES <= size <= MOST_BYTES:
+        raise SelectionError(
+            f"expected a size from 1 kB to {MOST_BYTES / 1e12:,.0f} TB with its unit, such as 40GB, got {text!r}"
+        )
     return size

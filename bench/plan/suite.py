@@ -91,7 +91,11 @@ def load_suite(name_or_file: str) -> Suite:
     if path.suffix != ".toml":
         path = FOLDER / f"{name_or_file}.toml"
         if name_or_file not in built_in():
-            near = nearest(name_or_file, built_in())
+            from ...tasks.contract import PRESETS
+
+            is_preset = name_or_file.partition("[")[0] in PRESETS
+            other = f": that is a preset; `--preset {name_or_file}` takes it" if is_preset else ""
+            near = other or nearest(name_or_file, built_in())
             raise SelectionError(
                 f"no suite named {name_or_file!r}{near}; built in: {', '.join(built_in())}; or name a FILE.toml"
             )

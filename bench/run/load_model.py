@@ -45,8 +45,12 @@ def find(store: Store, key: str) -> Record:
         record.key: record for record in store.records() if record.cell.lane == "train" and record.outcome is Outcome.OK
     }
     found = [record for name, record in trained.items() if name.startswith(key)]
+    if not trained:
+        example = "`attnbench run --variants rela --task tinyshakespeare`"
+        raise SelectionError(f"no trained cell in {store.root}; {example} trains some, or name a folder with --results")
     if len(found) != 1:
-        shown = sorted(found or trained.values(), key=lambda record: str(record.cell))[:SHOWN]
+        named = [record for record in trained.values() if key in str(record.cell)]
+        shown = sorted(found or named or trained.values(), key=lambda record: str(record.cell))[:SHOWN]
         problem = SelectionError(
             f"expected the beginning of one key, got {key!r}, which fits {len(found)} of the {len(trained)} cells "
             f"trained in {store.root}"

@@ -125,7 +125,8 @@ def test_compare_with_itself_is_one_clear_line_and_a_code(results: Path) -> None
     command = [sys.executable, "-m", "attnbench", "compare", "rela", "rela", "--results", str(results)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 2 and found.stdout == ""
-    assert found.stderr == "attnbench: expected two variants, got rela twice; leave one out to compare with softmax\n"
+    advice = "`attnbench compare rela` compares rela with softmax"
+    assert found.stderr == f"attnbench: expected two variants, got rela twice; {advice}\n"
 
 
 def test_compare_names_what_there_is(results: Path) -> None:

@@ -1,0 +1,37 @@
+"""Advice: the right words after a mistake in the order or number of words, which the parser alone cannot know."""
+
+from __future__ import annotations
+
+RUN = "--variants rela --task lra-text"
+
+EXAMPLES = {
+    "run": f"attnbench run {RUN}",
+    "plan": f"attnbench plan {RUN}",
+    "leaderboard": "attnbench leaderboard --task lra-text",
+    "dashboard": "attnbench dashboard --task lra-text",
+    "choose": "attnbench choose --length 512",
+    "compare": "attnbench compare rela linear",
+    "new": "attnbench new variant my-attention",
+    "check": "attnbench check rela linear",
+    "show": "attnbench show rela",
+}
+"""A right use of the commands whose words are easily put in a wrong order or number."""
+
+ORDER = "Got unexpected extra argument", "Missing argument", "Missing option", "is not one of 'variant', 'task'"
+"""Words of the parser for such a mistake."""
+
+
+def advice_for(message: str, path: str) -> str:
+    """The right use, where a problem is of words in a wrong place, else where to read; `path`: the command's words.
+
+    >>> advice_for("No such option: --tsk", "attnbench run")
+    'see `attnbench run --help`'
+    >>> advice_for("Missing option '--length'", "attnbench choose")
+    'write `attnbench choose --length 512`, or see `attnbench choose --help`'
+    """
+    name = path.rpartition(" ")[2]
+    if name == "attnbench" and message.startswith("No such option"):
+        return f"options follow the command, as in `{EXAMPLES['run']}`; see `attnbench --help`"
+    if name in EXAMPLES and any(words in message for words in ORDER):
+        return f"write `{EXAMPLES[name]}`, or see `{path} --help`"
+    return f"see `{path} --help`"
