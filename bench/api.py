@@ -401,7 +401,7 @@ def _selection(
     selection: str | None,
 ) -> Suite:
     """The named suite with what else is given in its place, or the rest alone."""
-    from .plan.suite import Suite, load_suite
+    from .plan.suite import Suite, load_suite, tasks_of
 
     if suite is None and (variants is None or tasks is None):
         raise SelectionError(
@@ -410,7 +410,7 @@ def _selection(
         )
     given = {
         "variants": None if variants is None else specs_of(variants),
-        "tasks": None if tasks is None else specs_of(tasks),
+        "tasks": None if tasks is None else tasks_of(specs_of(tasks)),
         "preset": None if preset is None else Spec.parse(str(preset)),
         "seeds": seeds,
         "selection": selection,

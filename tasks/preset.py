@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from ..bench.core.errors import SelectionError
@@ -73,8 +74,11 @@ class Recipe:
         for name, value in preset.parameters:
             # a smoke run must not enter a ranking, and a text is no setting
             if name not in kinds or name in _NO_PARAMETERS:
-                known = ", ".join(kind for kind in kinds if kind not in _NO_PARAMETERS)
-                raise SelectionError(f"preset {preset.name!r} has no parameter {name!r}; it has: {known}")
+                known = sorted(kinds.keys() - set(_NO_PARAMETERS))
+                near = "".join(f" (did you mean {each!r}?)" for each in get_close_matches(name, known, n=1))
+                raise SelectionError(
+                    f"preset {preset.name!r} has no parameter {name!r}{near}; `attnbench show {preset.name}` lists all"
+                )
             changes[name] = _accept(name, kinds[name], value, f"preset {preset.name!r}: expected {name}")
         changed = replace(self, **changes)
         if changed.width % changed.heads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-RUN = "--variants rela --task lra-text"
+RUN = "--variants rela,entmax15 --task lra-text"
 
 EXAMPLES = {
     "run": f"attnbench run {RUN}",
@@ -14,6 +14,12 @@ EXAMPLES = {
     "new": "attnbench new variant my-attention",
     "check": "attnbench check rela linear",
     "show": "attnbench show rela",
+    "sample": "attnbench sample rela",
+    "inspect": "attnbench inspect rela",
+    "merge": "attnbench merge FOLDER --results results",
+    "get": "attnbench data get lra-text",
+    "preview": "attnbench data preview lra-text",
+    "export": "attnbench data export --tfds FOLDER",
 }
 """A right use of the commands whose words are easily put in a wrong order or number."""
 
@@ -32,6 +38,8 @@ def advice_for(message: str, path: str) -> str:
     name = path.rpartition(" ")[2]
     if name == "attnbench" and message.startswith("No such option"):
         return f"options follow the command, as in `{EXAMPLES['run']}`; see `attnbench --help`"
+    if message.startswith("No such option: --json"):
+        return f"write `{path} --format json`, or see `{path} --help`"
     if name in EXAMPLES and any(words in message for words in ORDER):
         return f"write `{EXAMPLES[name]}`, or see `{path} --help`"
     return f"see `{path} --help`"

@@ -120,6 +120,15 @@ def load_suite(name_or_file: str) -> Suite:
     )
 
 
+def tasks_of(specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+    """`specs`; raises SelectionError for the name of a suite that is no task."""
+    suites = {*built_in()} - {entry.name for entry in TASKS.entries()}
+    for spec in specs:
+        if spec.name in suites:
+            raise SelectionError(f"{spec.name!r} is a suite; `--suite {spec.name}` runs its tasks")
+    return specs
+
+
 def built_in() -> list[str]:
     """Names of the suites that come with attnbench."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))

@@ -113,6 +113,8 @@ def _record_files(root: Path) -> Iterator[record_files.RecordFile]:
         with record_files.opened(root, record_files.FOLDER) as folder:
             yield from (record_files.read_file(folder, name) for name in record_files.names_in(folder))
     except OSError as error:
+        if root.name == record_files.FOLDER and any(root.glob("*.jsonl")):
+            raise StoreError(f"{root} is the inside of a results folder; name {root.parent}") from None
         raise StoreError(
             f"expected a folder {root / record_files.FOLDER} with *.jsonl files: {error.strerror or error}; "
             "name the folder that holds it"
