@@ -21,7 +21,7 @@ BASE_LENGTH = 96
 WIDE_BATCH, WIDEST_BATCH = 11, 64
 STEPS = 3
 DOUBLE_LENGTH, DOUBLE_BYTES = 2048, 2**31
-NARROW_LENGTH, NARROW_SCORES = 1024, 2**21
+NARROW_LENGTH, NARROW_SCORES = 1024, 2**20
 HELD_SCORES = 8
 """Tensors of the size of all scores that a pass and its gradient hold at once, as measured for the plainest maps."""
 
@@ -134,14 +134,14 @@ class CheckedVariant:
 
     @cached_property
     def narrow(self) -> CheckedVariant:
-        """At the length to be measured, the variant with no more heads than two million scores take, and with no more
-        tokens than float64 may have: for gradients, which cost most."""
+        """At the length to be measured, the variant with no more heads than a million scores take, and with no more
+        tokens than float64 may have: for float64 and gradients, which cost most."""
         if not self.settings[0].own:
             return self
         length = self.shape.max_length
         if length > DOUBLE_LENGTH:
             length = NARROW_LENGTH
-        heads = min(self.shape.heads, max(2, NARROW_SCORES // length**2))
+        heads = min(self.shape.heads, max(1, NARROW_SCORES // length**2))
         shape = replace(self.shape, heads=heads, max_length=length)
         if shape == self.shape:
             return self
@@ -173,6 +173,9 @@ class CheckedVariant:
         epsilon = torch.finfo(getattr(torch, self.shape.dtype)).eps
         # float16 and bfloat16: the sums are made in float32 there, so fewer roundings stand behind an output.
         tolerance = (4 if epsilon > 1e-4 else 64) * epsilon
+        if self.narrow.shape.max_length == setting.length and self.narrow is not self:
+            # rounding does not depend on the heads, which share nothing
+            return self.narrow.native.tolerance
         double = self._double(setting)
         if double is None:
             return 4 * tolerance

@@ -103,14 +103,17 @@ def no_state(checked: CheckedVariant) -> Answer:
 
 def no_side_effects(checked: CheckedVariant) -> Answer:
     """a pass leaves inputs, mask, parameters, buffers, random numbers and global settings as they were"""
+    # taken before the first pass, since one that has changed them shows no second change
+    before = _global_settings()
     views = checked.measured
+    torch.set_default_dtype(before["the default dtype"])
     # instances that have made no pass yet: the first may change what later ones leave alone
     modules = [
         checked.like(mode=mode) if mode == "after step" else checked.build(checked.shape).train(mode == "training")
         for mode in (view.setting.mode for view in views)
     ]
     fresh = [view.with_module(module) for view, module in zip(views, modules, strict=True)]
-    return worst(answer for view in fresh for answer in _side_effects(view))
+    return worst(answer for view in fresh for answer in _side_effects(view, before))
 
 
 def bfloat16(checked: CheckedVariant) -> Answer:
@@ -185,7 +188,7 @@ def _after_others(view: VariantInSetting, checked: CheckedVariant) -> Iterator[A
     yield Measured(gap(used, fresh), _bits(view), f"a larger batch after a smaller one, {view.place}")
 
 
-def _side_effects(view: VariantInSetting) -> Iterator[Answer]:
+def _side_effects(view: VariantInSetting, before: dict[str, Any]) -> Iterator[Answer]:
     inputs = view.inputs()
     keep = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool, device=inputs.key.device)
     keep[0, max(1, inputs.key.shape[2] // 2) :] = False
@@ -195,7 +198,7 @@ def _side_effects(view: VariantInSetting) -> Iterator[Answer]:
     # in training a variant may gather statistics
     buffers = {n: b.clone() for n, b in view.module.named_buffers() if view.setting.mode != "training"}
     flags = [(name, p.requires_grad) for name, p in view.module.named_parameters()], view.module.training
-    before, random = _global_settings(), _random_states()
+    random = _random_states()
     view.run(inputs, given)
     after, drawn = _global_settings(), _random_states()
     view.passes(inputs, given)

@@ -65,12 +65,14 @@ class GateResult:
 @dataclass(frozen=True, slots=True)
 class Property:
     """`quick`: also tested before every measurement. `own`: at which of the two it is tested at the length and batch to
-    be measured too, by few passes. The test's docstring is the meaning."""
+    be measured too, by few passes. `longest`: a result at that length replaces that at few positions. The test's
+    docstring is the meaning."""
 
     name: str
     test: Callable[[CheckedVariant], Answer]
     quick: bool = True
     own: Literal["never", "check", "always"] = "never"
+    longest: bool = False
 
     @property
     def meaning(self) -> str:

@@ -51,7 +51,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("masked rows", masks.masked_rows),
     Property("gradient reaches", gradients.gradient_reaches),
     # at few positions some parameters have nothing to decide, such as those that choose between blocks
-    Property("parameters learn", gradients.parameters_learn, quick=False, own="check"),
+    Property("parameters learn", gradients.parameters_learn, quick=False, own="check", longest=True),
     Property("gradient", gradients.gradient_is_derivative),
     Property("gradient at length", gradients.gradient_at_length, own="always"),
     Property("gradient in precision", gradients.gradient_in_precision, own="always"),
@@ -72,6 +72,8 @@ PROPERTIES: tuple[Property, ...] = (
     Property("dropout mean", dropout.dropout_keeps_mean, quick=False),
     Property("dropout sums", dropout.dropout_never_renormalises, quick=False),
 )
+
+LONGEST = {item.name for item in PROPERTIES if item.longest}
 
 
 def examine(
@@ -97,7 +99,8 @@ def examine(
         properties = tuple(p for p in PROPERTIES if not form.settings[0].own or p.own != "never")
         for result in _findings(form, properties):
             known = found.get(result.property)
-            if known is None or severity(result) > severity(known):
+            longest = result.property in LONGEST and result.held is not None
+            if known is None or longest or severity(result) > severity(known):
                 found[result.property] = result
     return list(found.values())
 
