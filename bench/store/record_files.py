@@ -81,14 +81,15 @@ def read_file(folder: int, name: str, known: RecordFile | None = None) -> Record
     """Every line of a file, none where there is no file; `known` again where it has not changed since."""
     try:
         with open_regular(name, folder=folder, follow=False) as file:
-            status = os.fstat(file.fileno())
-            stamp = (status.st_size, status.st_mtime_ns)
+            stamp = _stamp(file)
             if known is not None and known.stamp == stamp:
                 return known
             found = _parse(name, stamp, file)
-            if found.bad_lines and found.bad_lines[-1].reason == _INCOMPLETE and _without_writer(file):
-                file.seek(0)
-                found = _parse(name, stamp, file)
+            # a line that was just being written is read in two pieces, the second of which may not be the last line
+            if any(bad.reason == _INCOMPLETE for bad in found.bad_lines):
+                with _no_writer(file):
+                    file.seek(0)
+                    found = _parse(name, _stamp(file), file)
             return found
     except FileNotFoundError:
         return RecordFile(name=name)
@@ -150,16 +151,26 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _without_writer(file: BinaryIO) -> bool:
-    """Waits for another process that may be writing the last line, which only the holder of the lock can know."""
+def _stamp(file: BinaryIO) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
+@contextmanager
+def _no_writer(file: BinaryIO) -> Iterator[None]:
+    """Keeps others from appending meanwhile; only waits a little where one does not let go of the lock."""
     ends = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < ends:
-        with suppress(BlockingIOError):
+        try:
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-            fcntl.flock(file.fileno(), fcntl.LOCK_UN)
-            return True
-        time.sleep(0.005)
-    return False
+        except BlockingIOError:
+            time.sleep(0.005)
+        else:
+            break
+    try:
+        yield
+    finally:
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 
 def _set_torn_line_aside(folder: int, name: str, descriptor: int) -> str:

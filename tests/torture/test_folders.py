@@ -35,7 +35,7 @@ from attnbench.bench.cli.sharing import merge
 from attnbench.bench.core.errors import AttnbenchError, StoreError
 from attnbench.bench.core.record import Record
 from attnbench.bench.store.arrays import DamagedArtifact
-from attnbench.bench.store.artifacts import MOST_EXAMPLES, curve_of, predictions_of
+from attnbench.bench.store.artifacts import MOST_EXAMPLES, curve_of, results_of
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.validate import validate_records
 from attnbench.dashboards import csv_json, html, latex, markdown, terminal
@@ -116,7 +116,7 @@ def test_a_hostile_line_is_refused_or_read(name: str) -> None:
 @pytest.mark.parametrize("key", ["correct", "statistics"])
 def test_hostile_arrays_are_damaged_or_read(name: str, key: str) -> None:
     with suppress(DamagedArtifact):
-        kept = predictions_of(ARRAYS[name](key))
+        kept = results_of(ARRAYS[name](key)).values
         assert kept.dtype in ("uint8", "float64") and 0 < len(kept) <= MOST_EXAMPLES
 
 
