@@ -18,7 +18,7 @@ from torch import Tensor
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
 from .checked_variant import CheckedVariant, after_steps, build
-from .distance import gap, rows_beyond
+from .distance import rows_beyond
 from .property import Answer, Measured, NotApplicable, worst
 from .twins import EAGER
 from .view import Inputs, RunSetting, VariantInSetting
@@ -32,8 +32,12 @@ LONG_ALLOWED = 3e-4
 ALONG = 3.0
 """How far a direction goes along the gradient, in standard deviations of its random part."""
 PRECISION_ALLOWED = 1e-4
-FLIPPED = 0.01
-"""Share of the rows whose gradient may differ: where rounding puts a key on the other side of a kink."""
+FLIPPED = 0.1
+"""Share of the rows whose gradient may differ: where rounding puts a weight on the other side of a kink.
+
+One such weight of one query moves the gradients of all keys that the query sees; 6 % of them in the worked example, a
+softmax with a floor, under a causal mask.
+"""
 NAMES = ("query", "key", "value")
 
 
@@ -195,14 +199,11 @@ def _precision(view: VariantInSetting, double: VariantInSetting | None) -> Answe
     grad_output = view.grad_output(inputs.query)
     found = view.passes(inputs, keep, grad_output)
     expected = double.passes(inputs.map(Tensor.double), keep, grad_output.double())
-    # Rows that rounding flips differ wholly; where the outputs show none of them, gradients have at most a kink.
-    flips = gap(found[0], expected[0]) > view.tolerance
     allowed = max(8 * view.tolerance, PRECISION_ALLOWED)
     answers: list[Answer] = []
     for name, a, b in zip(NAMES, found[1:], expected[1:], strict=True):
-        share = 0.1 if flips else FLIPPED
         detail = f"share of rows of the gradient of {name} that are not those of float64, {view.place}"
-        answers.append(Measured(rows_beyond(a, b, allowed), share, detail))
+        answers.append(Measured(rows_beyond(a, b, allowed), FLIPPED, detail))
     return worst(answers)
 
 

@@ -55,6 +55,8 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            # a shell ignores SIGINT in commands that it starts in the background, and their children would too
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def send(self, number: int) -> None:

@@ -400,7 +400,7 @@ HIDDEN: list[tuple[type[Variant], AttentionShape, str]] = [
     (StepKeepsStateOnItself, CAUSAL, "decode"),
     (KeepsLargestBatch, SELF, "no state"),
     (KeepsFirstMask, SELF, "padding length"),
-    (OneOutputBuffer, SELF, "no state"),
+    (OneOutputBuffer, SELF, "batch independence"),
     (SingleGradientWrong, SELF, "gradient in precision"),
     (SingleGradientWrongWhereLong, SELF, "gradient in precision"),
     (GradientOf64, SELF, "gradient at length"),

@@ -215,7 +215,7 @@ LINES: dict[str, Callable[[], bytes]] = {
     "a thousand measurements": lambda: _measurements_line(1000, {"layer": 9999, "head": 9999}),
     "measurements of every layer": lambda: _measurements_line(3000, None),
     "twenty thousand bad lines": lambda: b"\n".join([b"{}"] * 20_000),
-    "a million empty lines": lambda: b"\n" * 1_000_000,
+    "900,000 empty lines": lambda: b"\n" * 900_000,
 }
 
 

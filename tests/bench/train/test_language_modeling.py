@@ -271,7 +271,7 @@ def test_a_cell_becomes_a_record_and_its_model_writes(context: WorkerContext, mo
 
 
 def test_an_unknown_key_lists_those_that_there_are(context: WorkerContext) -> None:
-    with pytest.raises(SelectionError, match="fits 0 of the 0 cells"):
+    with pytest.raises(SelectionError, match="no trained cell in"):
         find(context.store, "abc")
     record = done(context, "additive-lm")
     with pytest.raises(SelectionError, match="fits 0 of the 1 cells") as refused:
