@@ -38,6 +38,9 @@ from attnbench.bench.store.arrays import DamagedArtifact
 from attnbench.bench.store.artifacts import MOST_EXAMPLES, curve_of, results_of
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.validate import validate_records
+
+pytest.importorskip("altair", reason="the extra dashboard is not installed")
+
 from attnbench.dashboards import csv_json, html, latex, markdown, terminal
 
 SECONDS = 10

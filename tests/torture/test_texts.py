@@ -29,6 +29,9 @@ from attnbench.bench.core.hashing import content_hash
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Record
 from attnbench.bench.core.spec import Spec
+
+pytest.importorskip("altair", reason="the extra dashboard is not installed")
+
 from attnbench.dashboards import attention_maps, csv_json, escape, latex, markdown, terminal
 from attnbench.dashboards import html as page
 
