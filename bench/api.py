@@ -63,8 +63,8 @@ class RunOptions(TypedDict, total=False):
 
     suite: a built-in suite or a FILE.toml, which the other options change. preset: such as `quick[steps=100]`.
     seeds: how many. selection: split that chooses the checkpoint, `validation` or `test`. lanes: only these of
-    `baseline,train,time`. memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants run in
-    so much. device: `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data.
+    `baseline,tune,train,time`. memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants
+    run in so much. device: `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data.
     offline: never download. retry: run failed cells again. timeout: seconds that a cell may take. threads: of the
     processor, 0 for all cores.
     """

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from ..bench.core.errors import SelectionError
-from ..bench.core.spec import Range, Spec
+from ..bench.core.spec import Range, Spec, value_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,9 @@ class Recipe:
     would drown positions of 0.02. `schedule`: of the learning rate after a linear warm-up of `warmup` steps;
     `one_cycle` is torch's OneCycleLR. `clip`: the largest norm of all gradients together, `clip_value`: of each entry;
     0 = none. `accumulate`: batches whose mean gradient makes one step. `averaged`: the number of last evaluated states
-    that are averaged into the tested model; 1 = the best by validation alone. `timing_seconds`: time to measure a cell
+    that are averaged into the tested model; 1 = the best by validation alone. `learning_rates`: a grid, of which each
+    variant takes its best by validation on `tuning_seeds` seeds that no board uses; without one, all take
+    `learning_rate`. `timing_seconds`: time to measure a cell
     at most; measuring ends when a difference of `resolution` (a share) to the reference would be found. `departures`:
     where a preset named after a published setting differs from it, and why.
     """
@@ -38,6 +40,8 @@ class Recipe:
     batch: int = 32
     steps: int = 200
     learning_rate: float = 1e-3
+    learning_rates: tuple[float, ...] = ()
+    tuning_seeds: int = 1
     warmup: int = 20
     schedule: Literal["linear", "cosine", "constant", "rsqrt", "one_cycle"] = "linear"
     weight_decay: float = 0.0
@@ -67,7 +71,8 @@ class Recipe:
     def with_overrides(self, preset: Spec) -> Self:
         """This recipe with the parameters of a preset such as `quick[learning_rate=3e-3]`.
 
-        Raises SelectionError for an unknown parameter and for a value out of its range.
+        `learning_rates=1e-3|4e-3` sets a grid, and `learning_rate` one rate in its place. Raises SelectionError for an
+        unknown parameter and for a value out of its range.
         """
         kinds = get_type_hints(type(self))
         changes: dict[str, Any] = {}
@@ -80,6 +85,10 @@ class Recipe:
                     f"preset {preset.name!r} has no parameter {name!r}{near}; `attnbench show {preset.name}` lists all"
                 )
             changes[name] = _accept(name, kinds[name], value, f"preset {preset.name!r}: expected {name}")
+        if changes.keys() >= {"learning_rate", "learning_rates"}:
+            raise SelectionError(f"preset {preset.name!r}: expected learning_rate or learning_rates, got both")
+        if "learning_rate" in changes:
+            changes["learning_rates"] = ()
         changed = replace(self, **changes)
         if changed.width % changed.heads:
             raise SelectionError(f"expected heads to divide width, got heads={changed.heads}, width={changed.width}")
@@ -101,6 +110,8 @@ _RANGES = {
     "feed_forward": Range(1, 1_048_576),
     "length": Range(1, 2**24),
     "learning_rate": Range(0, 100),
+    "learning_rates": Range(0, 100),
+    "tuning_seeds": Range(1, 100),
     "timing_seconds": Range(0.01, 1e6),
     "resolution": Range(1e-4, 1),
 }
@@ -108,7 +119,9 @@ _RANGES = {
 
 
 def _accept(name: str, kind: Any, value: Any, expected: str) -> Any:
-    """`value` as a field of that type and in its range."""
+    """`value` as a field of that type and in its range; a list in ascending order."""
+    if get_origin(kind) is tuple:
+        return _accept_grid(name, value, expected)
     if get_origin(kind) is Literal:
         options = get_args(kind)
         # the grammar of selections reads the word none as no value
@@ -126,6 +139,17 @@ def _accept(name: str, kind: Any, value: Any, expected: str) -> Any:
         noun = "whole number" if is_whole else "number"
         raise SelectionError(f"{expected} to be a {noun} {limits}, got {value!r}")
     return value
+
+
+MOST_RATES = 20
+
+
+def _accept_grid(name: str, value: Any, expected: str) -> tuple[float, ...]:
+    given = value if isinstance(value, tuple) else (value,)
+    found = {_accept(name, float, each, expected) for each in given}
+    if not 2 <= len(found) <= MOST_RATES:
+        raise SelectionError(f"{expected} to be 2 to {MOST_RATES} values such as 1e-3|4e-3, got {value_text(value)}")
+    return tuple(sorted(found))
 
 
 PRESETS: dict[str, Recipe] = {

@@ -25,7 +25,7 @@ _MODELS = {
 }
 
 _TRAINING = (
-    "learning rate {learning_rate:g}, {warmup:,} warm-up steps, {schedule} decay",
+    "learning rate {rates}, {warmup:,} warm-up steps, {schedule} decay",
     "{precision}",
 )
 
@@ -52,9 +52,22 @@ def setting_words(setting: Mapping[str, Any]) -> list[str]:
     ['the full preset was not recorded']
     """
     try:
-        words = [part.format_map(setting) for part in (*_MODELS[objective_of(setting)], *_TRAINING)]
+        known = {**setting, "rates": _rates(setting)}
+        words = [part.format_map(known) for part in (*_MODELS[objective_of(setting)], *_TRAINING)]
     except (KeyError, ValueError):
         return ["the full preset was not recorded"]
     words += [part.format_map(setting) for name, (least, part) in _OPTIONAL.items() if setting.get(name, 0) > least]
     departures = setting.get("departures")
     return words + ([f"differs from the published code: {departures}"] if departures else [])
+
+
+def _rates(setting: Mapping[str, Any]) -> str:
+    """
+    >>> _rates({"learning_rate": 0.001}), _rates({"learning_rate": 0.001, "learning_rates": [0.001, 0.004]})
+    ('0.001', '0.001 or 0.004, of which each variant takes the best by validation on seeds that no board uses')
+    """
+    grid = setting.get("learning_rates")
+    if not grid:
+        return f"{setting['learning_rate']:g}"
+    listed = " or ".join(f"{rate:g}" for rate in grid)
+    return f"{listed}, of which each variant takes the best by validation on seeds that no board uses"

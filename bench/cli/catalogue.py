@@ -305,9 +305,10 @@ def _recipe_line(recipe: Recipe) -> str:
     """
     tokens = getattr(recipe, "tokens", None)
     batch = f"{tokens:,} tokens" if tokens else f"{recipe.batch}"
+    rates = recipe.learning_rates or (recipe.learning_rate,)
     line = (
         f"{recipe.layers} layers of width {recipe.width} with {recipe.heads} heads, length {recipe.length}, "
-        f"{recipe.steps:,} steps of {batch}, learning rate {recipe.learning_rate:g}"
+        f"{recipe.steps:,} steps of {batch}, learning rate {' or '.join(f'{rate:g}' for rate in rates)}"
     )
     return line if recipe.ranked else f"{line}; never ranked"
 

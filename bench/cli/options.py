@@ -145,7 +145,7 @@ RUN: Mapping[str, tuple[Any, object]] = {
     "results": (Results, RESULTS),
     "data_dir": (DataDir, None),
     "threads": (Threads, 0),
-    "lanes": (Annotated[str | None, typer.Option(help="Run only these of baseline,train,time.")], None),
+    "lanes": (Annotated[str | None, typer.Option(help="Run only these of baseline,tune,train,time.")], None),
     "memory_budget": (
         Annotated[
             str | None,

@@ -47,6 +47,9 @@ else:
 """Keys that tasks and lanes choose, with scalars or lists of them; those that readers know are typed below."""
 
 
+Rates = Annotated[list[float], Meta(max_length=1000)]
+
+
 class WhereKeys(Struct, frozen=True):
     """The keys of a measurement's `where` that boards and pages read."""
 
@@ -88,6 +91,8 @@ class SettingKeys(Struct, frozen=True):
     beam: Count | UnsetType = UNSET
     stride: Count | UnsetType = UNSET
     learning_rate: float | UnsetType = UNSET
+    learning_rates: Rates | UnsetType = UNSET
+    tuning_seeds: Count | UnsetType = UNSET
     label_smoothing: float | UnsetType = UNSET
     length_penalty: float | UnsetType = UNSET
     schedule: Name | UnsetType = UNSET

@@ -15,7 +15,13 @@ PROTOCOL = 1
 REFERENCE = "softmax"
 """The variant that every relative figure is relative to."""
 
-Lane = Literal["train", "time", "baseline"]
+NO_ATTENTION = "no-attention"
+"""The variant that is identity: trained like the others, a row of the baselines, and no competitor."""
+
+FIRST_TUNING_SEED = 100
+"""Seeds from here on choose the settings of a preset; boards use those below."""
+
+Lane = Literal["train", "time", "baseline", "tune"]
 Selection = Literal["validation", "test"]
 
 
@@ -23,8 +29,9 @@ Selection = Literal["validation", "test"]
 class Cell:
     """Variant × task × preset × seed × lane × model selection × protocol.
 
-    `variant` names a trivial baseline of the task in the lane `baseline`. `selection` is the split on which the best
-    checkpoint is chosen; `test` reproduces Long Range Arena's own practice and is marked on the board.
+    `variant` names a trivial baseline of the task in the lane `baseline`. The lane `tune` trains at one learning rate
+    of a preset's grid, at a seed from `FIRST_TUNING_SEED` on, and is on no board. `selection` is the split on which the
+    best checkpoint is chosen; `test` reproduces Long Range Arena's own practice and is marked on the board.
     """
 
     variant: Spec

@@ -201,6 +201,9 @@ class Parameter:
             elif option is type(None):
                 if value is None:
                     return None
+            elif isinstance(value, tuple):
+                if option is str:
+                    return value_text(value)
             elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
                 return self._inside(_as_float(value), owner)
             elif isinstance(option, type) and type(value) is option:

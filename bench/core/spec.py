@@ -11,7 +11,9 @@ from typing import Final
 
 from .errors import SelectionError
 
-Value = bool | int | float | str | None
+Scalar = bool | int | float | str | None
+Value = Scalar | tuple[Scalar, ...]
+"""A parameter's value. A tuple is a list that stays together, `1e-3|4e-3`; commas expand to several Specs instead."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]*")
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([kM]?)")
@@ -25,7 +27,7 @@ LONGEST_NUMBER = 40
 MOST_SPECS = 1_000
 """Specs that a selection expands to: more are a slip, and would take days."""
 
-_WORDS: dict[str, Value] = {"true": True, "false": False, "none": None}
+_WORDS: dict[str, Scalar] = {"true": True, "false": False, "none": None}
 
 
 class Spec:
@@ -102,6 +104,8 @@ def parse_selection(text: str) -> list[Spec]:
 
 def value_text(value: Value) -> str:
     """Canonical text of one value; `parse_value` reads it back."""
+    if isinstance(value, tuple):
+        return "|".join(map(value_text, value))
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -112,11 +116,22 @@ def value_text(value: Value) -> str:
 
 
 def parse_value(text: str) -> Value:
-    """A Boolean, none, an integer, a finite float or, failing all, the text itself; SelectionError for a long number.
+    """A Boolean, none, an integer, a finite float or, failing all, the text itself; of `a|b` the tuple of both.
 
-    >>> parse_value("1k"), parse_value("1.5"), parse_value("true"), parse_value("learned")
-    (1000, 1.5, True, 'learned')
+    Raises SelectionError for a long number, and for a list with an empty place.
+
+    >>> parse_value("1k"), parse_value("1.5"), parse_value("true"), parse_value("learned"), parse_value("1e-3|4e-3")
+    (1000, 1.5, True, 'learned', (0.001, 0.004))
     """
+    if "|" not in text:
+        return _parse_scalar(text)
+    parts = [part.strip() for part in text.split("|")]
+    if not all(parts):
+        raise SelectionError(f"expected a value on each side of `|`, got {text!r}")
+    return tuple(map(_parse_scalar, parts))
+
+
+def _parse_scalar(text: str) -> Scalar:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     match = _NUMBER.fullmatch(text)

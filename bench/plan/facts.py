@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.cell import Lane
 from ..core.registry import TASKS, VARIANTS, Registry, parameters
 from ..core.spec import Spec
 from ..process.ask import Question, Told, ask
+
+if TYPE_CHECKING:
+    from ...tasks.contract import Task
 
 _REGISTRIES = {registry.noun: registry for registry in (VARIANTS, TASKS)}
 
@@ -36,11 +39,17 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeFacts:
-    """A task's recipe under a preset. `preset`: without the parameters that equal the recipe; `setting`: all values."""
+    """A task's recipe under a preset. `preset`: without the parameters that equal the recipe; `setting`: all values.
+
+    `grid`: of a preset with a grid of learning rates, each rate with the preset that trains at it alone.
+    """
 
     preset: Spec
     length: int
+    ranked: bool
     setting: dict[str, Any]
+    grid: tuple[tuple[float, Spec], ...] = ()
+    tuning_seeds: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +87,31 @@ class DescribeRecipe(Question[RecipeFacts]):
 
     def answer(self, told: Told) -> RecipeFacts:
         task = TASKS.build(self.task)
-        plain, wanted = task.recipe(Spec(self.preset.name)), task.recipe(self.preset)
-        changed = {name: getattr(wanted, name) for name, _ in self.preset.parameters}
-        kept = {name: value for name, value in changed.items() if value != getattr(plain, name)}
-        return RecipeFacts(preset=Spec.of(self.preset.name, **kept), length=wanted.length, setting=asdict(wanted))
+        wanted = task.recipe(self.preset)
+        return RecipeFacts(
+            preset=_canonical(task, self.preset),
+            length=wanted.length,
+            ranked=wanted.ranked,
+            setting=asdict(wanted),
+            grid=tuple((rate, _canonical(task, _at_rate(self.preset, rate))) for rate in wanted.learning_rates),
+            tuning_seeds=wanted.tuning_seeds,
+        )
+
+
+def _canonical(task: Task, preset: Spec) -> Spec:
+    plain, wanted = task.recipe(Spec(preset.name)), task.recipe(preset)
+    changed = {name: getattr(wanted, name) for name, _ in preset.parameters}
+    kept = {name: value for name, value in changed.items() if value != getattr(plain, name)}
+    # one rate in the place of a grid is a change, also where the recipe names the same one
+    if "learning_rate" in changed and plain.learning_rates:
+        kept["learning_rate"] = wanted.learning_rate
+    return Spec.of(preset.name, **kept)
+
+
+def _at_rate(preset: Spec, rate: float) -> Spec:
+    """The preset with one learning rate in the place of its grid."""
+    rest = {name: value for name, value in preset.parameters if name not in ("learning_rates", "tuning_seeds")}
+    return Spec.of(preset.name, **rest | {"learning_rate": rate})
 
 
 def resolve(registry: Registry, spec: Spec) -> Spec:

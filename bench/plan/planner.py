@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, get_args
 
-from ..core.cell import REFERENCE, Cell, Lane, Selection
+from ..core.cell import FIRST_TUNING_SEED, NO_ATTENTION, REFERENCE, Cell, Lane, Selection
 from ..core.errors import PluginError, SelectionError
 from ..core.hashing import content_hash
 from ..core.record import Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
+from ..store.learning_rates import first_results
 from ..store.store import Store
-from .facts import recipe_facts, resolve, task_facts
+from .facts import RecipeFacts, recipe_facts, resolve, task_facts
+from .tuning import Counted, stored_choice, tuning_cells
 
 DigestOf = Callable[[Cell], str]
 """The digest of a Record that a Cell would yield with the present code and data."""
 
 State = Literal["todo", "again", "done"]
 
+NO_ATTENTION_ADDED = f"{NO_ATTENTION} was added: the same model without attention tells what attention adds"
+
+IMPOSSIBLE_WITHOUT_ATTENTION = ("translation",)
+"""Objectives whose models read another sequence through attention alone, so that identity cannot take its place."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The work of one child process: one Cell to train, one baseline, or the Cells of one task to time in turns."""
+    """The work of one child process: one Cell to train, one baseline, or the Cells of one task to time in turns.
+
+    `after`: ids of Blocks that must have ended before this one starts; they stand before it in the plan.
+    """
 
     id: str
     lane: Lane
     cells: tuple[Cell, ...]
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +96,9 @@ def plan(
 ) -> Plan:
     """Baselines first, then training seed by seed, then the timings: an interrupted run leaves whole, smaller boards.
 
-    Raises SelectionError for a name, parameter, preset or count that cannot be run. The reference is always part of it.
+    Of a preset with a grid of learning rates, the cells that choose among them come before all training. The reference
+    is always part of the plan, and so is the training of the model without attention, where the preset is ranked.
+    Raises SelectionError for a name, parameter, preset or count that cannot be run.
     """
     if seeds < 1:
         raise SelectionError(f"expected a count of seeds of 1 or more, got {seeds}")
@@ -93,18 +106,41 @@ def plan(
         raise SelectionError(f"expected selection to be {' or '.join(get_args(Selection))}, got {selection!r}")
     specs, notices = _with_reference([_resolved(spec) for spec in variants])
     questions = [_question(resolve(TASKS, task), preset) for task in dict.fromkeys(tasks)]
-    known = _Known(list(store.records()), machine_id)
+    if seeds > FIRST_TUNING_SEED and any(question.recipe.grid for question in questions):
+        raise SelectionError(
+            f"expected at most {FIRST_TUNING_SEED} seeds with learning_rates, whose choice is made on seeds from "
+            f"{FIRST_TUNING_SEED} on, got {seeds:,}"
+        )
+    if Spec(NO_ATTENTION) not in specs and any(question.takes_no_attention for question in questions):
+        notices.append(NO_ATTENTION_ADDED)
+    records = list(store.records())
+    known = _Known(records, machine_id)
+    counted = first_results(record for record in records if record.cell.lane == "tune")
 
     def step(cell: Cell) -> Step:
         record = store.finished(cell, digest_of(cell), machine_id, retry=retry)
         return Step(cell=cell, state="done" if record else "todo", record=record, seconds=known.seconds(cell))
 
-    steps: list[Step] = []
-    blocks: list[Block] = []
-    for cell in _single_cells(questions, specs, seeds, selection):
-        steps.append(step(cell))
-        if steps[-1].state == "todo":
-            blocks.append(_block(cell.lane, (cell,), machine_id, digest_of))
+    singles = [step(cell) for cell in _single_cells(questions, specs, seeds, selection)]
+    tuned = _Tuning(counted, digest_of, known, retry)
+    by_task = {question.task: question for question in questions}
+    tuning = {one.cell: tuned.steps(one, by_task[one.cell.task].recipe) for one in singles if one.cell.lane == "train"}
+    trial_steps = {trial.cell: trial for found in tuning.values() for trial in found}
+    trials = {
+        cell: _block("tune", (cell,), machine_id, digest_of)
+        for cell, trial in trial_steps.items()
+        if trial.state == "todo"
+    }
+    steps: list[Step] = [one for one in singles if one.cell.lane == "baseline"]
+    blocks = [_block("baseline", (one.cell,), machine_id, digest_of) for one in steps if one.state == "todo"]
+    steps += trial_steps.values()
+    blocks += trials.values()
+    for one in singles:
+        if one.cell.lane == "train":
+            steps.append(one)
+            if one.state == "todo":
+                after = tuple(trials[trial.cell].id for trial in tuning[one.cell] if trial.cell in trials)
+                blocks.append(replace(_block("train", (one.cell,), machine_id, digest_of), after=after))
     for question in (question for question in questions if "time" in question.lanes):
         timed = _timed([step(question.cell(spec, 0, "time", selection)) for spec in specs])
         steps += timed
@@ -116,12 +152,18 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A task under a preset, both canonical, and its trivial baselines."""
+    """A task under a preset, both canonical, and its trivial baselines.
+
+    `takes_no_attention`: whether the model without attention is trained too. A preset that is not ranked, such as
+    `smoke`, answers no question to which that would be a scale.
+    """
 
     task: Spec
     preset: Spec
     baselines: tuple[str, ...]
     lanes: tuple[Lane, ...]
+    recipe: RecipeFacts
+    takes_no_attention: bool
 
     def cell(self, variant: Spec, seed: int, lane: Lane, selection: Selection) -> Cell:
         return Cell(
@@ -131,7 +173,9 @@ class _Question:
 
 def _question(task: Spec, preset: Spec) -> _Question:
     facts = task_facts(task)
-    return _Question(task, recipe_facts(task, preset).preset, facts.baselines, facts.lanes)
+    recipe = recipe_facts(task, preset)
+    takes = recipe.ranked and "train" in facts.lanes and facts.objective not in IMPOSSIBLE_WITHOUT_ATTENTION
+    return _Question(task, recipe.preset, facts.baselines, facts.lanes, recipe, takes)
 
 
 def _resolved(variant: Spec) -> Spec:
@@ -155,8 +199,36 @@ def _single_cells(questions: list[_Question], variants: list[Spec], seeds: int, 
             yield question.cell(Spec(name), 0, "baseline", selection)
     for seed in range(seeds):
         for question in questions:
-            for variant in variants if "train" in question.lanes else ():
+            added = [Spec(NO_ATTENTION)] if question.takes_no_attention else []
+            for variant in dict.fromkeys([*variants, *added]) if "train" in question.lanes else ():
                 yield question.cell(variant, seed, "train", selection)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tuning:
+    """The steps that choose a learning rate, of a cell to train."""
+
+    counted: Counted
+    digest_of: DigestOf
+    known: _Known
+    retry: bool
+
+    def steps(self, training: Step, recipe: RecipeFacts) -> list[Step]:
+        """None without a grid. Where the training is done, those alone that were run.
+
+        A failed one is tried again only where none gave a rate: a choice that was made stays.
+        """
+        choice = stored_choice(training.cell, recipe, self.counted, self.digest_of)
+        again = self.retry and choice is not None and choice.rate is None
+        found = []
+        for cell in (cell for cells in tuning_cells(training.cell, recipe).values() for cell in cells):
+            record = self.counted.get((cell.key, self.digest_of(cell)))
+            if record is None and training.state == "done":
+                continue
+            is_done = record is not None and (record.outcome is Outcome.OK or not again)
+            state: State = "done" if is_done else "todo"
+            found.append(Step(cell=cell, state=state, record=record, seconds=self.known.seconds(cell)))
+        return found
 
 
 def _timed(steps: list[Step]) -> list[Step]:
@@ -203,4 +275,9 @@ class _Known:
 
 
 def _question_of(cell: Cell) -> tuple[str, ...]:
-    return cell.lane, str(cell.task), str(cell.preset)
+    """Cells of one question take about the same time: training does at every learning rate."""
+    if cell.lane not in ("train", "tune"):
+        return cell.lane, str(cell.task), str(cell.preset)
+    rates = ("learning_rate", "learning_rates", "tuning_seeds")
+    rest = tuple(parameter for parameter in cell.preset.parameters if parameter[0] not in rates)
+    return "train", str(cell.task), str(Spec(cell.preset.name, rest))

@@ -31,7 +31,10 @@ QUIET_SECONDS = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class WorkerContext:
-    """`digests`: what the Records carry, by cell key. `send` passes events to the parent process."""
+    """`digests`: what the Records carry, by cell key. `send` passes events to the parent process.
+
+    `rates`: as in `Job`.
+    """
 
     device: torch.device
     place: DataPlace
@@ -39,6 +42,7 @@ class WorkerContext:
     digests: dict[str, str]
     block: str
     send: OnEvent
+    rates: dict[str, float] = field(default_factory=dict)
     machine: Machine = field(init=False)
 
     def __post_init__(self) -> None:

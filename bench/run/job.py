@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ WORKER = "attnbench.bench.run.worker"
 class Job:
     """One Block. `digests`: what the Records carry, `sources`: hashes of the variants' source, both by cell key.
 
+    `rates`: by cell key, the learning rate that was chosen for a cell whose preset has a grid.
     `threads`: processor threads to pin, 0 = as the machine has cores. `timeout`: seconds that one Cell may take before
     another has its turn.
     """
@@ -31,6 +32,7 @@ class Job:
     results: Path
     data_dir: Path | None
     offline: bool
+    rates: dict[str, float] = field(default_factory=dict)
     threads: int = 0
     timeout: float | None = None
 

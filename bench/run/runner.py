@@ -13,17 +13,19 @@ from typing import get_args
 import torch
 
 from ..core.cell import REFERENCE, Cell, Lane
-from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError
+from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError, StoreError
 from ..core.record import Machine, Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..measure.machine import choose_device, describe
 from ..plan.facts import recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell, variant_hash
-from ..plan.planner import Block, Plan, plan
+from ..plan.planner import NO_ATTENTION_ADDED, Block, Plan, plan
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
+from ..plan.tuning import stored_choice
 from ..process.ask import Told, ask, end_children
+from ..store.learning_rates import RateChoice, first_results
 from ..store.store import Store
 from .events import CellFinished, Event, OnEvent
 from .executors.executor import Executor, Needs
@@ -175,6 +177,7 @@ class Runner:
             cells=cells,
             digests={cell.key: self._digest(cell) for cell in cells},
             sources={cell.key: variant_hash(cell) for cell in cells},
+            rates={cell.key: rate for cell in cells if (rate := self._choice(cell).rate) is not None},
             device=str(self.device),
             results=request.results,
             data_dir=request.data_dir,
@@ -190,10 +193,14 @@ class Runner:
             problem = self.broken.get((cell.task, None))
             if cell.lane != "baseline":
                 problem = problem or self.broken.get((cell.task, cell.variant))
-            if problem is None:
+            if problem is not None:
+                on_event(CellFinished(self._untried(cell, block, Outcome(problem.outcome), problem.reason)))
+                continue
+            choice = self._choice(cell)
+            if choice.outcome is Outcome.OK:
                 left.append(cell)
             else:
-                on_event(CellFinished(self._untried(cell, block, Outcome(problem.outcome), problem.reason)))
+                on_event(CellFinished(self._untried(cell, block, choice.outcome, choice.reason)))
         if left and task_facts(left[0].task).only_timed:
             left = self._skip_expected_failures(left, block, on_event)
         # a reference that is done was to be measured again for the others alone, none of which may be left
@@ -204,6 +211,17 @@ class Runner:
         ):
             return ()
         return tuple(left)
+
+    def _choice(self, cell: Cell) -> RateChoice:
+        """The learning rate of a cell to train, from the stored Records; none where its preset has no grid."""
+        recipe = recipe_facts(cell.task, cell.preset) if cell.lane == "train" else None
+        if recipe is None or not recipe.grid:
+            return RateChoice(None)
+        counted = first_results(record for record in self.store.records() if record.cell.lane == "tune")
+        found = stored_choice(cell, recipe, counted, self._digest)
+        if found is None:
+            raise StoreError(f"not every learning rate of `{cell}` has a Record; run the same command again")
+        return found
 
     def _skip_expected_failures(self, cells: list[Cell], block: Block, on_event: OnEvent) -> list[Cell]:
         """The cells of a sweep to be tried; the others get Records that name their failure at a shorter length."""
@@ -224,7 +242,7 @@ class Runner:
 
     def _untried(self, cell: Cell, block: Block, outcome: Outcome, reason: str) -> Record:
         try:
-            setting = recipe_facts(cell.task, self.preset).setting
+            setting = recipe_facts(cell.task, cell.preset).setting
         except PluginError:
             setting = {}
         return Record(
@@ -323,8 +341,10 @@ def default_preset(tasks: Sequence[Spec], device: str) -> str:
 
 
 def _only(made: Plan, lanes: tuple[Lane, ...]) -> Plan:
+    """The part of these lanes; training needs the lane that chooses its learning rates."""
+    kept = {*lanes, *(["tune"] if "train" in lanes else [])}
     return Plan(
-        steps=tuple(step for step in made.steps if step.cell.lane in lanes),
-        blocks=tuple(block for block in made.blocks if block.lane in lanes),
-        notices=made.notices,
+        steps=tuple(step for step in made.steps if step.cell.lane in kept),
+        blocks=tuple(block for block in made.blocks if block.lane in kept),
+        notices=tuple(notice for notice in made.notices if "train" in lanes or notice != NO_ATTENTION_ADDED),
     )

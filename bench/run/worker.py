@@ -78,6 +78,7 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
         digests=job.digests,
         block=job.block,
         send=send,
+        rates=job.rates,
     )
     timed = [cell for cell in job.cells if cell.lane == "time"]
     if timed:
@@ -85,4 +86,4 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
     for cell in job.cells:
         if cell.lane != "time":
             send(CellStarted(cell.key))
-            yield train_cell(context, cell) if cell.lane == "train" else baseline_cell(context, cell)
+            yield baseline_cell(context, cell) if cell.lane == "baseline" else train_cell(context, cell)

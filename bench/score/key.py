@@ -56,7 +56,8 @@ def board_keys(table: ResultTable, wanted: BoardFilter | None = None) -> list[Bo
     Raises SelectionError where the filter leaves none, naming what there is.
     """
     wanted = wanted or BoardFilter()
-    rows: Sequence[ResultRow] = table.current
+    # trials of learning rates are on no board
+    rows: Sequence[ResultRow] = [row for row in table.current if row.lane != "tune"]
     for axis in ("task", "preset", "selection", "fidelity", "machine"):
         asked = getattr(wanted, axis)
         if asked is not None:

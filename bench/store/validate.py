@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from ..core.cell import REFERENCE
+from ..core.cell import FIRST_TUNING_SEED, REFERENCE
 from ..core.decode import brief
 from ..core.errors import StoreError
 from ..core.metrics import METRICS, RANKING_METRICS
@@ -21,6 +22,7 @@ from . import record_files
 from .agreement import Copies, curve_errors, prediction_errors, tested, time_errors
 from .arrays import DamagedArtifact
 from .artifacts import curve_of, results_of
+from .learning_rates import choose_rate, first_results
 from .store import Store, is_artifact_name
 
 MOST_BAD_LINES = 1000
@@ -88,6 +90,8 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
         for number, text in sorted(found):
             errors.append(ValidationIssue("error", f"{spelt}:{number}" if number else spelt, text))
     warnings += [ValidationIssue("warning", place, text) for place, text in _missing_seeds(sound)]
+    # trials of another machine may have come later, so that nobody need have been wrong
+    warnings += [ValidationIssue("warning", place, text) for place, text in _other_choices(sound)]
     return ValidationReport(findings=(*errors, *warnings), sound=tuple(sound), count=count)
 
 
@@ -206,6 +210,9 @@ def _content_errors(record: Record) -> Iterator[str]:
         if own is not None and (reference is None or len(own.samples) != len(reference.samples)):
             yield "its times lack those of the reference in the same rounds"
         return
+    grid, used = record.setting.get("learning_rates"), record.first("learning_rate")
+    if record.cell.lane == "train" and grid and (used is None or used.value not in grid):
+        yield f"expected its learning_rate to be one of {', '.join(map(str, grid[:9]))}, as its preset has them"
     stated = tested(record)
     if stated is None:
         yield f"outcome ok has no test result: expected {' or '.join(metric.name for metric in RANKING_METRICS)}"
@@ -232,6 +239,41 @@ def _artifact_errors(name: str, file: str, store: Store, contents: dict[str, byt
         yield f"artifact {name}: the content of {file} does not match the hash in its name"
         return
     contents[name] = content
+
+
+def _other_choices(records: list[Record]) -> Iterator[tuple[str, str]]:
+    """Trainings at another learning rate than the one that the trials beside them give; trials may be missing."""
+    trials: dict[tuple[Hashable, ...], dict[int, Record]] = {}
+    for trial in first_results(record for record in records if record.cell.lane == "tune").values():
+        place = (*_trained(trial), trial.setting.get("learning_rate"))
+        trials.setdefault(place, {})[trial.cell.seed] = trial
+    for record in records:
+        grid, used = record.setting.get("learning_rates"), record.first("learning_rate")
+        if record.cell.lane != "train" or used is None or not grid:
+            continue
+        count = record.setting.get("tuning_seeds", 1)
+        seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + count)
+        own = {rate: trials.get((*_trained(record), rate), {}) for rate in grid}
+        tried = {rate: [found[seed] for seed in sorted(found) if seed in seeds] for rate, found in own.items()}
+        if any(len(found) < count for found in tried.values()):
+            continue
+        best = choose_rate(tried).rate
+        if best != used.value:
+            yield (
+                str(record.cell),
+                (
+                    f"it was trained at learning rate {used.value:g}, but validation of the trials chooses "
+                    f"{'none' if best is None else format(best, 'g')}"
+                ),
+            )
+
+
+def _trained(record: Record) -> tuple[Hashable, ...]:
+    """What a trial and the training that it chooses a rate for have in common: all of the preset but its rates."""
+    rates = ("learning_rate", "learning_rates", "tuning_seeds")
+    setting = {name: value for name, value in record.setting.items() if name not in rates}
+    code = record.digest.partition("-")[2]
+    return record.cell.variant, record.cell.task, code, json.dumps(setting, sort_keys=True, default=str)
 
 
 def _missing_seeds(records: list[Record]) -> Iterator[tuple[str, str]]:

@@ -44,6 +44,8 @@ def files_of_lane(lane: str) -> list[Path]:
         "time": ["models", "measure", "run/workloads"],
         "baseline": [],
     }  # fmt: skip
+    # trials of learning rates are trainings
+    lane = {"tune": "train"}.get(lane, lane)
     others = {"time": ["timing_record.py", "max_length.py"]}.get(lane, [])
     found = [path for folder in own[lane] for path in (BENCH / folder).glob("*.py")]
     return [*found, lanes / f"{lane}.py", *(lanes / name for name in others)]

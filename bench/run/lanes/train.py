@@ -1,8 +1,13 @@
-"""The train lane: one Cell trained, evaluated on the test split, and its attention measured."""
+"""The lanes train and tune: one Cell trained and evaluated on the test split; in `train`, its attention measured.
+
+A Cell of the lane `tune` is one learning rate of a grid, at a seed of no board. `store/learning_rates.py` chooses by
+its validation result; the test result is for the figure that shows every rate.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 from msgspec import structs
@@ -43,6 +48,10 @@ def _train(builder: RecordBuilder) -> None:
     context, cell = builder.context, builder.cell
     watch = StateWatch()
     task, recipe, dataset = builder.load()
+    if recipe.learning_rates:
+        # the Record keeps the preset as its setting, which all variants share, and the rate as a measurement
+        recipe = replace(recipe, learning_rate=context.rates[cell.key], learning_rates=())
+        builder.measurements.append(Measurement.of("learning_rate", recipe.learning_rate))
     objective = objective_for(task.problem(), recipe)
     model = objective.model(build_checked(cell.variant, recipe.batch), cell.seed, str(context.device))
     model.to(context.device)
@@ -85,12 +94,14 @@ def _train(builder: RecordBuilder) -> None:
         Measurement.of("extra_parameters", extra),
         Measurement.of("train_seconds", training.seconds),
     ]
-    if not objective.measures_attention:
+    if not objective.measures_attention and cell.lane == "train":
         context.send(Stage(cell.key, "sparsity"))
         _observe(builder, objective, model, dataset.validation)
     curve = json.dumps([point.to_json(objective.metric) for point in training.curve]).encode()
     builder.artifacts["curve"] = context.store.put_artifact(curve, ".json")
-    builder.keep_predictions(test)
+    # nothing is compared by the examples of a trial
+    if cell.lane == "train":
+        builder.keep_predictions(test)
 
 
 def _require_unchanged(watch: StateWatch) -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from attnbench.bench.cli.sharing import merge, validate
 from attnbench.bench.core.errors import SelectionError, StoreError
 from attnbench.bench.core.record import Measurement, Outcome, Record
+from attnbench.bench.core.spec import Spec
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.validate import validate_records
 
@@ -358,3 +359,55 @@ def test_weights_that_are_not_normalised_may_be_above_one(folder: Path) -> None:
     assert validate_records(folder).findings == ()
     give(-0.1)
     assert any("positional_attention lies outside" in str(finding) for finding in validate_records(folder).findings)
+
+
+def under_a_grid(
+    bench: Callable[..., object], root: Path, used: float, validation: dict[float, float], test: float = 0.6
+) -> list[str]:
+    """The findings on a training at rate `used`, beside a trial of each rate with that validation accuracy."""
+    original = trained(bench, Store(root / "other"), "softmax", 12)
+    kept = {name: Store(root).put_artifact(Store(root / "other").artifact(file), file[24:])
+            for name, file in original.artifacts.items()}  # fmt: skip
+    others = [m for m in original.measurements if m.where.get("split") != "validation"]
+    rates = Measurement.of("learning_rate", used)
+    setting = original.setting | {"learning_rates": list(validation), "tuning_seeds": 1}
+    measured = (*original.measurements, rates)
+    Store(root).append(replace(original, setting=setting, measurements=measured, artifacts=kept))
+    for rate, accuracy in validation.items():
+        cell = replace(original.cell, lane="tune", seed=100, preset=Spec.of("quick", learning_rate=rate))
+        of_split = {"split": "validation", "examples": 500}
+        measured = (
+            Measurement.of("accuracy", test, split="test", examples=20),
+            Measurement.of("accuracy", accuracy, **of_split), Measurement.of("loss", 0.5, **of_split),
+            *(m for m in others if m.name != "accuracy"),
+        )  # fmt: skip
+        drawn = Store(root).put_artifact(curve(accuracy), ".json")
+        setting = original.setting | {"learning_rate": rate, "learning_rates": []}
+        Store(root).append(
+            replace(original, cell=cell, measurements=measured, setting=setting, artifacts={"curve": drawn})
+        )
+    return [str(issue) for issue in validate_records(root).findings if "learning" in str(issue)]
+
+
+@pytest.mark.parametrize(
+    ("used", "validation", "said"),
+    [
+        (8e-3, {2e-3: 0.6, 8e-3: 0.9}, []),
+        (2e-3, {2e-3: 0.6, 8e-3: 0.9}, ["trained at learning rate 0.002, but validation of the trials chooses 0.008"]),
+        (1e-3, {2e-3: 0.6, 8e-3: 0.9}, ["expected its learning_rate to be one of 0.002, 0.008"]),
+    ],
+)
+def test_a_learning_rate_is_compared_with_what_the_trials_choose(
+    bench: Callable[..., object], tmp_path: Path, used: float, validation: dict[float, float], said: list[str]
+) -> None:
+    found = under_a_grid(bench, tmp_path, used, validation)
+    assert len(found) == len(said)
+    assert all(text in issue for text, issue in zip(said, found, strict=True))
+
+
+def test_a_choice_without_its_trials_is_not_judged(bench: Callable[..., object], tmp_path: Path) -> None:
+    assert under_a_grid(bench, tmp_path, 2e-3, {2e-3: 0.6, 8e-3: 0.9}) != []
+    file = next((tmp_path / "records").iterdir())
+    lines = [line for line in file.read_text().split("\n") if '"seed":100' not in line or "0.002" in line]
+    file.write_text("\n".join(lines))
+    assert not [issue for issue in validate_records(tmp_path).findings if "learning" in str(issue)]

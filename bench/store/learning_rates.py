@@ -1,0 +1,98 @@
+"""Learning rates: which rate of a preset's grid a variant takes, by validation on seeds that no board uses.
+
+A pure function of the Records of the lane `tune`. It reads their validation results alone: the test results beside them
+are for the figure of all rates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from ..core.metrics import ACCURACY
+from ..core.record import Outcome, Record
+
+
+@dataclass(frozen=True, slots=True)
+class RateChoice:
+    """The rate that a variant takes; None where training failed at every rate, with the outcome and the reason."""
+
+    rate: float | None
+    outcome: Outcome = Outcome.OK
+    reason: str = ""
+
+
+class _Score(NamedTuple):
+    """Validation of one rate over the tuning seeds; `advantage`: the higher the better; `error`: its standard error."""
+
+    rate: float
+    advantage: float
+    error: float
+    loss: float
+
+
+def choose_rate(tried: Mapping[float, Sequence[Record]]) -> RateChoice:
+    """The choice from the Records of every rate, one a tuning seed.
+
+    The best mean validation score counts. Rates within one standard error of it are ties, and of these the smallest
+    validation loss counts, then the smallest rate (the one-standard-error rule of Breiman et al. 1984, with the loss
+    for the simpler model). The standard error is that of the best rate: over the validation examples with two
+    right and two wrong ones added (Agresti and Coull 1998), so that it is not 0 at 100 %; or over the tuning seeds,
+    where that is larger. A rate at which any training failed, or ended with a loss that is not finite, is not
+    chosen.
+    """
+    scores = [found for rate, records in sorted(tried.items()) if (found := _score(rate, records)) is not None]
+    if not scores:
+        return _failure(tried)
+    best = max(scores, key=lambda one: (one.advantage, -one.loss))
+    ties = [one for one in scores if one.advantage >= best.advantage - best.error]
+    return RateChoice(min(ties, key=lambda one: (one.loss, one.rate)).rate)
+
+
+def first_results(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
+    """The Record that counts of each cell and digest, on whatever machine: the first result, else the last failure."""
+    found: dict[tuple[str, str], Record] = {}
+    # the machine's id decides between two of one second, so that the order of files does not
+    for record in sorted(records, key=lambda one: (one.started, one.machine.id)):
+        known = found.get((record.key, record.digest))
+        if known is None or known.outcome is not Outcome.OK:
+            found[record.key, record.digest] = record
+    return found
+
+
+def _score(rate: float, records: Sequence[Record]) -> _Score | None:
+    """None where a training failed, or diverged."""
+    values, losses, examples = [], [], 0
+    metric = next((record.metric for record in records if record.metric), ACCURACY)
+    for record in records:
+        value, loss = (record.first(name, split="validation") for name in (metric.name, "loss"))
+        if record.outcome is not Outcome.OK or value is None or loss is None:
+            return None
+        if not (math.isfinite(value.value) and math.isfinite(loss.value)):
+            return None
+        values.append(value.value)
+        losses.append(loss.value)
+        examples += int(value.where.get("examples") or 0)
+    if not values:
+        return None
+    mean = fmean(values)
+    of_seeds = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    of_examples = 0.0
+    if metric.is_share and examples:
+        share = (mean * examples + 2) / (examples + 4)
+        of_examples = math.sqrt(share * (1 - share) / (examples + 4))
+    return _Score(rate, metric.sign * mean, max(of_seeds, of_examples), fmean(losses))
+
+
+def _failure(tried: Mapping[float, Sequence[Record]]) -> RateChoice:
+    failed = [record for records in tried.values() for record in records if record.outcome is not Outcome.OK]
+    rates = ", ".join(f"{rate:g}" for rate in sorted(tried))
+    if not failed:
+        return RateChoice(None, Outcome.CRASHED, f"training diverged at every learning rate ({rates})")
+    outcomes = {record.outcome for record in failed}
+    # diverged at one rate and failed at another: the failure has a reason to show
+    outcome = failed[0].outcome if len(outcomes) == 1 else Outcome.CRASHED
+    return RateChoice(None, outcome, f"at every learning rate ({rates}): {failed[0].reason}")
