@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -223,7 +223,8 @@ def _variant_facts(spec: Spec) -> Iterator[Fact]:
     yield Fact(label="causal mask", value=_support(spec, causal))
     cross = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH, cross=True)
     yield Fact(label="queries of another sequence", value=_support(spec, cross))
-    half = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH, dtype="bfloat16")
+    # in a form that the variant has, so that the answer is about the dtype
+    half = replace(causal if _support(spec, shape).startswith("no") else shape, dtype="bfloat16")
     yield Fact(label="bfloat16", value=_support(spec, half))
     if isinstance(variant, str):
         return

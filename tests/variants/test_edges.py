@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from causal_forms import causal_forms
 from typer.testing import CliRunner
 
 from attnbench.bench.cli.app import app
@@ -20,17 +21,13 @@ def made(name: str, **shape: object) -> Variant:
     return build(name, AttentionShape(**{"heads": 2, "head_dim": 8, "max_length": 32} | shape))
 
 
-def forms(name: str) -> list[bool]:
-    return [False] if made(name).causality is None else [False, True]
-
-
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 7, 7), (2, 0, 0), (2, 3, 0), (2, 0, 5)])
 @pytest.mark.parametrize("name", EVERY)
 def test_nothing_to_attend_with_or_to_gives_zeros_and_zero_gradients(
     name: str, batch: int, queries: int, keys: int, padded: bool
 ) -> None:
-    for causal in forms(name):
+    for causal in causal_forms(name):
         variant = made(name, causal=causal)
         query, key, value = (torch.randn(batch, 2, n, 8, requires_grad=True) for n in (queries, keys, keys))
         keep = torch.zeros(batch, keys, dtype=torch.bool) if padded else None
@@ -43,7 +40,7 @@ def test_nothing_to_attend_with_or_to_gives_zeros_and_zero_gradients(
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_lone_token_gives_a_finite_output_and_gradients(name: str) -> None:
-    for causal in forms(name):
+    for causal in causal_forms(name):
         variant = made(name, causal=causal)
         query, key, value = (torch.randn(2, 2, 1, 8, requires_grad=True) for _ in range(3))
         output = variant(query, key, value, Mask(causal=causal))
@@ -57,14 +54,15 @@ def test_a_lone_token_gives_a_finite_output_and_gradients(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_dropout_acts_in_training_where_the_variant_says_so(name: str) -> None:
     """With the same random numbers, so that nothing else of training differs."""
-    dropped = made(name, dropout=0.5).train()
-    plain = made(name).train()
+    causal = causal_forms(name)[0]
+    dropped = made(name, dropout=0.5, causal=causal).train()
+    plain = made(name, causal=causal).train()
     plain.load_state_dict(dropped.state_dict())
     inputs = [torch.randn(2, 2, 24, 8) for _ in range(3)]
     outputs = []
     for variant in (dropped, plain):
         torch.manual_seed(1)
-        outputs.append(variant(*inputs, Mask()))
+        outputs.append(variant(*inputs, Mask(causal=causal)))
     assert torch.equal(*outputs) != dropped.uses_dropout
 
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from causal_forms import causal_forms
 from seeds import seed
 from torch import Tensor
 
@@ -51,11 +52,10 @@ def passed(variant: Variant, inputs: list[Tensor], mask: Mask, upstream: Tensor)
 FORMS = [
     pytest.param(name, causal, id=f"{name}-{'causal' if causal else 'full'}")
     for name in SELECTIONS
-    for causal in (False, True)
-    if not causal or made(name).causality is not None
+    for causal in causal_forms(name)
 ]
-CROSSING = [name for name in SELECTIONS if made(name).crosses]
-ONE_SEQUENCE = ["local", "longformer", "sparse", "sinkhorn"]
+CROSSING = [name for name in SELECTIONS if made(name, causal=causal_forms(name)[0]).crosses]
+ONE_SEQUENCE = ["local", "longformer", "sparse", "sinkhorn", "gated-linear", "delta", "no-attention"]
 SHORTER = [name for name in CROSSING if made(name).causality is not None] + ONE_SEQUENCE
 
 
