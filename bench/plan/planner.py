@@ -11,7 +11,7 @@ from ..core.cell import FIRST_TUNING_SEED, NO_ATTENTION, REFERENCE, Cell, Lane, 
 from ..core.errors import PluginError, SelectionError
 from ..core.hashing import content_hash
 from ..core.record import Outcome, Provenance, Record
-from ..core.registry import TASKS, VARIANTS
+from ..core.registry import TASKS, VARIANTS, Registry
 from ..core.spec import Spec
 from ..store.learning_rates import first_results
 from ..store.store import Store
@@ -104,8 +104,8 @@ def plan(
         raise SelectionError(f"expected a count of seeds of 1 or more, got {seeds}")
     if selection not in get_args(Selection):
         raise SelectionError(f"expected selection to be {' or '.join(get_args(Selection))}, got {selection!r}")
-    specs, notices = _with_reference([_resolved(spec) for spec in variants])
-    questions = [_question(resolve(TASKS, task), preset) for task in dict.fromkeys(tasks)]
+    specs, notices = _with_reference([_resolved(VARIANTS, spec) for spec in variants])
+    questions = [_question(_resolved(TASKS, task), preset) for task in dict.fromkeys(tasks)]
     if seeds > FIRST_TUNING_SEED and any(question.recipe.grid for question in questions):
         raise SelectionError(
             f"expected at most {FIRST_TUNING_SEED} seeds with learning_rates, whose choice is made on seeds from "
@@ -178,12 +178,12 @@ def _question(task: Spec, preset: Spec) -> _Question:
     return _Question(task, recipe.preset, facts.baselines, facts.lanes, recipe, takes)
 
 
-def _resolved(variant: Spec) -> Spec:
+def _resolved(registry: Registry, spec: Spec) -> Spec:
     """The canonical Spec; as it is given where the plugin does not answer, since its Cells are part of the plan."""
     try:
-        return resolve(VARIANTS, variant)
+        return resolve(registry, spec)
     except PluginError:
-        return variant
+        return spec
 
 
 def _with_reference(variants: list[Spec]) -> tuple[list[Spec], list[str]]:

@@ -97,26 +97,35 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
 Said = Answered | Refused | Raised | Noticed | Progressed
 
 
-def ask(registry: Registry, name: str, question: Question[A], *, told: Told | None = None, patience: float = 1.0) -> A:
+def ask(
+    registry: Registry,
+    name: str,
+    question: Question[A],
+    *,
+    told: Told | None = None,
+    patience: float = 1.0,
+    most_seconds: float | None = None,
+) -> A:
     """The answer of the plugin `name`. Raises what `answer` raises of AttnbenchError, and PluginError.
 
     `patience`: times the limit of an ordinary question; the limit starts again whenever the plugin reports progress.
+    `most_seconds`: the limit is no longer than this, where this is longer than the limit of an ordinary question.
     """
     told = told or Told()
     if not registry.is_foreign(name):
         return question.answer(told)
-    key: tuple[object, ...] = (registry.group, name)
-    if key not in _CHILDREN.answers:
-        key = (registry.group, name, question)
-    if key not in _CHILDREN.answers:
+    answers, plugin, key = _CHILDREN.answers, (registry.group, name), (registry.group, name, question)
+    if key not in answers and plugin in answers:
+        # it has hung, and would hang again at every question; what it has answered before remains true
+        answers[key] = answers[plugin]
+    if key not in answers:
         try:
-            _CHILDREN.answers[key] = _ask_child(registry, name, question, told, patience)
+            answers[key] = _ask_child(registry, name, question, told, _limit(patience, most_seconds))
         except AttnbenchError as error:
+            answers[key] = error
             if isinstance(error, PluginError) and error.outcome == "timeout":
-                # it would hang again at every question
-                key = (registry.group, name)
-            _CHILDREN.answers[key] = error
-    found = _CHILDREN.answers[key]
+                answers[plugin] = error
+    found = answers[key]
     if isinstance(found, AttnbenchError):
         raise found
     answer: A = found
@@ -157,13 +166,13 @@ class _Children:
 _CHILDREN = _Children()
 
 
-def _ask_child(registry: Registry, name: str, question: Question[A], told: Told, patience: float) -> A:
+def _ask_child(registry: Registry, name: str, question: Question[A], told: Told, limit: float) -> A:
     package = registry.package(name)
     child = _CHILDREN.running.get(package)
     if child is None:
         child = _CHILDREN.running[package] = Child(SERVICE)
     try:
-        said = _conversation(child, question, told, patience)
+        said = _conversation(child, question, told, limit)
     except _NoAnswer as problem:
         _CHILDREN.running.pop(package).end(GOODBYE_SECONDS if problem.is_over else 0.0)
         errors = child.last_errors
@@ -189,10 +198,15 @@ class _NoAnswer(Exception):
         self.reason, self.outcome, self.is_over = reason, outcome, is_over
 
 
-def _conversation(child: Child, question: Question[Any], told: Told, patience: float) -> Answered | Refused | Raised:
-    """What the child says last; raises _NoAnswer where it says nothing that is an answer."""
+def _limit(patience: float, most_seconds: float | None) -> float:
+    ordinary = float(os.environ.get("ATTNBENCH_PLUGIN_SECONDS") or PLUGIN_SECONDS)
+    limit = patience * ordinary
+    return limit if most_seconds is None else max(min(limit, most_seconds), ordinary)
+
+
+def _conversation(child: Child, question: Question[Any], told: Told, limit: float) -> Answered | Refused | Raised:
+    """What the child says last; raises _NoAnswer where for `limit` seconds it says nothing that is an answer."""
     child.send(encode_line(encode_question(question)))
-    limit = patience * float(os.environ.get("ATTNBENCH_PLUGIN_SECONDS") or PLUGIN_SECONDS)
     ends = time.monotonic() + limit
     while True:
         try:

@@ -314,7 +314,15 @@ class Runner:
             fetch=fetch,
         )
         try:
-            return ask(TASKS, task.name, question, told=Told(self.on_warning, self.on_progress), patience=DATA_PATIENCE)
+            return ask(
+                TASKS,
+                task.name,
+                question,
+                told=Told(self.on_warning, self.on_progress),
+                patience=DATA_PATIENCE,
+                # who wants cells to be short does not want to wait longer for their data
+                most_seconds=self.request.timeout,
+            )
         except PluginError as error:
             self.broken[task, None] = error
             return None

@@ -25,6 +25,7 @@ from attnbench.bench.core.record import Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.store.arrays import arrays_of
 from attnbench.bench.store.artifacts import score_of
+from attnbench.bench.store.record_files import MOST_LINES
 from attnbench.bench.store.store import Store
 
 COMMITTED = Path(__file__).parents[2] / "results"
@@ -37,11 +38,15 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class HostileFolder:
-    """`make` changes a sound folder into it. `keeps_records`: whether its sound Records can still be read."""
+    """`make` changes a sound folder into it. `keeps_records`: whether its sound Records can still be read.
+
+    `notice`: words of a notice that whoever reads the Records must get.
+    """
 
     name: str
     make: Callable[[Path], None]
     keeps_records: bool = True
+    notice: str = ""
 
 
 @cache
@@ -215,7 +220,6 @@ LINES: dict[str, Callable[[], bytes]] = {
     "a thousand measurements": lambda: _measurements_line(1000, {"layer": 9999, "head": 9999}),
     "measurements of every layer": lambda: _measurements_line(3000, None),
     "twenty thousand bad lines": lambda: b"\n".join([b"{}"] * 20_000),
-    "900,000 empty lines": lambda: b"\n" * 900_000,
 }
 
 
@@ -251,6 +255,22 @@ def _lines() -> Iterator[HostileFolder]:
     for name, content in LINES.items():
         yield HostileFolder(f"line: {name}", make(content, b"\n"))
         yield HostileFolder(f"last line: {name}", make(content, b""))
+    yield HostileFolder("as many lines as are read", _of_lines(MOST_LINES))
+    yield HostileFolder(
+        "one line more than are read", _of_lines(MOST_LINES + 1), keeps_records=False,
+        notice=f"longer than {MOST_LINES:,} lines",
+    )  # fmt: skip
+
+
+def _of_lines(count: int) -> Callable[[Path], None]:
+    """A file of so many lines, most of them empty, the last a sound Record."""
+
+    def change(folder: Path) -> None:
+        machine = sound_records()[0].machine.id
+        there = (folder / "records" / f"{machine}.jsonl").read_bytes().count(b"\n")
+        _append(folder, machine, [b"\n" * (count - there)])
+
+    return change
 
 
 # what lies where files belong

@@ -84,7 +84,7 @@ PLUGINS = (
     HostilePlugin("import-kill", "import", "import os; os.kill(os.getpid(), 9)"),
     HostilePlugin("import-kill-parent", "import", "import os, time; os.kill(os.getppid(), 15); time.sleep(1000)"),
     HostilePlugin("import-kill-group", "import", "import os; os.killpg(0, 9)"),
-    HostilePlugin("import-fork", "import", FORK, ("ok", "incorrect")),
+    HostilePlugin("import-fork", "import", FORK, ("incorrect",)),
     HostilePlugin("import-fork-exit", "import", FORK + "os._exit(0)"),
     HostilePlugin(
         "import-flood-output", "import",
@@ -174,6 +174,7 @@ HOSTILE_TASKS = (
     HostilePlugin("problem-raise", "problem", "raise ValueError('no')", ("absent",)),
     HostilePlugin("recipe-exit", "recipe", LEAVE, ("absent",)),
     HostilePlugin("load-raise", "load", "raise ValueError('no')"),
+    HostilePlugin("load-hang", "load", HANG, ("timeout",)),
     HostilePlugin("load-exit", "load", LEAVE),
     HostilePlugin("load-fork", "load", FORK, ("incorrect",)),
     HostilePlugin("load-dtype", "load", "import torch; torch.set_default_dtype(torch.float64)", ("incorrect",)),

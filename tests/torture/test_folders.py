@@ -165,7 +165,11 @@ def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable
     """Every way in which a folder is read; `merge` writes to `ours`, which is then read too."""
 
     def read_all() -> None:
-        found = {(record.key, record.started) for record in Store(folder, _one_line).records()}
+        notices: list[str] = []
+        found = {(record.key, record.started) for record in Store(folder, notices.append).records()}
+        for notice in notices:
+            _one_line(notice)
+        assert not case.notice or any(case.notice in notice for notice in notices), f"it was told {notices[:3]}"
         lost = {(record.key, record.started) for record in sound_records()} - found
         assert not (case.keeps_records and lost), f"{len(lost)} sound Records were lost"
 

@@ -12,7 +12,9 @@ from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import resolve
 from attnbench.bench.process import ask as asked
-from attnbench.bench.process.ask import asking
+from attnbench.bench.process.ask import ask, asking
+from attnbench.bench.run.questions import TryBuild
+from attnbench.variants.contract import AttentionShape
 
 PLUGIN = '''
 from attnbench.variants.contract import AttentionShape, ScoredVariant
@@ -80,6 +82,32 @@ def test_a_plugin_that_hangs_hangs_once(plugin, monkeypatch: pytest.MonkeyPatch)
                 resolve(VARIANTS, Spec.parse(text))
             assert raised.value.outcome == "timeout"
         assert not asked._CHILDREN.running
+
+
+def test_what_it_answered_before_it_hung_remains_true(plugin, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin("")
+    module = Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]) / "foreign_plugin.py"
+    module.write_text(module.read_text() + "        import time; time.sleep(1000)\n")
+    shape = AttentionShape(heads=1, head_dim=4, max_length=8)
+    with asking():
+        known = resolve(VARIANTS, Spec.parse("foreign[window=64]"))
+        monkeypatch.setenv("ATTNBENCH_PLUGIN_SECONDS", "0.1")
+        with pytest.raises(PluginError, match=r"no answer in 0.5 s"):
+            ask(VARIANTS, "foreign", TryBuild(known, shape), patience=10, most_seconds=0.5)
+        assert resolve(VARIANTS, Spec.parse("foreign[window=64]")) == known
+        with pytest.raises(PluginError, match=r"no answer in 0.5 s"):
+            resolve(VARIANTS, Spec.parse("foreign[window=8]"))
+        assert not asked._CHILDREN.running
+
+
+@pytest.mark.parametrize(
+    ("patience", "most_seconds", "limit"), [(1, None, 4), (10, None, 40), (10, 20, 20), (10, 1, 4), (1, 20, 4)]
+)
+def test_the_limit_of_an_answer_is_patient_within_what_the_person_allows(
+    monkeypatch: pytest.MonkeyPatch, patience: float, most_seconds: float | None, limit: float
+) -> None:
+    monkeypatch.setenv("ATTNBENCH_PLUGIN_SECONDS", "4")
+    assert asked._limit(patience, most_seconds) == limit
 
 
 def test_attnbench_answers_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
