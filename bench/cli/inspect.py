@@ -32,19 +32,22 @@ def inspect(
 ) -> None:
     """Write the attention maps of a trained model on chosen sentences, as a page and as images."""
     needs_extra()
+    from ..store.store import Store
+    from ..store.trained import find_trained
+
+    store = Store(results, warn)
+    record = find_trained(store, cell)
+    leave_cell_to_child(record.cell)
+    # importing torch takes seconds, which a wrong key must not cost
     from ...dashboards import attention_maps as attention
     from ...dashboards import html
     from ...tasks.data.data import place
     from ..core.errors import SelectionError
     from ..measure.machine import choose_device
     from ..run.inspection import inspect_example, inspect_sentence
-    from ..run.load_model import dataset_of, find, load
-    from ..store.store import Store
+    from ..run.load_model import dataset_of, load
 
-    store = Store(results, warn)
     where = choose_device(device)
-    record = find(store, cell)
-    leave_cell_to_child(record.cell)
     trained = load(store, record, where)
     found = trained.record.cell
     if not trained.is_current:

@@ -27,24 +27,27 @@ def sample(
     device: Device = None,
 ) -> None:
     """Generate text from a trained language model."""
-    from ...tasks.data.data import place
-    from ...tasks.problems.language_modeling import Windows
     from ..core.errors import SelectionError
-    from ..measure.machine import choose_device
-    from ..models.decoder import Decoder
-    from ..models.generate import can_cache, utf8
-    from ..models.generate import sample as drawn
-    from ..run.load_model import dataset_of, find, load
     from ..store.store import Store
+    from ..store.trained import find_trained
 
     if not prompt:
         raise SelectionError(
             "expected a prompt of at least one byte, got none; the first token is given, not predicted"
         )
-    begun = utf8(prompt, "prompt")
     store = Store(results, warn)
-    record = find(store, cell)
+    record = find_trained(store, cell)
     leave_cell_to_child(record.cell)
+    # importing torch takes seconds, which a wrong key must not cost
+    from ...tasks.data.data import place
+    from ...tasks.problems.language_modeling import Windows
+    from ..measure.machine import choose_device
+    from ..models.decoder import Decoder
+    from ..models.generate import can_cache, utf8
+    from ..models.generate import sample as drawn
+    from ..run.load_model import dataset_of, load
+
+    begun = utf8(prompt, "prompt")
     found = load(store, record, choose_device(device))
     model, trained = found.model, found.record.cell
     if not isinstance(model, Decoder):

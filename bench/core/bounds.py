@@ -27,6 +27,9 @@ Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Meta(ge=0, le=9_999)]
 """Of a layer or a head: tables and pictures are made with a place for each."""
 
+Rate = Annotated[float, Meta(gt=0, le=MOST_MAGNITUDE)]
+"""Operations or bytes a second."""
+
 Points = Annotated[float, Meta(ge=0, le=1e6)]
 """What a board multiplies a score by, and the margin that it allows."""
 

@@ -12,8 +12,14 @@ from pathlib import Path
 
 import torch
 
+from ..core.bounds import Rate
+from ..core.decode import read_json
+from ..core.errors import StoreError
+from ..core.files import is_trusted, make_private
+
 SECONDS = 0.5
 SIDE = {"cpu": 1024, "cuda": 8192}
+LARGEST_FILE = 10_000
 COPIED_BYTES = {"cpu": 64 * 2**20, "cuda": 1024 * 2**20}
 
 
@@ -21,8 +27,8 @@ COPIED_BYTES = {"cpu": 64 * 2**20, "cuda": 1024 * 2**20}
 class Peaks:
     """The best seen on a machine: square products of one dtype, and a large copy, which reads and writes each byte."""
 
-    flops_per_second: float
-    bytes_per_second: float
+    flops_per_second: Rate
+    bytes_per_second: Rate
 
     def best(self, other: Peaks) -> Peaks:
         return Peaks(
@@ -34,15 +40,17 @@ class Peaks:
 def peaks(device: torch.device, dtype: torch.dtype, machine_id: str, cache: Path) -> Peaks:
     """Measured now for a second; the best of that and of earlier times, so that a busy hour does not lower the scale.
 
-    A cache that cannot be read or written is done without.
+    A cache that cannot be read or written, or that others can write in, is done without.
     """
     file = cache / "calibration" / f"{machine_id}-{str(dtype).removeprefix('torch.')}.json"
     # Measured and not looked up: data sheets assume clocks that a shared or throttled machine never reaches.
     found = measure(device, dtype, SECONDS)
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        found = found.best(Peaks(**json.loads(file.read_text(encoding="utf-8"))))
+    # a scale that somebody else could have put there is none
+    if is_trusted(file):
+        with contextlib.suppress(OSError, StoreError):
+            found = found.best(read_json(Peaks, file, LARGEST_FILE, "peaks of a machine"))
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private(file.parent)
         # Several processes may write at once; a rename is atomic, so that none reads half a file.
         part = file.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(asdict(found)), encoding="utf-8")

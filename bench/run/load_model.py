@@ -12,17 +12,14 @@ import torch
 
 from ...tasks.contract import DataPlace, Dataset, Recipe, Task
 from ...variants.contract import AttentionShape, Variant
-from ..core.errors import DataError, SelectionError, StoreError
-from ..core.record import Outcome, Record
+from ..core.errors import DataError, StoreError
+from ..core.record import Record
 from ..core.registry import TASKS, VARIANTS
 from ..models.blocks import Model
 from ..plan.fingerprint import digest_of_cell
 from ..store.store import Store
 from ..train.checkpoint import read_parameters
 from ..train.objectives.registry import objective_for
-
-SHOWN = 20
-"""Cells that an error lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,31 +31,6 @@ class LoadedModel:
     recipe: Recipe
     model: Model
     is_current: bool
-
-
-def find(store: Store, key: str) -> Record:
-    """The newest Record of training whose Cell's key begins with `key`.
-
-    Raises SelectionError, with the keys as its notes, for none or several.
-    """
-    trained = {
-        record.key: record for record in store.records() if record.cell.lane == "train" and record.outcome is Outcome.OK
-    }
-    found = [record for name, record in trained.items() if name.startswith(key)]
-    if not trained:
-        example = "`attnbench run --variants rela --task tinyshakespeare`"
-        raise SelectionError(f"no trained cell in {store.root}; {example} trains some, or name a folder with --results")
-    if len(found) != 1:
-        named = [record for record in trained.values() if key in str(record.cell)]
-        shown = sorted(found or named or trained.values(), key=lambda record: str(record.cell))[:SHOWN]
-        problem = SelectionError(
-            f"expected the beginning of one key, got {key!r}, which fits {len(found)} of the {len(trained)} cells "
-            f"trained in {store.root}"
-        )
-        for record in shown:
-            problem.add_note(f"{record.key}  {record.cell}")
-        raise problem
-    return found[0]
 
 
 def load(store: Store, record: Record, device: torch.device) -> LoadedModel:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from ...bench.core.files import open_regular, read_regular
+from ...bench.core.decode import read_json
+from ...bench.core.errors import StoreError
+from ...bench.core.files import open_regular
 from ...bench.core.hashing import content_hash
 from ..contract import DataPlace
 from .prepared import file_digest, read_errors, write_whole
@@ -100,8 +102,8 @@ def _remembered(place: DataPlace, task: str, root: Path, folders: tuple[str, ...
 
 def _read_note(path: Path) -> ChecksumNote | None:
     try:
-        return msgspec.json.decode(read_regular(path, LARGEST_NOTE), type=ChecksumNote)
-    except (OSError, msgspec.DecodeError):
+        return read_json(ChecksumNote, path, LARGEST_NOTE, "a checksum note")
+    except (OSError, StoreError):
         return None
 
 

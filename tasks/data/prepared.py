@@ -16,7 +16,9 @@ import msgspec
 import numpy as np
 from filelock import FileLock
 
-from ...bench.core.files import open_regular, read_regular
+from ...bench.core.decode import read_json
+from ...bench.core.errors import StoreError
+from ...bench.core.files import open_regular
 from ...bench.core.hashing import content_hash
 from ..contract import DataError, DataPlace, Ids, Provenance, Split, Whole
 
@@ -200,8 +202,8 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a complete folder. Raises DataError where it is no manifest of this format."""
     path = folder / MANIFEST
     try:
-        return msgspec.json.decode(read_regular(path, LARGEST_MANIFEST), type=Manifest)
-    except (OSError, msgspec.DecodeError) as error:
+        return read_json(Manifest, path, LARGEST_MANIFEST, "a manifest")
+    except (OSError, StoreError) as error:
         raise DataError(
             f"expected format {FORMAT} in {path}, and it does not read ({error}); delete {folder} to prepare it again"
         ) from error

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from ...bench.core.files import read_regular
+from ...bench.core.decode import read_json
+from ...bench.core.errors import StoreError
 from ..contract import Availability, DataError, DataPlace
 from .checksums import file_checksum, tree_checksum
 from .data import Unavailable
@@ -184,8 +183,8 @@ class TfdsSource(OfficialSource):
         for root in tfds_roots(place):
             for path in sorted(root.glob(f"{self.dataset}/*/dataset_info.json"), reverse=True):
                 try:
-                    info = msgspec.json.decode(read_regular(path, LARGEST_INFO), type=DatasetInfo)
-                except (OSError, msgspec.DecodeError) as error:
+                    info = read_json(DatasetInfo, path, LARGEST_INFO, "a description of TFDS")
+                except (OSError, StoreError) as error:
                     raise DataError(f"{path} does not read ({error}); prepare {self.dataset} again") from error
                 # the default of TFDS, tfrecord, needs TensorFlow
                 if info.fileFormat in ("array_record", "parquet"):

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...bench.core.files import read_regular
+from ...bench.core.decode import read_json
+from ...bench.core.errors import StoreError
 from ..contract import Availability, DataError, DataPlace, Provenance, Split
 from .checksums import file_checksum
 from .data import Unavailable
@@ -176,8 +177,8 @@ def _read(folder: Path, place: DataPlace) -> PreparedData:
 def _metadata(folder: Path) -> ExportMetadata | None:
     """The metadata of an export; None for a set that others made."""
     try:
-        return msgspec.json.decode(read_regular(folder / METADATA, LARGEST_METADATA), type=ExportMetadata)
-    except (OSError, msgspec.DecodeError):
+        return read_json(ExportMetadata, folder / METADATA, LARGEST_METADATA, "metadata of an export")
+    except (OSError, StoreError):
         return None
 
 

@@ -204,7 +204,9 @@ def test_every_text_of_a_command_passes_one_place():
             assert not {ast.unparse(call) for call in calls} & {"print", "typer.echo", "typer.secho", "Console"}, name
 
 
-CONTRACT = {"bench.core." + name for name in ("spec", "errors", "record", "cell", "hashing", "metrics", "files")}
+CONTRACT = {
+    "bench.core." + name for name in ("spec", "errors", "record", "cell", "hashing", "metrics", "files", "decode")
+}
 
 
 @pytest.mark.parametrize("folder", ["variants", "tasks"])

@@ -1,6 +1,8 @@
 """What a board says of the machine that its times come from."""
 
 import doctest
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -66,11 +68,26 @@ def test_the_best_peaks_of_a_machine_are_kept_and_a_broken_cache_is_done_without
     first = peaks(torch.device("cpu"), torch.float32, "box", tmp_path)
     assert first.flops_per_second > 1e8 and first.bytes_per_second > 1e7
     (file,) = (tmp_path / "calibration").glob("*.json")
-    file.write_text('{"flops_per_second": 1e30, "bytes_per_second": 1.0}')
+    earlier = '{"flops_per_second": 1e30, "bytes_per_second": 1.0}'
+    file.write_text(earlier)
     kept = peaks(torch.device("cpu"), torch.float32, "box", tmp_path)
     assert kept.flops_per_second == 1e30 and kept.bytes_per_second > 1e7
-    file.write_text("{")
-    assert peaks(torch.device("cpu"), torch.float32, "box", tmp_path).flops_per_second < 1e30
+    for broken in ("{", "[" * 100_000, '{"flops_per_second": 1e300, "bytes_per_second": 1.0}'):
+        file.write_text(broken)
+        assert peaks(torch.device("cpu"), torch.float32, "box", tmp_path).flops_per_second < 1e30
+
+
+def test_peaks_that_anybody_may_have_written_are_not_believed(monkeypatch) -> None:
+    monkeypatch.setattr(calibration, "SECONDS", 0.02)
+    # the temporary folder of pytest is one that others cannot enter
+    with tempfile.TemporaryDirectory() as folder:
+        for path in (Path(folder), Path(folder, "calibration")):
+            path.mkdir(exist_ok=True)
+            path.chmod(0o777)
+        Path(folder, "calibration", "box-float32.json").write_text(
+            '{"flops_per_second": 1e30, "bytes_per_second": 1.0}'
+        )
+        assert peaks(torch.device("cpu"), torch.float32, "box", Path(folder)).flops_per_second < 1e30
 
 
 def board(bench, null=None, **more):

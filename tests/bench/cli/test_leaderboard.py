@@ -112,6 +112,21 @@ def test_needs_no_torch(results: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("command", ["inspect", "sample"])
+def test_a_wrong_key_is_answered_without_torch(results: Path, command: str) -> None:
+    if command == "inspect":
+        pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
+    code = (
+        "import sys\n"
+        "from attnbench.bench.cli.app import run_app\n"
+        f"sys.argv = ['attnbench', {command!r}, 'nothing', '--results', {str(results)!r}]\n"
+        "assert run_app() == 2\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0 and "got 'nothing'" in found.stderr, found.stderr
+
+
 def test_compare_gives_the_answer_first(results: Path) -> None:
     first, *others = run("rela", "--results", str(results), command=compare).split("\n")
     assert first.startswith("rela − softmax on lra-text (quick): +10.0 points, 95 % interval ")

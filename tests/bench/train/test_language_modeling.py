@@ -25,8 +25,9 @@ from attnbench.bench.plan.fingerprint import digest_of_cell
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.lanes.baseline import baseline_cell
 from attnbench.bench.run.lanes.train import train_cell
-from attnbench.bench.run.load_model import dataset_of, find, load
+from attnbench.bench.run.load_model import dataset_of, load
 from attnbench.bench.store.store import Store
+from attnbench.bench.store.trained import find_trained
 from attnbench.bench.train.objectives.language_modeling import (
     COMPARED,
     ROWS,
@@ -256,7 +257,7 @@ def test_a_cell_becomes_a_record_and_its_model_writes(context: WorkerContext, mo
     assert record.data is not None and tested.where["examples"] == record.data.counts["test"] > 1
     with np.load(io.BytesIO(context.store.artifact(record.artifacts["predictions"]))) as kept:
         assert kept["statistics"].shape == (tested.where["examples"], 2)
-    found = load(context.store, find(context.store, record.key[:5]), CPU)
+    found = load(context.store, find_trained(context.store, record.key[:5]), CPU)
     objective = LanguageModelingObjective(found.task.problem(), found.recipe)
     test = found.task.load(context.place, found.recipe, 0, "validation").test
     assert objective.evaluate(found.model, test, CPU).value == tested.value
@@ -272,10 +273,10 @@ def test_a_cell_becomes_a_record_and_its_model_writes(context: WorkerContext, mo
 
 def test_an_unknown_key_lists_those_that_there_are(context: WorkerContext) -> None:
     with pytest.raises(SelectionError, match="no trained cell in"):
-        find(context.store, "abc")
+        find_trained(context.store, "abc")
     record = done(context, "additive-lm")
     with pytest.raises(SelectionError, match="fits 0 of the 1 cells") as refused:
-        find(context.store, "nothing")
+        find_trained(context.store, "nothing")
     assert f"{record.key}  additive-lm on gutenberg-char" in refused.value.__notes__[0]
 
 

@@ -1,6 +1,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data.checksums import ChecksumResult, file_checksum, tree_checksum, verify_originals
 
@@ -67,6 +69,17 @@ def test_a_file_edited_in_place_in_a_tree_is_found_by_verification(place: DataPl
     assert [verdict.state for verdict in verify_originals(place, "another")] == []
     assert [verdict.state for verdict in verify_originals(place, "t")] == ["changed"]
     assert tree_checksum(place, "t", tree, ["train/neg"]) != first
+
+
+@pytest.mark.parametrize("content", [b'{"x":' + b"[" * 100_000, b'{"task":"\xff"}'], ids=["deep", "no Unicode"])
+def test_a_hostile_note_is_made_anew(place: DataPlace, content: bytes) -> None:
+    original = place.root / "original"
+    original.write_bytes(b"data")
+    digest = file_checksum(place, "task", original)
+    (note,) = (place.cache / "checksums").glob("*.json")
+    note.write_bytes(content)
+    assert file_checksum(place, "task", original) == digest
+    assert note.read_bytes() != content
 
 
 def test_a_note_that_does_not_read_is_dropped(place: DataPlace) -> None:

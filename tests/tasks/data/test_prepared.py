@@ -141,6 +141,7 @@ DAMAGE = {
     "manifest": lambda folder: (folder / "manifest.json").write_text("{"),
     "other format": lambda folder: (folder / "manifest.json").write_text(json.dumps({"format": 99})),
     "binary manifest": lambda folder: (folder / "manifest.json").write_bytes(bytes(range(256))),
+    "deep manifest": lambda folder: (folder / "manifest.json").write_bytes(b'{"x":' + b"[" * 100_000),
 }
 
 

@@ -54,8 +54,8 @@ def failure() -> str | None:
         try:
             _load(library)
         except OSError:
-            # a library that was cut short would otherwise stand in the way of a whole one for ever
-            library.replace(library.with_name(f"{library.name}.damaged"))
+            # one that the system loads no longer would otherwise stand in the way of a new one for ever
+            _set_aside(library)
             _load(_built())
     except Exception as error:
         # whatever a toolchain may raise: the caller has other paths, and needs the reason alone
@@ -103,7 +103,7 @@ def compiler() -> tuple[str, ...]:
 
 
 def _built() -> Path:
-    found = next((each / LIBRARY for each in folders() if is_trusted(each / LIBRARY)), None)
+    found = next((each / LIBRARY for each in folders() if _is_usable(each / LIBRARY)), None)
     if found is not None:
         return found
     if not compiler():
@@ -115,10 +115,39 @@ def _built() -> Path:
     # several workers may start at once: one builds, the others wait and load
     with FileLock(home / "lock"):
         # another process may have built it meanwhile
-        if not is_trusted(library):
-            library.unlink(missing_ok=True)
+        if not _is_usable(library):
+            _set_aside(library)
             _build(home, library)
     return library
+
+
+def _is_usable(library: Path) -> bool:
+    """Whether nobody else could have made it, and it is still as it was built: a damaged one may end the process."""
+    note = _checksum_note(library)
+    try:
+        return is_trusted(library) and is_trusted(note) and note.read_text(encoding="ascii") == _checksum(library)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _checksum_note(library: Path) -> Path:
+    return library.with_name(f"{library.name}.sha256")
+
+
+def _checksum(library: Path) -> str:
+    with library.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _keep(built: Path, library: Path) -> None:
+    """Moves it there with its checksum beside it; whole or not at all, whenever the process may die."""
+    _checksum_note(library).write_text(_checksum(built), encoding="ascii")
+    built.replace(library)
+
+
+def _set_aside(library: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        library.replace(library.with_name(f"{library.name}.damaged"))
 
 
 def _claimed() -> Path:
@@ -164,8 +193,7 @@ def _build(home: Path, library: Path) -> None:
             # the library registers operators as it is loaded; there is nothing to import
             is_python_module=False,
         )
-    # whole or not at all, whenever the process may die
-    (work / LIBRARY).replace(library)
+    _keep(work / LIBRARY, library)
     shutil.rmtree(work, ignore_errors=True)
     print(f"attnbench: built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 

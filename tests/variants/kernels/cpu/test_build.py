@@ -20,10 +20,15 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
         monkeypatch.setenv("XDG_CACHE_HOME", f"{folder}/own")
         monkeypatch.setattr(build, "compiler", lambda: ("c++",))
         monkeypatch.setattr(build.shutil, "which", lambda name: name)
-        monkeypatch.setattr(build, "_build", lambda home, library: library.write_text("built"))
+        monkeypatch.setattr(build, "_build", built)
         first, second = build.folders()
         assert (Path(folder, "shared"), Path(folder, "own")) == (first.parents[1], second.parents[2])
         yield first, second
+
+
+def built(home: Path, library: Path) -> None:
+    (home / "new").write_text("built")
+    build._keep(home / "new", library)
 
 
 def plant(home: Path, mode: int) -> None:
@@ -38,8 +43,23 @@ def test_a_library_is_built_once_in_a_folder_for_this_user_alone(shared: tuple[P
     library = build._built()
     assert library == shared[0] / build.LIBRARY and library.read_text() == "built"
     assert library.parent.stat().st_mode & 0o777 == 0o700
-    library.write_text("kept")
-    assert build._built().read_text() == "kept"
+    first = library.stat().st_ino
+    assert build._built().stat().st_ino == first
+
+
+@pytest.mark.parametrize("damage", ["library", "checksum", "no checksum"])
+def test_a_library_that_is_not_as_it_was_built_is_built_again(shared: tuple[Path, Path], damage: str) -> None:
+    library = build._built()
+    note = library.with_name(f"{build.LIBRARY}.sha256")
+    if damage == "library":
+        library.write_text("damaged in the middle")
+    elif damage == "checksum":
+        note.write_bytes(b"\xff")
+    else:
+        note.unlink()
+    before = library.read_text()
+    assert build._built().read_text() == "built"
+    assert library.with_name(f"{build.LIBRARY}.damaged").read_text() == before
 
 
 def test_a_library_in_a_folder_that_others_may_write_in_is_built_again(shared: tuple[Path, Path]) -> None:
