@@ -27,6 +27,7 @@ def sample(
     device: Device = None,
 ) -> None:
     """Generate text from a trained language model."""
+    from ..core.decode import utf8
     from ..core.errors import SelectionError
     from ..store.store import Store
     from ..store.trained import find_trained
@@ -35,6 +36,7 @@ def sample(
         raise SelectionError(
             "expected a prompt of at least one byte, got none; the first token is given, not predicted"
         )
+    begun = utf8(prompt, "prompt")
     store = Store(results, warn)
     record = find_trained(store, cell)
     leave_cell_to_child(record.cell)
@@ -43,11 +45,10 @@ def sample(
     from ...tasks.problems.language_modeling import Windows
     from ..measure.machine import choose_device
     from ..models.decoder import Decoder
-    from ..models.generate import can_cache, utf8
+    from ..models.generate import can_cache
     from ..models.generate import sample as drawn
     from ..run.load_model import dataset_of, load
 
-    begun = utf8(prompt, "prompt")
     found = load(store, record, choose_device(device))
     model, trained = found.model, found.record.cell
     if not isinstance(model, Decoder):

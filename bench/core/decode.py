@@ -58,6 +58,16 @@ def read_json(kind: type[T], path: Path, most_bytes: int, what: str) -> T:
         raise StoreError(f"not {what}: {brief(problem)}") from None
 
 
+def utf8(text: str, noun: str) -> bytes:
+    """The bytes of a text from the command line. Raises SelectionError where those that came are no UTF-8."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise SelectionError(
+            f"expected a {noun} in UTF-8, got {text[:40]!a}; convert it first, as iconv does"
+        ) from None
+
+
 def brief(value: object, longest: int = 200) -> str:
     """`value` as text for an error message, cut, however long a stranger made it.
 

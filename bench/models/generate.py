@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ..core.errors import SelectionError
 from .decoder import Decoder, DecoderState
 
 
@@ -40,16 +39,6 @@ def sample(
             token = int(logits.argmax()) + 1
         tokens.append(token)
         yield token
-
-
-def utf8(text: str, noun: str) -> bytes:
-    """The bytes of a text from the command line. Raises SelectionError where those that came are no UTF-8."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise SelectionError(
-            f"expected a {noun} in UTF-8, got {text[:40]!a}; convert it first, as iconv does"
-        ) from None
 
 
 def first_seen(count: int, length: int) -> int:

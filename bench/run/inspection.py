@@ -14,6 +14,7 @@ from ...tasks.contract import Dataset
 from ...tasks.problems.language_modeling import Windows
 from ...tasks.problems.translation import EvaluationPairs
 from ...variants.contract import Mask, Variant
+from ..core.decode import utf8
 from ..core.errors import SelectionError
 from ..measure.attention.recorder import recording
 from ..measure.attention.translation import attention_weights
@@ -21,7 +22,7 @@ from ..models.blocks import Model
 from ..models.decoder import Decoder
 from ..models.decoding import translate
 from ..models.encoder_decoder import Transformer
-from ..models.generate import can_cache, sample, utf8
+from ..models.generate import can_cache, sample
 from ..train.objectives.registry import objective_for
 from .load_model import LoadedModel
 
