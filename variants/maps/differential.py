@@ -1,0 +1,89 @@
+"""Differential attention: the difference of two softmax maps."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..contract import AttentionShape, Mask, Variant, accumulator, masked_softmax
+from ..ops.fused_softmax import fused_softmax
+
+
+class Differential(Variant):
+    """Differential attention: a second softmax map, times lambda, is subtracted from the first, so that noise cancels.
+
+    Queries and keys of a head are split into two halves, one for each map; the values are whole. lambda = exp(a·b) -
+    exp(c·d) + lambda_init with four learned vectors that the heads of a layer share, started at N(0, 0.1);
+    lambda_init = 0.8 - 0.6 exp(-0.3 l) of layer l, from 0. Each head's output is divided by its root mean square, with
+    a scale that the heads share, and multiplied by 1 - lambda_init. The paper halves the number of heads, so that its
+    maps are as wide as those of a plain head; here the heads are those of the model, so that maps are half as wide.
+    The halves keep the pairs of dimensions together that rotary positions turn, neighbours or half a head apart.
+
+    `impl=sdpa` takes PyTorch's fused kernels, eager is the definition; dropout falls on each map by itself.
+    """
+
+    simplex: ClassVar = False
+    equation: ClassVar = (
+        "P = softmax(Q1 K1^T / sqrt(d/2)) - lambda softmax(Q2 K2^T / sqrt(d/2)); O = (1 - lambda_init) RMSNorm(P V)"
+    )
+    paper: ClassVar = "Ye et al. 2024, Differential Transformer (arXiv 2410.05258), eq. 1-3"
+
+    def __init__(self, shape: AttentionShape, *, impl: Literal["sdpa", "eager"] = "sdpa"):
+        super().__init__(shape)
+        self.impl = self.implementation = impl
+        self.start = 0.8 - 0.6 * math.exp(-0.3 * shape.layer)
+        # a, b, c, d
+        self.vectors = nn.Parameter(torch.empty(4, shape.head_dim // 2).normal_(0.0, 0.1))
+        self.norm = nn.Parameter(torch.ones(shape.head_dim))
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        if shape.head_dim % 4:
+            return f"it halves the pairs of dimensions, so head_dim must be a multiple of 4, not {shape.head_dim}"
+        return super().supports(shape)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        dtype = accumulator(value.dtype)
+        if self.impl == "sdpa":
+            # two maps of half the width are twice as many heads
+            doubled = torch.cat([value, value], 1)
+            first, second = fused_softmax(_halves(query), _halves(key), doubled, mask, self.weight_dropout).chunk(2, 1)
+        else:
+            first, second = (
+                F.dropout(weights, self.weight_dropout) @ value.to(weights.dtype)
+                for weights in self._maps(query, key, mask)
+            )
+        difference = first.to(dtype) - self._factor(dtype) * second.to(dtype)
+        normed = F.rms_norm(difference, difference.shape[-1:], self.norm.to(dtype), eps=1e-5)
+        return ((1.0 - self.start) * normed).to(value.dtype)
+
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
+        """The difference of both maps, before the norm: rows sum to 1 - lambda, and weights may be negative."""
+        first, second = self._maps(query, key, mask, rows)
+        return first - self._factor(first.dtype) * second
+
+    def _maps(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> tuple[Tensor, Tensor]:
+        allowed = mask.allowed(query.shape[2], key.shape[2], query.device, rows)
+        query = query if rows is None else query[:, :, rows]
+        dtype = accumulator(query.dtype)
+        q, k = _halves(query.to(dtype)), _halves(key.to(dtype))
+        weights = masked_softmax(q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5, allowed)
+        first, second = weights.chunk(2, 1)
+        return first, second
+
+    def _factor(self, dtype: torch.dtype) -> Tensor:
+        a, b, c, d = self.vectors.to(dtype)
+        factor: Tensor = (a @ b).exp() - (c @ d).exp() + self.start
+        return factor
+
+
+def _halves(x: Tensor) -> Tensor:
+    """(batch, heads, n, d) -> (batch, 2 heads, n, d / 2): the first halves of all heads, then the second ones.
+
+    A half is a quarter of the first dimensions and the same quarter of those d / 2 further on.
+    """
+    quarters = torch.unflatten(x, -1, (2, 2, x.shape[-1] // 4))
+    return torch.cat([half.flatten(-2) for half in quarters.unbind(-2)], 1)
