@@ -25,6 +25,12 @@ class Recipe:
     `learning_rate`. `timing_seconds`: time to measure a cell
     at most; measuring ends when a difference of `resolution` (a share) to the reference would be found. `departures`:
     where a preset named after a published setting differs from it, and why.
+
+    `positions`: `learned` and `sinusoidal` are tables added to the embeddings; `rope` turns queries and keys by their
+    positions (Su et al. 2021); `alibi` adds -m (i - j) to the scores of causal attention (Press et al. 2022).
+    `convolution`: width of a causal convolution over the embeddings, added to them before the blocks, 0 = none; 2 sees
+    the token before, as the token shift of RWKV does. `query_key_scale`: factor on the initial projections to queries
+    and keys: small scores at the start keep sparse maps from rows of zero gradient.
     """
 
     layers: int = 2
@@ -33,7 +39,9 @@ class Recipe:
     feed_forward: int = 128
     dropout: float = 0.1
     attention_dropout: float = 0.1
-    positions: Literal["learned", "sinusoidal", "none"] = "learned"
+    positions: Literal["learned", "sinusoidal", "none", "rope", "alibi"] = "learned"
+    convolution: int = 0
+    query_key_scale: float = 1.0
     pooling: Literal["mean", "padded_mean", "cls"] = "mean"
     deviation: float = 0.02
     length: int = 512
@@ -112,6 +120,8 @@ _RANGES = {
     "learning_rate": Range(0, 100),
     "learning_rates": Range(0, 100),
     "tuning_seeds": Range(1, 100),
+    "convolution": Range(0, 1_024),
+    "query_key_scale": Range(0, 100),
     "timing_seconds": Range(0.01, 1e6),
     "resolution": Range(1e-4, 1),
 }

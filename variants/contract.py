@@ -169,6 +169,8 @@ class Variant(nn.Module):
     "key", "value" the output does not depend on, by definition, so that no gradient reaches it (an instance may set its
     own). `uses_dropout`: whether `dropout` of the shape drops anything in training. `brings_positions`: whether it has
     vectors for the distance of a key, so that a language model adds no table of positions (an instance may set its
+    own). `maps_products`: whether it weighs by the scores q·k / sqrt(head_dim) and by nothing else of query and key, so
+    that two more dimensions of both can add a bias to the scores, as `positions=alibi` does (an instance may set its
     own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are shown. `implementation`: the code that
     the last forward went through, such as "eager" or "triton"; recorded with every number (an instance sets its own).
     `parameters_from`: the function whose keyword-only arguments are the parameters that `name[key=value]` sets; None =
@@ -189,6 +191,7 @@ class Variant(nn.Module):
     ignores: frozenset[str] = frozenset()
     uses_dropout: bool = True
     brings_positions: bool = False
+    maps_products: bool = False
     implementation: str = "eager"
 
     def __init__(self, shape: AttentionShape):
@@ -303,6 +306,7 @@ class ScoreMap(ScoredVariant):
     """Scaled dot-product attention with the weights that `map` makes of its scores; `score_map` makes subclasses."""
 
     map: ClassVar[Callable[..., Tensor]]
+    maps_products = True
 
     def __init__(self, shape: AttentionShape, **options: Any):
         super().__init__(shape)

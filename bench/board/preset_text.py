@@ -22,6 +22,11 @@ _MODELS = {
         "at most {length} tokens a sentence, batches of at most {tokens:,} a side, {steps:,} steps",
         "beam {beam}, length penalty {length_penalty:g}",
     ),
+    "token_prediction": (
+        "{layers} causal layers, width {width}, {heads} heads, feed-forward {feed_forward}",
+        "{positions} positions, an output of its own at the asked positions",
+        "fresh sequences of length {shortest} to {length}, tested up to {longest:,}, batch {batch}, {steps:,} steps",
+    ),
 }
 
 _TRAINING = (
@@ -36,12 +41,18 @@ _OPTIONAL = {
     "averaged": (1, "the last {averaged} evaluated states averaged"),
     "label_smoothing": (0, "label smoothing {label_smoothing:g}"),
     "clip_value": (0, "entries of gradients clipped at {clip_value:g}"),
+    "convolution": (0, "a causal convolution of width {convolution} over the embeddings"),
 }
 
 
 def objective_of(setting: Mapping[str, Any]) -> str:
     """The objective that a preset is for, told by a field that only its recipe has; empty for what is only timed."""
-    fields = {"stride": "language_modeling", "beam": "translation", "pooling": "classification"}
+    fields = {
+        "stride": "language_modeling",
+        "beam": "translation",
+        "longest": "token_prediction",
+        "pooling": "classification",
+    }
     return next((objective for name, objective in fields.items() if name in setting), "")
 
 
@@ -57,6 +68,8 @@ def setting_words(setting: Mapping[str, Any]) -> list[str]:
     except (KeyError, ValueError):
         return ["the full preset was not recorded"]
     words += [part.format_map(setting) for name, (least, part) in _OPTIONAL.items() if setting.get(name, 0) > least]
+    if setting.get("query_key_scale", 1.0) != 1.0:
+        words.append(f"initial projections to queries and keys times {setting['query_key_scale']:g}")
     departures = setting.get("departures")
     return words + ([f"differs from the published code: {departures}"] if departures else [])
 

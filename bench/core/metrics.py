@@ -272,6 +272,13 @@ METRICS: dict[str, Metric] = {
             "",
             "mean weight that a head puts at its favourite offset of `where.offsets`; the highest of the heads",
         ),
+        Metric(
+            "weight_on_right_key",
+            "fraction",
+            "",
+            "mean share of its weight that an asked position puts on the key that holds its answer, on test sequences; "
+            "of the one head that puts most there over all settings",
+        ),
         Metric("alpha", "", "", "learned alpha of an entmax head"),
     )
 }

@@ -6,7 +6,6 @@ variant adds is drawn apart and counted apart.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ...tasks.contract import Classification, Problem, Recipe
+from ...tasks.problems.token_prediction import TokenPrediction, TokenRecipe
 from ...variants.contract import AttentionShape, Mask, Variant
+from ..core.errors import Unsupported
 from ..core.hashing import axis_seed
+from .positions import ALIBI_DIMENSIONS, LinearBias, check_positions, rotated
 
 Batch = tuple[Tensor, ...]
 """Token ids (batch, towers, length), their lengths (batch, towers), then whatever the objective needs."""
@@ -25,42 +27,59 @@ BuildVariant = Callable[[AttentionShape], Variant]
 
 
 class Attention(nn.Module):
-    """Projections round a variant: (batch, length, width) to the same."""
+    """Projections round a variant: (batch, length, width) to the same. It brings in positions that are not added."""
 
     variant: Variant
 
-    def __init__(self, variant: Variant, width: int, heads: int):
+    def __init__(self, variant: Variant, recipe: Recipe, *, relative: bool = True):
+        """`relative`: whether positions by rotation or by bias apply, where the recipe asks for them."""
         super().__init__()
-        self.heads = heads
-        self.project_in = nn.Linear(width, 3 * width)
+        self.heads = recipe.heads
+        self.project_in = nn.Linear(recipe.width, 3 * recipe.width)
         self.variant = variant
-        self.project_out = nn.Linear(width, width)
+        self.project_out = nn.Linear(recipe.width, recipe.width)
+        self.rotates = relative and recipe.positions == "rope"
+        self.bias = LinearBias(recipe.heads) if relative and recipe.positions == "alibi" else None
+        scale_projections(self.project_in, 2 * recipe.width, recipe)
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
-        query, key, value = self._heads(x)
+        query, key, value = self._heads(x, 0)
         # a variant decides itself what it accumulates in; autocast would cast its float32 scores back down
         with torch.autocast(x.device.type, enabled=False):
             output = self.variant(query, key, value, mask)
         return self._joined(output)
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One more position of each sequence, (batch, 1, width), with what the variant keeps of those before."""
-        query, key, value = self._heads(x)
+    def step(self, x: Tensor, state: Any, seen: int) -> tuple[Tensor, Any]:
+        """One more position of each sequence, (batch, 1, width), with what the variant keeps of the `seen` before."""
+        query, key, value = self._heads(x, seen)
         with torch.autocast(x.device.type, enabled=False):
             output, state = self.variant.step(query, key, value, state)
         return self._joined(output), state
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """Query, key and value, (3, batch, heads, length, head_dim)."""
+    def _heads(self, x: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value, each (batch, heads, length, head_dim), with positions from `first` on."""
         batch, length, width = x.shape
         # One product for all three projections, as fast implementations do; its parameters are those of three.
         joined: Tensor = self.project_in(x).view(batch, length, 3, self.heads, width // self.heads)
-        return joined.permute(2, 0, 3, 1, 4)
+        query, key, value = joined.permute(2, 0, 3, 1, 4)
+        if self.rotates:
+            query, key = rotated(query, first), rotated(key, first)
+        return (query, key, value) if self.bias is None else self.bias.widened(query, key, value, first)
 
     def _joined(self, output: Tensor) -> Tensor:
-        batch, heads, length, head_dim = output.shape
-        joined: Tensor = self.project_out(output.transpose(1, 2).reshape(batch, length, heads * head_dim))
+        batch, heads, length, _ = output.shape
+        # without the dimensions of a bias, which hold zeros
+        own = output[..., : self.project_out.in_features // heads]
+        joined: Tensor = self.project_out(own.transpose(1, 2).reshape(batch, length, -1))
         return joined
+
+
+def scale_projections(projection: nn.Linear, rows: int, recipe: Recipe) -> None:
+    """Multiplies the first `rows` outputs of a projection, which are queries and keys, by `query_key_scale`."""
+    if recipe.query_key_scale != 1.0:
+        with torch.no_grad():
+            projection.weight[:rows] *= recipe.query_key_scale
+            projection.bias[:rows] *= recipe.query_key_scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +96,12 @@ class BlockState:
 class TransformerBlock(nn.Module):
     """Pre-norm attention and feed-forward with residuals; a variant may put a sublayer of its own before attention."""
 
-    def __init__(self, variant: Variant, before: nn.Module | None, recipe: Recipe):
+    def __init__(self, variant: Variant, before: nn.Module | None, recipe: Recipe, *, relative: bool = True):
+        """`relative`: as in `Attention`."""
         super().__init__()
         self.before = before
         self.attention_norm = nn.LayerNorm(recipe.width)
-        self.attention = Attention(variant, recipe.width, recipe.heads)
+        self.attention = Attention(variant, recipe, relative=relative)
         self.feed_forward_norm = nn.LayerNorm(recipe.width)
         self.feed_forward = nn.Sequential(
             nn.Linear(recipe.width, recipe.feed_forward),
@@ -98,14 +118,17 @@ class TransformerBlock(nn.Module):
         x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return x
 
-    def step(self, x: Tensor, state: BlockState) -> tuple[Tensor, BlockState]:
-        """One more position of each sequence, (batch, 1, width); what comes before attention is run over all so far."""
+    def step(self, x: Tensor, state: BlockState, seen: int) -> tuple[Tensor, BlockState]:
+        """One more position of each sequence, (batch, 1, width), behind `seen` others.
+
+        What comes before attention is run over all so far.
+        """
         past = state.past
         if self.before is not None:
             # A sublayer such as a convolution over the whole input needs its past; attention keeps its own state.
             past = x if past is None else torch.cat([past, x], dim=1)
             x = x + self.before(past, None)[:, -1:]
-        attended, kept = self.attention.step(self.attention_norm(x), state.kept)
+        attended, kept = self.attention.step(self.attention_norm(x), state.kept, seen)
         x = x + self.dropout(attended)
         x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return x, BlockState(kept, past)
@@ -144,7 +167,10 @@ class Model(nn.Module):
 def build_variants(
     build: BuildVariant, problem: Problem, recipe: Recipe, seed: int, device: str
 ) -> list[tuple[Variant, nn.Module | None]]:
-    """Build the variant of each layer, drawn apart, so that it moves no random number of the shared model."""
+    """Build the variant of each layer, drawn apart, so that it moves no random number of the shared model.
+
+    Raises Unsupported where the recipe asks for ALiBi, which only maps of products of query and key can be given.
+    """
     found = []
     for layer in range(recipe.layers):
         # Drawn apart: otherwise a variant with parameters would shift every later draw, and two variants of one seed
@@ -152,47 +178,47 @@ def build_variants(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="variant init", seed=seed, layer=layer))
             variant = build(attention_shape(problem, recipe, layer, device))
+            require_bias(variant, recipe)
             found.append((variant, variant.pre_layer(recipe.width)))
     return found
 
 
+def require_bias(variant: Variant, recipe: Recipe) -> None:
+    """Raises Unsupported where the recipe asks for ALiBi and the variant cannot be given it."""
+    if recipe.positions == "alibi" and not variant.maps_products:
+        raise Unsupported(
+            "positions=alibi adds a bias to scores q·k / sqrt(d) through two more dimensions of each head, and this "
+            "variant weighs by something else"
+        )
+
+
 def attention_shape(problem: Problem, recipe: Recipe, layer: int, device: str) -> AttentionShape:
-    """The shape that the variant of one layer is built for."""
+    """The shape that the variant of one layer is built for. Raises SelectionError for positions it cannot have."""
+    check_positions(problem, recipe)
     mixed = recipe.precision == "bfloat16" and device.startswith("cuda")
-    # The summary token is one more position, which masks and positions of a variant must have room for.
-    summarised = isinstance(problem, Classification) and recipe.pooling == "cls"
+    biased = recipe.positions == "alibi"
     return AttentionShape(
         heads=recipe.heads,
-        head_dim=recipe.head_dim,
-        max_length=recipe.length + summarised,
+        head_dim=recipe.head_dim + ALIBI_DIMENSIONS * biased,
+        max_length=longest_sequence(problem, recipe),
         causal=problem.causal,
         padding=problem.padded,
         dropout=recipe.attention_dropout,
-        dtype="bfloat16" if mixed else "float32",
+        # a bias is a position times a slope, which half precision rounds
+        dtype="bfloat16" if mixed and not biased else "float32",
         device=device,
         layer=layer,
         layers=recipe.layers,
     )
 
 
-def position_table(recipe: Recipe, length: int) -> Tensor | None:
-    """(length, width): drawn now where it is learned, None where there is none."""
-    if recipe.positions == "none":
-        return None
-    if recipe.positions == "learned":
-        return nn.Parameter(torch.randn(length, recipe.width) * recipe.deviation)
-    half = torch.exp(torch.arange(0, recipe.width, 2) * (-math.log(10_000.0) / recipe.width))
-    angles = torch.arange(length)[:, None] * half[None, :]
-    # the table of Vaswani et al. 2017, section 3.5, cut to an odd width where there is one
-    return nn.Buffer(torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, : recipe.width], persistent=False)
-
-
-def embedding_scale(recipe: Recipe) -> float:
-    """The factor of a token's embedding before positions are added, so that both start with the same size.
-
-    The table of sines has values near 1; learned positions start as embeddings do.
-    """
-    return 1 / recipe.deviation if recipe.positions == "sinusoidal" else 1.0
+def longest_sequence(problem: Problem, recipe: Recipe) -> int:
+    """Positions of the longest sequence that the model ever reads, in training or in a test."""
+    if isinstance(problem, TokenPrediction):
+        assert isinstance(recipe, TokenRecipe)
+        return problem.tokens(max(recipe.length, recipe.longest))
+    # The summary token is one more position, which masks and positions of a variant must have room for.
+    return recipe.length + (isinstance(problem, Classification) and recipe.pooling == "cls")
 
 
 def _count(parameters: list[nn.Parameter]) -> int:

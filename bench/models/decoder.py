@@ -1,4 +1,4 @@
-"""The model that predicts the next token: causal blocks, and the embedding once more as output."""
+"""The causal stack of blocks, and the model that predicts the next token: the embedding once more as output."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...tasks.contract import Recipe
+from ...tasks.contract import Problem, Recipe
 from ...tasks.problems.language_modeling import Language
 from ...variants.contract import Mask
 from ..core.hashing import axis_seed
-from .blocks import (
-    BlockState,
-    BuildVariant,
-    Model,
-    TransformerBlock,
-    build_variants,
-    embedding_scale,
-    position_table,
-)
+from .blocks import BlockState, BuildVariant, Model, TransformerBlock, build_variants, longest_sequence
+from .convolution import convolution_of
+from .positions import embedding_scale, position_table
 
 UNCOUNTED = -1
 """The target of a position that does not count."""
@@ -28,42 +22,92 @@ UNCOUNTED = -1
 
 @dataclass(frozen=True, slots=True)
 class DecoderState:
-    """State of decoding: the number of tokens seen so far, and the state of each block."""
+    """State of decoding: the number of tokens seen so far, the state of each block, and of the convolution its past.
+
+    `past`: the last embeddings, (batch, kernel - 1, width).
+    """
 
     seen: int
     blocks: tuple[BlockState, ...]
+    past: Tensor | None = None
 
 
-class Decoder(Model):
-    """Embedding, positions, pre-norm causal blocks, and the embedding's transpose (Press and Wolf 2017).
+class CausalStack(Model):
+    """Embedding, convolution, positions, pre-norm causal blocks and a norm; a subclass has the output.
 
     Where the variant brings positions of its own, none are added, as in the Routing Transformer (Roy et al. 2021).
-    Column c of its logits is token id c + 1, since 0 is padding and never comes.
     """
 
-    def __init__(self, problem: Language, recipe: Recipe, build: BuildVariant, seed: int, device: str = "cpu"):
+    def __init__(self, problem: Problem, recipe: Recipe, build: BuildVariant, seed: int, device: str = "cpu"):
         super().__init__()
-        self.problem, self.recipe = problem, recipe
+        self.recipe = recipe
         brought = build_variants(build, problem, recipe, seed, device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="init", seed=seed))
             self.embedding = nn.Embedding(problem.vocabulary, recipe.width)
             nn.init.normal_(self.embedding.weight, std=recipe.deviation)
             # drawn for all, so that the blocks of all start alike
-            table = position_table(recipe, recipe.length)
-            self.positions = None if all(variant.brings_positions for variant, _ in brought) else table
+            table = position_table(recipe, longest_sequence(problem, recipe))
+            own = all(variant.brings_positions for variant, _ in brought)
+            self.positions = None if own else table
             self.dropout = nn.Dropout(recipe.dropout)
-            self.blocks = nn.ModuleList(TransformerBlock(variant, before, recipe) for variant, before in brought)
+            self.convolution = convolution_of(recipe)
+            self.blocks = nn.ModuleList(
+                TransformerBlock(variant, before, recipe, relative=not own) for variant, before in brought
+            )
             self.norm = nn.LayerNorm(recipe.width)
+            self.draw_output(problem, recipe)
         self.scale = 1.0 if self.positions is None else embedding_scale(recipe)
+
+    def draw_output(self, problem: Problem, recipe: Recipe) -> None:
+        """Makes what a subclass adds, from the same stream of random numbers."""
+
+    def states(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Normalised states (batch, length, width) of ids (batch, length); keep: as in `Mask`, None = all are real."""
+        x = self.embedding(ids) * self.scale
+        if self.convolution is not None:
+            x = self.convolution(x)
+        x = self.dropout(self._placed(x, 0))
+        for block in self.blocks:
+            x = block(x, Mask(keep, causal=True))
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def begin(self) -> DecoderState:
+        """Nothing seen yet."""
+        return DecoderState(0, (BlockState(),) * len(self.blocks))
+
+    def step_states(self, ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Normalised states (batch, width) of one more token of each sequence, ids (batch,)."""
+        x, past = self.embedding(ids[:, None]) * self.scale, state.past
+        if self.convolution is not None:
+            past = self.convolution.nothing_before(x) if past is None else past
+            x, past = self.convolution(x, past), torch.cat([past, x], dim=1)[:, 1:]
+        x = self._placed(x, state.seen)
+        kept = []
+        for block, before in zip(self.blocks, state.blocks, strict=True):
+            x, after = block.step(x, before, state.seen)  # type: ignore[operator]
+            kept.append(after)
+        return self.norm(x)[:, 0], DecoderState(state.seen + 1, tuple(kept), past)
+
+    def _placed(self, x: Tensor, first: int) -> Tensor:
+        return x if self.positions is None else x + self.positions[first : first + x.shape[1]]
+
+
+class Decoder(CausalStack):
+    """The causal stack with the embedding's transpose as output (Press and Wolf 2017).
+
+    Column c of its logits is token id c + 1, since 0 is padding and never comes.
+    """
+
+    def __init__(self, problem: Language, recipe: Recipe, build: BuildVariant, seed: int, device: str = "cpu"):
+        super().__init__(problem, recipe, build, seed, device)
+        self.problem = problem
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (batch, length, vocabulary - 1) of the token after each of ids (batch, length)."""
-        x = self.dropout(self._embedded(ids, 0))
-        for block in self.blocks:
-            # Windows of text are full, so nothing is padded.
-            x = block(x, Mask(None, causal=True))
-        return self._logits(x)
+        # Windows of text are full, so nothing is padded.
+        return self._logits(self.states(ids))
 
     def loss(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         ids, _, targets = batch
@@ -77,22 +121,10 @@ class Decoder(Model):
             label_smoothing=smoothing,
         )
 
-    def begin(self) -> DecoderState:
-        """Nothing seen yet."""
-        return DecoderState(0, (BlockState(),) * len(self.blocks))
-
     def step(self, ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Logits (batch, vocabulary - 1) after one more token of each sequence, ids (batch,); at most `length`."""
-        x = self._embedded(ids[:, None], state.seen)
-        kept = []
-        for block, before in zip(self.blocks, state.blocks, strict=True):
-            x, after = block.step(x, before)  # type: ignore[operator]
-            kept.append(after)
-        return self._logits(x)[:, 0], DecoderState(state.seen + 1, tuple(kept))
+        states, after = self.step_states(ids, state)
+        return self._logits(states), after
 
-    def _embedded(self, ids: Tensor, first: int) -> Tensor:
-        x: Tensor = self.embedding(ids) * self.scale
-        return x if self.positions is None else x + self.positions[first : first + ids.shape[1]]
-
-    def _logits(self, x: Tensor) -> Tensor:
-        return F.linear(self.norm(x), self.embedding.weight[1:])
+    def _logits(self, states: Tensor) -> Tensor:
+        return F.linear(states, self.embedding.weight[1:])

@@ -107,7 +107,7 @@ def advanced(model: Transformer, tokens: Tensor, state: Cached) -> tuple[Tensor,
     blocks = []
     for layer, block, remembered in zip(model.decoder, state.blocks, state.remembered, strict=True):
         assert isinstance(layer, Layer)
-        x, block = layer.step(x, block, remembered, state.keep)
+        x, block = layer.step(x, block, state.seen, remembered, state.keep)
         blocks.append(block)
     return model.logits(x)[:, 0], replace(state, blocks=tuple(blocks), seen=state.seen + 1)
 

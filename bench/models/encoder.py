@@ -9,18 +9,13 @@ from torch.nn import functional as F
 from ...tasks.contract import Classification, Recipe
 from ...variants.contract import Mask
 from ..core.hashing import axis_seed
-from .blocks import (
-    BuildVariant,
-    Model,
-    TransformerBlock,
-    build_variants,
-    embedding_scale,
-    position_table,
-)
+from .blocks import BuildVariant, Model, TransformerBlock, build_variants
+from .convolution import convolution_of
+from .positions import embedding_scale, position_table
 
 
 class Encoder(Model):
-    """Embedding, positions, blocks, pooling, head; two towers share all of it and meet in the head."""
+    """Embedding, convolution, positions, blocks, pooling, head; two towers share all of it and meet in the head."""
 
     def __init__(self, problem: Classification, recipe: Recipe, build: BuildVariant, seed: int, device: str = "cpu"):
         super().__init__()
@@ -37,6 +32,7 @@ class Encoder(Model):
                 self.embedding.weight[0].zero_()
             self.positions = position_table(recipe, length)
             self.dropout = nn.Dropout(recipe.dropout)
+            self.convolution = convolution_of(recipe)
             self.blocks = nn.ModuleList(TransformerBlock(variant, before, recipe) for variant, before in brought)
             self.norm = nn.LayerNorm(recipe.width)
             parts = {"nli4": 4, "concat2": 2}[problem.head] if problem.towers == 2 else 1
@@ -62,6 +58,9 @@ class Encoder(Model):
         if self.problem.padded:
             keep = torch.arange(length, device=ids.device)[None, :] < lengths[:, None]
         x = self.embedding(ids) * self.scale
+        if self.convolution is not None:
+            # causal, so that what follows a text, its padding, reaches no token of it
+            x = self.convolution(x)
         if self.positions is not None:
             x = x + self.positions[:length]
         x = self.dropout(x)

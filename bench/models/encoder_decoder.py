@@ -20,7 +20,8 @@ from ..core.errors import Unsupported
 from ..core.hashing import axis_seed
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
-from .blocks import Attention, BlockState, BuildVariant, Model, position_table
+from .blocks import Attention, BlockState, BuildVariant, Model, scale_projections
+from .positions import check_positions, position_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +111,22 @@ class Layer(nn.Module):
         return self.after_attention(self.around_attention.leaving(x, attended), remembered, memory_keep)
 
     def step(
-        self, x: Tensor, state: BlockState, remembered: tuple[Tensor, Tensor] | None, memory_keep: Tensor | None
+        self,
+        x: Tensor,
+        state: BlockState,
+        seen: int,
+        remembered: tuple[Tensor, Tensor] | None,
+        memory_keep: Tensor | None,
     ) -> tuple[Tensor, BlockState]:
-        """One more position of each sequence, (batch, 1, width); what comes before attention is run over all so far."""
+        """One more position of each sequence, (batch, 1, width), behind `seen` others.
+
+        What comes before attention is run over all so far.
+        """
         past = state.past
         if self.before is not None:
             past = x if past is None else torch.cat([past, x], dim=1)
             x = x + self.before(past, None)[:, -1:]
-        attended, kept = self.attention.step(self.around_attention.entering(x), state.kept)
+        attended, kept = self.attention.step(self.around_attention.entering(x), state.kept, seen)
         x = self.after_attention(self.around_attention.leaving(x, attended), remembered, memory_keep)
         return x, BlockState(kept, past)
 
@@ -143,6 +152,7 @@ class Transformer(Model):
         self, problem: Translation, recipe: TranslationRecipe, build: BuildVariant, seed: int, device: str = "cpu"
     ):
         super().__init__()
+        check_positions(problem, recipe)
         self.problem, self.recipe = problem, recipe
         brought = {
             kind: [self._brought(build, kind, layer, seed, device) for layer in range(recipe.layers)] for kind in KINDS
@@ -159,10 +169,10 @@ class Transformer(Model):
             self.positions = position_table(recipe, recipe.length)
             self.dropout = nn.Dropout(recipe.dropout)
             self.encoder = nn.ModuleList(
-                Layer(Attention(variant, width, heads), before, None, recipe) for variant, before in brought["encoder"]
+                Layer(Attention(variant, recipe), before, None, recipe) for variant, before in brought["encoder"]
             )
             self.decoder = nn.ModuleList(
-                Layer(Attention(variant, width, heads), before, CrossAttention(crossing, width, heads), recipe)
+                Layer(Attention(variant, recipe), before, CrossAttention(crossing, width, heads), recipe)
                 for (variant, before), (crossing, _) in zip(brought["decoder"], brought["cross"], strict=True)
             )
             self.encoder_norm, self.decoder_norm = (
@@ -170,6 +180,10 @@ class Transformer(Model):
             )
             for layer in self.layers():
                 _xavier(layer)
+                scale_projections(layer.attention.project_in, 2 * width, recipe)
+                if layer.cross is not None:
+                    scale_projections(layer.cross.project_query, width, recipe)
+                    scale_projections(layer.cross.project_memory, width, recipe)
 
     def _brought(
         self, build: BuildVariant, kind: str, layer: int, seed: int, device: str

@@ -136,11 +136,12 @@ def resampled_scores(name: str, statistics: Statistics) -> npt.NDArray[np.float6
 
 
 def resampled_shares(
-    correct: Sequence[npt.NDArray[np.uint8]], documents: npt.NDArray[Any] | None = None
+    correct: Sequence[npt.NDArray[Any]], documents: npt.NDArray[Any] | None = None
 ) -> npt.NDArray[np.float64]:
     """The share of right examples in every draw, (DRAWS, seeds), of the right ones of each seed.
 
-    Sums of whole numbers, which come out the same in any order and on any processor. `documents`: as in
+    Sums of whole numbers, which come out the same in any order and on any processor; those of shares do so but for
+    rounding in float32. `documents`: as in
     `stats.dependence`; the draws then lie farther from their middle, as far as the standard error is larger.
     """
     counts, stacked = resamples(len(correct[0])), np.stack(correct)

@@ -21,7 +21,9 @@ CAP = 64.0
 """No cost counts as more than this many times the reference's; a failure counts as exactly this."""
 BATCHES = 10
 
-Correct = npt.NDArray[np.uint8]
+Correct = npt.NDArray[Any]
+"""By example: 0 or 1, or the share of its answers that are right."""
+
 Draws = npt.NDArray[np.float64]
 Verdict = Literal["better", "within margin", "worse", "undecided"]
 
@@ -90,9 +92,9 @@ def accuracy(
     """Mean accuracy over seeds, with an interval over seeds (t) and over test examples, added in quadrature.
 
     All seeds are judged on the same examples, so the noise of the test set does not shrink with seeds. `correct`: 0 or
-    1 per example, one array a seed; without them the seeds are taken to err on the same examples (Wilson), which is the
-    widest that can be. `of_seeds`: the noise of the mean over seeds, the seeds' own where it is None. `documents`: as
-    in `stats.dependence`. One seed gives the noise of the test set alone.
+    1 per example, or a share, one array a seed; without them the seeds are taken to err on the same examples (Wilson),
+    which is the widest that can be. `of_seeds`: the noise of the mean over seeds, the seeds' own where it is None.
+    `documents`: as in `stats.dependence`. One seed gives the noise of the test set alone.
 
     >>> accuracy([0.5, 0.5, 0.5], 100) == wilson(0.5, 100)
     True
@@ -151,10 +153,9 @@ def accuracy_difference(
     (0.02, [2, None])
     """
     if our_correct is not None and their_correct is not None:
-        one, other = np.stack(our_correct), np.stack(their_correct)
+        one, other = (np.stack(each).astype(np.float64) for each in (our_correct, their_correct))
         mean = one.mean(axis=0) - other.mean(axis=0)
-        # a difference of 0, 1 or -1 has the share that differs for its mean square
-        of_one = float(np.mean((one != other).mean(axis=1) - (one.mean(axis=1) - other.mean(axis=1)) ** 2))
+        of_one = float(np.mean(((one - other) ** 2).mean(axis=1) - (one.mean(axis=1) - other.mean(axis=1)) ** 2))
         test = math.sqrt(shared_variance(float(mean.var()), of_one, len(one)) / max(len(mean) - 1, 1))
         test *= inflation(mean, documents)
     else:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..core.metrics import RANKING_METRICS
 from ..core.record import Measurement, Outcome, Record
 from .arrays import DamagedArtifact, arrays_of
-from .artifacts import Curve, agrees, score_of
+from .artifacts import Curve, ExampleResults, agrees, results_of, score_of
 
 CURVE_TOLERANCE = 0.01
 """Of a validation score that is computed a second time: on a GPU not every sum comes out the same."""
@@ -31,9 +31,9 @@ def tested(record: Record) -> Measurement | None:
     return next((measurement for measurement in found if measurement is not None), None)
 
 
-def prediction_errors(record: Record, kept: npt.NDArray[Any]) -> Iterator[str]:
-    """How the test score differs from the one that `kept` gives, the values that `results_of` reads."""
-    stated = tested(record)
+def prediction_errors(record: Record, results: ExampleResults) -> Iterator[str]:
+    """How the test score differs from the one that `results` give, and so that of each setting of the test."""
+    stated, kept = tested(record), results.values
     if stated is None:
         return
     found = score_of(stated.name, kept)
@@ -44,6 +44,26 @@ def prediction_errors(record: Record, kept: npt.NDArray[Any]) -> Iterator[str]:
         yield f"its {stated.name.replace('_', ' ')} is {stated.value:.4f}, but its predictions give {found:.4f}"
     if examples is not None and examples != len(kept):
         yield f"it states {examples:,} test examples, but its predictions are of {len(kept):,}"
+    if results.setting is not None:
+        yield from _setting_errors(record, stated, kept, results.setting)
+
+
+def _setting_errors(
+    record: Record, stated: Measurement, kept: npt.NDArray[Any], setting: npt.NDArray[Any]
+) -> Iterator[str]:
+    """The same of each setting; they are stated behind the score of all, in the order of their numbers."""
+    by_setting = [m for m in record.measurements if m.name == stated.name and m.where.get("split") == "test"][1:]
+    count = int(setting.max(initial=0)) + 1
+    if len(by_setting) != count:
+        yield f"it states scores of {len(by_setting)} settings, but its predictions are of {count}"
+        return
+    for at, measurement in enumerate(by_setting):
+        own = kept[setting == at]
+        found = score_of(stated.name, own) if len(own) else None
+        names = ", ".join(f"{k}={v}" for k, v in measurement.where.items() if k not in ("split", "examples"))
+        if found is None or not agrees(found, measurement.value):
+            given = "none" if found is None else f"{found:.4f}"
+            yield f"its {stated.name} at {names} is {measurement.value:.4f}, but its predictions give {given}"
 
 
 def curve_errors(record: Record, curve: Curve) -> Iterator[str]:
@@ -118,7 +138,7 @@ class Copies:
         yield from _shared(self.curves, "curve", place, record)
         found = _predicted(content) if content is not None else None
         # a model that learned nothing may say the same of every example, and one that learned all is always right
-        if found is None or not (found[1].all() or (found[0] == found[0][:1]).all()):
+        if not _alike(content) and (found is None or not (found[0] == found[0][:1]).all()):
             yield from _shared(self.predictions, "predictions", place, record)
         if found is not None:
             yield from self._labels(place, record, *found)
@@ -157,6 +177,15 @@ def _shared(seen: dict[str, tuple[str, Record]], name: str, place: str, record: 
     if ours.seed != theirs.seed or ours.task != theirs.task or ours.variant.name != theirs.variant.name:
         verb = "is" if name == "curve" else "are"
         yield f"its {name} {verb} the very file of {other} ({theirs}); one of them may be copied"
+
+
+def _alike(content: bytes | None) -> bool:
+    """Whether every example has the same result, as where all are right, or all wrong."""
+    try:
+        kept = results_of(content).values if content is not None else None
+    except DamagedArtifact:
+        return False
+    return kept is not None and kept.ndim == 1 and bool((kept == kept[:1]).all())
 
 
 def _predicted(content: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]] | None:

@@ -34,13 +34,16 @@ Curve = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class ExampleResults:
-    """Results by test example. `values`: `statistics`, (examples, k) of float64, or `correct`, (examples,) of 0 and 1.
+    """Results by test example. `values`: `statistics`, (examples, k) of float64, or `correct`, (examples,).
 
-    `documents`: (examples, 2), the two documents of each pair by number; None where examples share none.
+    `correct` is 0 or 1, or where an example has several answers the share of them that is right, in float64.
+    `documents`: (examples, 2), the two documents of each pair by number; None where examples share none. `setting`:
+    (examples,), the place of the setting that each is of, where a test has several.
     """
 
     values: npt.NDArray[Any]
     documents: npt.NDArray[Any] | None = None
+    setting: npt.NDArray[Any] | None = None
 
 
 @dataclass
@@ -115,13 +118,13 @@ class StoredMaps:
 
 def results_of(content: bytes) -> ExampleResults:
     """The results in an .npz of predictions; raises DamagedArtifact where it has none, or some of another kind."""
-    found = arrays_of(content, "statistics", "correct", "documents")
+    found = arrays_of(content, "statistics", "correct", "documents", "setting")
     kept = found.get("statistics", found.get("correct"))
     if kept is None or not 0 < len(kept.shape) <= 2 or not 0 < len(kept) <= MOST_EXAMPLES:
         raise DamagedArtifact(f"it holds no results of 1 to {MOST_EXAMPLES:,} examples")
-    is_right = kept.ndim == 1 and kept.dtype == "uint8" and bool((kept <= 1).all())
-    if not is_right and (kept.ndim != 2 or kept.dtype != "float64"):
-        raise DamagedArtifact("its results are neither `correct`, 0 or 1 by example, nor `statistics` in float64")
+    is_share = kept.ndim == 1 and kept.dtype in ("uint8", "float64") and bool((kept <= 1).all())
+    if not is_share and (kept.ndim != 2 or kept.dtype != "float64"):
+        raise DamagedArtifact("its results are neither `correct`, 0 to 1 by example, nor `statistics` in float64")
     if not _in_range(kept):
         raise DamagedArtifact("its statistics are not finite, negative or beyond any text")
     documents = found.get("documents")
@@ -132,7 +135,10 @@ def results_of(content: bytes) -> ExampleResults:
         or not bool(((documents >= 0) & (documents < 2 * len(kept))).all())
     ):
         raise DamagedArtifact("its `documents` are not two numbers of documents for each example")
-    return ExampleResults(kept, documents)
+    setting = found.get("setting")
+    if setting is not None and (setting.shape != kept.shape[:1] or setting.dtype != "uint8"):
+        raise DamagedArtifact("its `setting` is not one number for each example")
+    return ExampleResults(kept, documents, setting)
 
 
 def _in_range(statistics: npt.NDArray[Any]) -> bool:

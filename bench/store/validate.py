@@ -153,7 +153,7 @@ def _agreement_errors(record: Record, contents: dict[str, bytes]) -> Iterator[st
                 yield f"a trained Record of outcome ok needs the artifact {name}"
     try:
         if "predictions" in contents:
-            yield from prediction_errors(record, results_of(contents["predictions"]).values)
+            yield from prediction_errors(record, results_of(contents["predictions"]))
     except DamagedArtifact as error:
         yield f"artifact predictions is damaged: {error}"
     try:

@@ -48,7 +48,7 @@ class TranslationRecipe(Recipe):
     heads: int = 4
     feed_forward: int = 512
     attention_dropout: float = 0.1
-    positions: Literal["learned", "sinusoidal", "none"] = "sinusoidal"
+    positions: Literal["learned", "sinusoidal", "none", "rope", "alibi"] = "sinusoidal"
     norm: Literal["pre", "post"] = "pre"
     vocabulary: int = 6_000
     length: int = 192

@@ -65,6 +65,7 @@ DOWN = {
         "lra": {"", "data", "problems", "lra/_text", "lra/_image", "lra/_listops", "lra/_pathfinder"},
         "language_modeling": {"", "data", "problems"},
         "translation": {"", "data", "problems"},
+        "synthetic": {"", "problems"},
     },
 }
 """Which folders of variants/ and tasks/ each of them may import, from the root of both."""
@@ -226,7 +227,7 @@ def test_build_asks_the_registry_and_nothing_else_of_the_harness():
 def test_the_harness_knows_of_variants_and_tasks_only_their_contracts_and_where_data_lies():
     for name in below("bench"):
         known = {"variants.contract", "variants", "tasks.contract", "tasks.data.data", "tasks.sweep_point"}
-        known |= {"tasks.problems.language_modeling", "tasks.problems.translation"}
+        known |= {f"tasks.problems.{kind}" for kind in ("language_modeling", "translation", "token_prediction")}
         if name == "bench.cli.data":  # the command that gets, verifies and exports
             known |= {f"tasks.data.{name}" for name in ("prepared", "checksums", "download", "tfds")}
         foreign = {t for t in ours(name) if t.split(".")[0] in ("variants", "tasks")}

@@ -28,6 +28,13 @@ from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.bench.train.trainer import Trainer
 from attnbench.tasks.contract import Classification, DataPlace, Dataset, Provenance, Recipe, Split
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe, Windows
+from attnbench.tasks.problems.token_prediction import (
+    TokenBatch,
+    TokenExamples,
+    TokenPrediction,
+    TokenRecipe,
+    TokenStream,
+)
 from attnbench.tasks.problems.translation import SentencePairs, Translation, TranslationRecipe
 from attnbench.variants.contract import AttentionShape, Variant
 
@@ -102,7 +109,10 @@ TASKS_BY_NAME = {
 SUBWORDS = {"wikitext2": Spec.parse("wikitext2[subwords=512]"), "wikitext103": Spec.parse("wikitext103[subwords=512]")}
 """Vocabularies that the small originals have room for."""
 
-PRESETS = {"classification": "smoke", "language_modeling": "smoke", "translation": "smoke[vocabulary=120]"}
+PRESETS = {
+    "classification": "smoke", "language_modeling": "smoke", "translation": "smoke[vocabulary=120]",
+    "token_prediction": "smoke",
+}  # fmt: skip
 
 
 def first_batch(spec: Spec, place: DataPlace) -> str:
@@ -156,6 +166,14 @@ def datasets() -> dict[str, tuple[object, Recipe, Dataset]]:
     language = LanguageRecipe(length=LENGTH, stride=LENGTH // 2, **shape)
     windows = Windows.over(text, LENGTH, LENGTH // 2)
     translation = TranslationRecipe(length=LENGTH, **shape)
+    tokens = TokenRecipe(length=LENGTH, longest=LENGTH, **shape)
+
+    def repeated(random: np.random.Generator, examples: int) -> TokenBatch:
+        # the token before, at two places
+        ids, asked = random.integers(1, 9, (examples, LENGTH)), np.tile([LENGTH // 2, LENGTH - 1], (examples, 1))
+        return TokenBatch.of(ids, asked, np.take_along_axis(ids, asked - 1, axis=1))
+
+    examples = TokenExamples.joined([repeated(draw, 16)])
     return {
         "classification": (
             Classification(vocabulary=9, classes=2), Recipe(length=LENGTH, **shape), dataset(split.all()),
@@ -163,6 +181,12 @@ def datasets() -> dict[str, tuple[object, Recipe, Dataset]]:
         "language_modeling": (Language(vocabulary=257), language, dataset(windows)),
         "translation": (
             Translation(vocabulary=30), translation, dataset(SentencePairs(split=pairs, indices=np.arange(16))),
+        ),
+        "token_prediction": (
+            TokenPrediction(vocabulary=9), tokens,
+            Dataset(
+                train=TokenStream.of(repeated), validation=examples, test=examples, provenance=provenance,
+            ),
         ),
     }  # fmt: skip
 

@@ -41,6 +41,8 @@ class ASEntmax(ScoredVariant):
         if not 1.0 <= alpha < float("inf"):
             raise SelectionError(f"variant 'asentmax': expected alpha of 1 or more, got {alpha}")
         self.form, self.alpha, self.delta, self.gamma_range = form, alpha, delta, gamma_range
+        # a temperature made of the query would see the dimensions of a bias too
+        self.maps_products = form == "head"
         if form == "query":
             # the start of a linear layer of PyTorch from head_dim to one
             bound = 1.0 / math.sqrt(shape.head_dim)

@@ -35,6 +35,8 @@ class ReLA(ScoredVariant):
     paper: ClassVar = "Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units"
     memory: ClassVar = "O(N d); eager O(N^2)"
     simplex: ClassVar = False
+    # the norm then averages over two dimensions of zeros more: a constant factor, which `scale` holds as well
+    maps_products = True
 
     def __init__(
         self,

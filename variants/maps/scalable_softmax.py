@@ -21,6 +21,7 @@ class ScalableSoftmax(ScoredVariant):
     equation: ClassVar = "P = softmax(s ln(n) Q K^T / sqrt(d)); O = P V"
     paper: ClassVar = "Nakanishi 2025, Scalable-Softmax Is Superior for Attention"
     simplex: ClassVar = True
+    maps_products = True
 
     def __init__(self, shape: AttentionShape):
         super().__init__(shape)

@@ -18,6 +18,7 @@ class Softmax(ScoredVariant):
 
     kind: ClassVar = "exact"
     simplex: ClassVar = True
+    maps_products = True
     equation: ClassVar = "P = softmax(Q K^T / sqrt(d)); O = P V"
     paper: ClassVar = "Vaswani et al. 2017, Attention Is All You Need, eq. 1"
     memory: ClassVar = "O(N d); eager O(N^2)"

@@ -18,6 +18,7 @@ class SparseMap(ScoredVariant):
     time: ClassVar = "O(N^2 d) and a solve per query"
     memory: ClassVar = "O(N d); eager O(N^2)"
     simplex: ClassVar = True
+    maps_products = True
     fixed_alpha: float | None
 
     def __init__(

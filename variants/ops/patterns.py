@@ -21,6 +21,7 @@ class PatternVariant(Variant):
     """
 
     crosses: ClassVar = False
+    maps_products = True
 
     def __init__(self, shape: AttentionShape):
         super().__init__(shape)

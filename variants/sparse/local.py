@@ -49,6 +49,7 @@ class Local(PatternVariant):
         because = f"query_block {self.query_block} + flange {self.flange}"
         self.positions = RankPositions.wanted(relative, max_relative, shape.head_dim, needed=needed, because=because)
         self.brings_positions = self.positions is not None
+        self.maps_products = not self.brings_positions
 
     def supports(self, shape: AttentionShape) -> str | None:
         if self.impl == "flex" and self.positions is not None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from ....tasks.contract import Classification, Problem, Recipe
 from ....tasks.problems.language_modeling import Language
+from ....tasks.problems.token_prediction import TokenPrediction
 from ....tasks.problems.translation import Translation
 from ...core.errors import SelectionError
 from .classification import ClassificationObjective
 from .language_modeling import LanguageModelingObjective
 from .objective import Objective
+from .token_prediction import TokenPredictionObjective
 from .translation import TranslationObjective
 
 OBJECTIVES: dict[type[Problem], type[Objective]] = {
     Classification: ClassificationObjective,
     Language: LanguageModelingObjective,
     Translation: TranslationObjective,
+    TokenPrediction: TokenPredictionObjective,
 }
 
 
