@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..core.cell import REFERENCE
+from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import SelectionError
 from ..core.metrics import ACCURACY, Metric, check_margin
 from ..core.record import Outcome
@@ -81,7 +81,8 @@ def board_for_choice(
     columns = choose_columns(requirements, metrics)
     rows = {}
     timed_names = {name for found in timings.values() for name in found}
-    for name in sorted(timed_names.union(*scores.values())):
+    # the model without attention is a baseline, and no choice of attention
+    for name in sorted(timed_names.union(*scores.values()) - {NO_ATTENTION}):
         candidate = Candidate(
             name=name,
             costs=[(board_key, found.get(name)) for board_key, found in timings.items()],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from ..core.cell import REFERENCE
+from ..core.cell import NO_ATTENTION, REFERENCE
+from ..core.interval import Interval
 from ..core.metrics import Metric
 from ..core.protocol import LEAST_SEEDS
 from ..score.contrasts import Contrast, Contrasts
@@ -135,6 +136,28 @@ def learning_footnotes(context: BoardContext) -> Iterator[Footnote]:
         named = listed(sorted(scored)) if len(scored) <= NAMED else f"{len(scored)} variants"
         brief = f"{named} not above the best constant at every seed ({best})"
         yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=brief, warning=True)
+
+
+def attention_gain_footnotes(context: BoardContext) -> Iterator[Footnote]:
+    """How much better the reference is than the same model without attention."""
+    without, metric = context.without_attention, context.metric
+    if without is None or not without.seeds:
+        return
+    found = context.contrasts.to_reference(NO_ATTENTION)
+    if found is None:
+        return
+    # of the reference over the model without attention, in points
+    gain = Interval(-found.interval.value, -found.interval.high, -found.interval.low)
+    size = metric.gap(gain) if found.has_enough_seeds else metric.signed(gain.value)
+    seeds = len(found.seeds)
+    over = "" if found.has_enough_seeds else f" over {seeds} seed{'s' if seeds > 1 else ''}"
+    unit = metric.of_difference
+    text = f"{REFERENCE} against the same model with identity in the place of attention: {size} {unit}{over}"
+    adds = found.is_separated and found.advantage.value < 0
+    brief = f"attention adds {metric.signed(gain.value).lstrip('+')} {unit} here ({REFERENCE} against {NO_ATTENTION})"
+    if not adds:
+        brief = f"no gain of attention is shown here: {REFERENCE} against {NO_ATTENTION} {size}"
+    yield Footnote(topic="attention", text=text, kind=NoteKind.LEARNING, brief=brief, warning=not adds)
 
 
 def seed_footnotes(scores: Mapping[str, SeedScores]) -> Iterator[Footnote]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..core.cell import REFERENCE
+from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import SelectionError
 from ..core.interval import Interval
 from ..core.metrics import Metric
@@ -63,9 +63,12 @@ def board_for_suite(
     tasks = sorted({*by_task, *wanted})
     unlearned = [task for task in by_task if is_unlearned(scores[task].get(REFERENCE))]
     averaged = [task for task in tasks if task not in unlearned]
-    variants = sorted({variant for found in scores.values() for variant in found})
-    missing = {variant: differing.get(variant) or _missing(variant, tasks, scores) for variant in variants}
-    complete = [variant for variant in variants if not missing[variant]] if averaged else []
+    competes = declared is not None and NO_ATTENTION in declared
+    every = sorted({variant for found in scores.values() for variant in found})
+    variants = [variant for variant in every if variant != NO_ATTENTION or competes]
+    missing = {variant: differing.get(variant) or _missing(variant, tasks, scores) for variant in every}
+    averaging = [variant for variant in every if not missing[variant]] if averaged else []
+    complete = [variant for variant in averaging if variant in variants]
 
     def gap(one: str, other: str) -> Contrast:
         return mean_contrast([contrasts[task].between(one, other) for task in averaged])
@@ -73,14 +76,14 @@ def board_for_suite(
     def row(variant: str) -> SuiteRow:
         found = {task: scores[task][variant] for task in by_task if variant in scores[task]}
         difference = EMPTY
-        if variant in complete and REFERENCE in complete:
+        if variant in averaging and REFERENCE in complete:
             is_reference = variant == REFERENCE
             difference = (
                 reference_cell(0.0) if is_reference else difference_cell(metric, gap(variant, REFERENCE).interval)
             )
         levels = {task: contrasts[task].level_of(variant) for task, own in found.items() if own.seeds}
         covered = sum(not own.missing_reason for own in found.values())
-        return SuiteRow(levels, covered, variant in complete, difference)
+        return SuiteRow(levels, covered, variant in averaging, difference)
 
     columns = suite_columns(name, tasks, averaged, metric)
     rows = {
@@ -109,6 +112,11 @@ def board_for_suite(
     )
     best = {task: found for task, key in by_task.items() if (found := _best_baseline(table, key, metric, predictions))}
     levels = {task: level for task, (_, level) in best.items()}
+    untouched = [
+        Row(name=variant, entries=cells_of(columns, row(variant)), reason=missing[variant])
+        for variant in every
+        if variant not in variants
+    ]
     baseline = SuiteRow(levels, len(best), all(task in best for task in averaged), EMPTY)
     return Board(
         name=f"suite {name}/{board_keys[0].preset}/{board_keys[0].selection}",
@@ -118,7 +126,7 @@ def board_for_suite(
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
-        baselines=(Row(name="best trivial", entries=cells_of(columns, baseline)),) if best else (),
+        baselines=(*untouched, *([Row(name="best trivial", entries=cells_of(columns, baseline))] if best else [])),
         footnotes=tuple(_footnotes(table, name, board_keys, best, contrasts, complete, list(gaps.values()))),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ..core.cell import NO_ATTENTION
 from ..core.record import Outcome
 from ..score.baselines import trivial_levels
 from ..score.key import BoardKey
@@ -24,6 +25,7 @@ from .footnotes import (
 )
 from .headline import nothing_ranked, quality_headline
 from .quality_notes import (
+    attention_gain_footnotes,
     comparison_footnotes,
     learning_footnotes,
     left_behind_footnotes,
@@ -56,7 +58,8 @@ def board_for_task(
     context = BoardContext.of(table, board_key, predictions, curves, margin, declared)
     metric, scores = context.metric, context.scores
     columns = [column for column in task_columns(context) if column.present]
-    variants = [VariantContext.of(name, context) for name in sorted({*scores, *context.timings})]
+    names = {*scores, *(set(context.timings) - {NO_ATTENTION})}
+    variants = [VariantContext.of(name, context) for name in sorted(names)]
     rows = {
         variant.name: Row(
             name=variant.name,
@@ -74,6 +77,16 @@ def board_for_task(
     by_set = scores_by_set(table, board_key, metric, sets)
     attention = attention_boards(table, board_key) if by_set else []
     trivial = list(trivial_levels(table, board_key, metric, predictions))
+    without = [VariantContext.of(NO_ATTENTION, context)] if context.without_attention else []
+    untouched = [
+        Row(
+            name=each.name,
+            entries=cells_of(columns, each),
+            reason="" if context.without_attention and context.without_attention.seeds else _reason(each, context),
+            records=tuple(table.rows[at].key for at in each.rows),
+        )
+        for each in without
+    ]
     blank = (EMPTY,) * (len(columns) - 1)
     baselines = tuple(
         # the first column is the metric's
@@ -104,7 +117,7 @@ def board_for_task(
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
-        baselines=baselines,
+        baselines=(*untouched, *baselines),
         footnotes=(
             *learning_footnotes(context),
             *data_footnotes(context),
@@ -114,9 +127,10 @@ def board_for_task(
             *repetition_footnotes(table, [board_key]),
             *seed_footnotes(scores),
             *left_behind_footnotes(table, [board_key]),
+            *attention_gain_footnotes(context),
             *baseline_footnotes(trivial, scores, metric),
             *cost_footnotes(context),
-            *column_footnotes(columns, rows.values()),
+            *column_footnotes(columns, [*rows.values(), *untouched]),
             *version_footnotes(table, context.runs, [(board_key.task, board_key.preset)]),
             *set_footnotes(by_set),
             *attention_footnotes(attention),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from ..core.cell import REFERENCE
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..score.cost import CAPPED, floor_of
+from ..score.learning import Reached
 from ..score.matched_budget import advantage_at_equal_state, advantage_at_equal_time
 from ..score.quality import outcome_words
 from ..stats.bootstrap import DRAWS
@@ -20,9 +22,11 @@ from .attention_tables import lowest_error
 from .board import TableCell
 from .cells import EMPTY, difference_cell, level_cell, mean_cell, number_cell, ratio_cell, reference_cell
 from .columns import BoardColumn
-from .task_context import BoardContext, VariantContext
+from .task_context import HIGH, BoardContext, VariantContext
 
 Cells = Callable[[VariantContext], TableCell]
+
+AT_HIGH = percent(HIGH)
 
 
 def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ...]:
@@ -42,13 +46,28 @@ def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ..
                     description=f"mean test {title} over seeds, with its 95 % interval", cell=partial(_level, context)),
         BoardColumn(name="learned", title="learned", unit="seeds", better="higher", importance=1,
                     description="seeds above the best constant prediction at 95 %",
-                    present=any(not all(one.learned) for one in context.scores.values()), cell=_learned),
+                    present=any(not all(one.learned) for one in context.contrasts.scores.values()), cell=_learned),
         BoardColumn(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better,
                     description=f"mean difference from {REFERENCE} on the same seeds, with its 95 % interval",
                     cell=partial(_gap, context)),
         BoardColumn(name="verdict", title="verdict", importance=2, cell=partial(_verdict, context),
                     description="conclusion from that interval, given the margin",
                     footnote=f"from the 95 % interval of the difference, with a margin of {within}"),
+        BoardColumn(name="learning_rate", title="rate", importance=3, cell=partial(_learning_rate, table),
+                    present=bool(table.values("learning_rate", [run.at for run in context.runs])),
+                    description="learning rate that validation chose from the grid of the preset",
+                    footnote="the best of the preset's grid by validation on seeds that no board uses; within one "
+                    "standard error of it rates are ties, of which the smallest validation loss counts"),
+        BoardColumn(name="steps_to_high", title=f"steps to {AT_HIGH}", short=f"to {AT_HIGH}", unit="steps",
+                    better="lower", importance=4, present=_any_reached(context), cell=partial(_steps_to_high, context),
+                    description=f"training steps until validation {title} is {AT_HIGH}, the mean over the seeds that "
+                    "reach it",
+                    footnote="at the first validation that shows it, so in steps of the validation interval; with the "
+                    "number of seeds where some never reach it"),
+        BoardColumn(name="seconds_to_high", title=f"seconds to {AT_HIGH}", unit="seconds", better="lower",
+                    importance=6, present=_any_reached(context), cell=partial(_seconds_to_high, context),
+                    description=f"seconds of training until validation {title} is {AT_HIGH}",
+                    footnote="as these trainings took, without interleaved rounds: the load of the moment counts"),
         BoardColumn(name="step_time", title="step time", unit="× reference", better="lower",
                     description=f"time of one training step over {REFERENCE}'s in the same rounds",
                     cell=partial(_step_time, floor_of(context.timings))),
@@ -130,6 +149,39 @@ def _learned(variant: VariantContext) -> TableCell:
         return EMPTY
     learned = sum(variant.scores.learned)
     return TableCell(text=f"{learned} of {len(variant.scores.seeds)}", value=learned)
+
+
+def _learning_rate(table: ResultTable, variant: VariantContext) -> TableCell:
+    found = sorted(set(table.values("learning_rate", variant.rows)))
+    text = ", ".join(f"{rate:g}" for rate in found)
+    # seeds at several rates can only come from several folders; none of them is the variant's
+    return TableCell(text=text, value=found[0] if len(found) == 1 else None)
+
+
+def _any_reached(context: BoardContext) -> bool:
+    return any(found is not None for seeds in context.reached.values() for found in seeds)
+
+
+def _steps_to_high(context: BoardContext, variant: VariantContext) -> TableCell:
+    return _to_high(context, variant, lambda found: found.step, lambda value: f"{value:,.0f}")
+
+
+def _seconds_to_high(context: BoardContext, variant: VariantContext) -> TableCell:
+    return _to_high(context, variant, lambda found: found.seconds, duration)
+
+
+def _to_high(
+    context: BoardContext,
+    variant: VariantContext,
+    value: Callable[[Reached], float],
+    words: Callable[[float], str],
+) -> TableCell:
+    seeds = context.reached.get(variant.name, ())
+    values = [number for found in seeds if found is not None and math.isfinite(number := value(found))]
+    if not values:
+        return TableCell(text="never") if seeds and not any(seeds) else EMPTY
+    cell = mean_cell(values, words)
+    return cell if len(values) == len(seeds) else replace(cell, text=f"{cell.text} ({len(values)} of {len(seeds)})")
 
 
 def _gap(context: BoardContext, variant: VariantContext) -> TableCell:

@@ -7,18 +7,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.cell import REFERENCE
+from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.metrics import Metric
 from ..core.record import Outcome
 from ..score.contrasts import Contrasts
 from ..score.cost import RelativeCost, costs_by_variant
 from ..score.key import BoardKey
-from ..score.learning import ConstantPrediction, best_constant
+from ..score.learning import ConstantPrediction, Reached, best_constant, first_at
 from ..score.matched_budget import Curves
 from ..score.pareto import frontier, frontier_shares
 from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
+
+HIGH = 0.9
+"""The accuracy whose first step a board shows, and up to which length it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,8 @@ class BoardContext:
     """What the rows of a task's board share. `runs`: its current Records. `setting`: the preset in full.
 
     `contrasts`: the differences of `scores`. `constant`: the best constant prediction, None where it is not known.
+    `without_attention`: scores of the model without attention, which are a baseline and not among `scores`, unless they
+    are declared. `reached`: by variant and seed, when validation first showed `HIGH`, None where it never did.
     `frontier`: who is on the Pareto frontier by the values shown. `state_bytes`: decode state by variant.
     `implementations`: which code ran, by variant.
     """
@@ -36,6 +41,8 @@ class BoardContext:
     runs: Sequence[ResultRow]
     scores: Mapping[str, SeedScores]
     contrasts: Contrasts
+    without_attention: SeedScores | None
+    reached: Mapping[str, Sequence[Reached | None]]
     constant: ConstantPrediction | None
     timings: dict[str, RelativeCost]
     margin: float
@@ -63,7 +70,9 @@ class BoardContext:
     ) -> BoardContext:
         runs = board_key.runs(table, "train", "time", "baseline")
         metric = metric_of(table, board_key)
-        scores = scores_by_variant(table, board_key, predictions)
+        every = scores_by_variant(table, board_key, predictions)
+        competes = declared is not None and NO_ATTENTION in declared
+        scores = {name: one for name, one in every.items() if name != NO_ATTENTION or competes}
         timings = costs_by_variant(table, board_key)
         shares = frontier_shares(scores, timings)
         costs = {name: t.standing.value for name, t in timings.items() if name in shares and t.standing}
@@ -74,7 +83,9 @@ class BoardContext:
             metric=metric,
             runs=runs,
             scores=scores,
-            contrasts=Contrasts(scores, declared),
+            contrasts=Contrasts(every, declared),
+            without_attention=None if competes else every.get(NO_ATTENTION),
+            reached=_reached(every, curves) if metric.is_share else {},
             constant=best_constant(table, board_key.runs(table, "baseline"), metric),
             timings=timings,
             margin=metric.margin if margin is None else margin,
@@ -103,7 +114,7 @@ class VariantContext:
 
     @classmethod
     def of(cls, name: str, context: BoardContext) -> VariantContext:
-        scores, cost = context.scores.get(name), context.timings.get(name)
+        scores, cost = context.contrasts.scores.get(name), context.timings.get(name)
         rows = (*(scores.rows if scores else ()), *((cost.row,) if cost else ()))
         return cls(name=name, scores=scores, cost=cost, rows=rows)
 
@@ -115,6 +126,15 @@ def finished_runs(table: ResultTable, board_key: BoardKey) -> dict[str, list[Res
         for run in sorted(newest(board_key.runs(table, lane), field), key=lambda run: (run.variant, run.seed)):
             if run.outcome == Outcome.OK:
                 found.setdefault(run.variant, []).append(run)
+    return found
+
+
+def _reached(scores: Mapping[str, SeedScores], read: Curves) -> dict[str, list[Reached | None]]:
+    """By variant, of each seed that counts and whose curve is at hand."""
+    found: dict[str, list[Reached | None]] = {}
+    for name, own in scores.items():
+        curves = [curve for each in own.curves if each and (curve := read(each))]
+        found[name] = [first_at(curve, HIGH, own.metric) for curve in curves]
     return found
 
 

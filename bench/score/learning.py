@@ -1,4 +1,6 @@
-"""Learned or not: whether a training is above the best constant prediction. Boards compute it; no Record says it.
+"""Learned or not: whether a training is above the best constant prediction, and how soon it reached a level.
+
+Boards compute it; no Record says it.
 
 A constant prediction answers all examples alike: the most frequent class, or the frequency of each token. A task whose
 constant prediction is not known, such as translation, has no such bar.
@@ -6,13 +8,16 @@ constant prediction is not known, such as translation, has no such bar.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..core.metrics import Metric
 from ..core.record import Outcome
 from ..stats.intervals import LEVEL, quantile, wilson
 from ..stats.scoring import Draws
+from ..store.artifacts import Curve
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 
@@ -59,3 +64,25 @@ def learned_seeds(
     return tuple(
         bool(metric.sign * (score - constant.score) > error) for score, error in zip(scores, errors, strict=True)
     )
+
+
+class Reached(NamedTuple):
+    """The first validation at some level: after how many steps, and seconds of training."""
+
+    step: int
+    seconds: float
+
+
+def first_at(curve: Curve, level: float, metric: Metric) -> Reached | None:
+    """The first validation that is `level` or better; None where there is none. `level`: in the unit of the metric.
+
+    >>> from attnbench.bench.core.metrics import ACCURACY
+    >>> points = [{"step": step, "validation_accuracy": step / 100, "seconds": step / 10} for step in (50, 90, 95)]
+    >>> first_at(points, 0.9, ACCURACY)
+    Reached(step=90, seconds=9.0)
+    """
+    for point in curve:
+        value, seconds = point.get(f"validation_{metric.name}"), point.get("seconds")
+        if isinstance(value, int | float) and metric.sign * (value - level) >= 0:
+            return Reached(int(point["step"]), math.nan if seconds is None else float(seconds))
+    return None

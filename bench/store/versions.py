@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from ..core.cell import REFERENCE
+from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from .rows import ResultRow
@@ -62,9 +62,13 @@ def complete_variants(rows: Iterable[ResultRow]) -> set[str]:
 
 
 def completeness(rows: Sequence[ResultRow]) -> tuple[int, int]:
-    """2 where the reference and two others are complete, 1 with one other, 0 else; by training, then by timings."""
+    """2 where the reference and two others are complete, 1 with one other, 0 else; by training, then by timings.
+
+    The model without attention is trained with every selection, so that it says nothing of its size.
+    """
     timed = {row.variant for row in rows if row.outcome == Outcome.OK and row.lane == "time"}
-    trained, timed_too = (min(len(f) - 1, 2) if REFERENCE in f else 0 for f in (complete_variants(rows), timed))
+    both = (names - {NO_ATTENTION} for names in (complete_variants(rows), timed))
+    trained, timed_too = (min(len(names) - 1, 2) if REFERENCE in names else 0 for names in both)
     return trained, timed_too
 
 

@@ -139,3 +139,16 @@ def test_the_smallest_difference_of_averages_that_would_be_found_is_said(bench) 
     (note,) = [note for note in found.footnotes if note.topic == "resolution"]
     assert note in found.chief_notes and note.brief.startswith("differences from softmax under ")
     assert found.headline == "Better than the average of softmax: rela."
+
+
+def test_the_model_without_attention_competes_only_where_the_suite_names_it(bench) -> None:
+    shares = {"softmax": 0.6, "rela": 0.7, "no-attention": 0.5}
+    b = filled(bench, {"a": shares, "b": shares})
+    found = board(b, declared=["softmax", "rela"])
+    assert [r.name for r in found.ranked] == ["rela", "softmax"] and found.unranked == ()
+    (row,) = found.baselines
+    cells = dict(zip([c.name for c in found.columns], row.entries, strict=True))
+    assert row.name == "no-attention" and cells["average"].value == pytest.approx(50)
+    assert cells["gap"].value == pytest.approx(-10) and cells["coverage"].text == "2 of 2"
+    named = board(b, declared=["softmax", "rela", "no-attention"])
+    assert [r.name for r in named.ranked] == ["rela", "softmax", "no-attention"] and named.baselines == ()

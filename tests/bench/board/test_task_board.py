@@ -432,3 +432,85 @@ def test_the_correction_and_what_can_be_found_are_said(bench) -> None:
     assert "4 of 5 boards" in notes(board(b), "resolution")
     b.train("mine", [], correct=[flips(0.6)] * 3)
     assert "with mine, for the 66 pairs of twice as many" in notes(board(b), "comparisons")
+
+
+def curves_of(levels: dict[str, list[float]]) -> object:
+    """Curves by artifact: validation accuracy at steps 50, 100, …, each of which takes a second."""
+
+    def read(name: str) -> list[dict[str, float]] | None:
+        found = levels.get(name)
+        return found and [
+            {"step": 50 * at, "validation_accuracy": level, "seconds": float(at)} for at, level in enumerate(found, 1)
+        ]
+
+    return read
+
+
+def test_the_model_without_attention_is_a_baseline_that_competes_with_nobody(bench) -> None:
+    b = three(bench)
+    before = board(b)
+    b.train("no-attention", [], correct=[flips(0.55)] * 3)
+    found = board(b)
+    assert [r.name for r in found.baselines] == ["no-attention"]
+    assert found.baselines[0].first is None and found.baselines[0].reason == ""
+    assert [(r.name, r.place) for r in found.ranked] == [(r.name, r.place) for r in before.ranked]
+    assert found.headline == before.headline
+    assert entry(found, "no-attention", "accuracy").value == pytest.approx(55)
+    assert entry(found, "no-attention", "gap").value == pytest.approx(-5)
+    assert "+5.0 (" in notes(found, "attention")
+    (note,) = [each for each in found.footnotes if each.topic == "attention"]
+    assert note.brief.startswith("attention adds 5.0 points") and not note.warning
+    # a suite that names it has it among its variants
+    declared = board(b, declared=["softmax", "rela", "entmax15", "no-attention"])
+    assert row(declared, "no-attention").place == "4" and declared.baselines == ()
+
+
+def test_a_task_that_attention_adds_nothing_to_says_so(bench) -> None:
+    b = three(bench)
+    b.train("no-attention", [], correct=[flips(0.6)] * 3)
+    (note,) = [each for each in board(b).footnotes if each.topic == "attention"]
+    assert note.warning and note.brief.startswith("no gain of attention is shown here")
+
+
+def test_a_model_without_attention_that_failed_says_why(bench) -> None:
+    b = three(bench)
+    b.add(b.cell("no-attention"), outcome=Outcome.UNSUPPORTED, reason="two sequences", data=None, digest="")
+    found = row(board(b), "no-attention")
+    assert found.reason == "unsupported at seed 0: two sequences" and found in board(b).baselines
+
+
+def test_the_chosen_learning_rate_is_shown(bench) -> None:
+    assert "learning_rate" not in [column.name for column in board(three(bench)).columns]
+    b = bench()
+    for name, rate in (("softmax", 1e-3), ("rela", 4e-3)):
+        b.train(name, [0.6] * 3, more=[Measurement.of("learning_rate", rate)])
+    found = board(b)
+    assert [entry(found, name, "learning_rate").text for name in ("softmax", "rela")] == ["0.001", "0.004"]
+    assert "seeds that no board uses" in notes(found, "rate")
+
+
+def test_steps_and_seconds_to_a_level_come_from_the_validation_curve(bench) -> None:
+    b = bench()
+    curves = {}
+    for name, levels in {
+        "softmax": ([0.5, 0.9, 1.0], [0.89, 0.5, 0.95], [0.2, 0.91, 0.3]),
+        "rela": ([0.5, 0.6, 0.7], [0.5, 0.6, 0.93], [0.1, 0.1, 0.1]),
+        "linear": ([0.1] * 3, [0.1] * 3, [0.1] * 3),
+        "local": None,
+    }.items():
+        for seed in range(3):
+            kept = {"curve": f"{name}{seed}"} if levels else {}
+            curves |= {f"{name}{seed}": levels[seed]} if levels else {}
+            b.add(b.cell(name, seed), [Measurement.of("accuracy", 0.9, split="test", examples=1000)], artifacts=kept)
+    found = board(b, curves=curves_of(curves))
+    steps = {name: entry(found, name, "steps_to_high") for name in ("softmax", "rela", "linear", "local")}
+    # 100, 150 and 100: the first time counts, also where the level is lost again
+    assert steps["softmax"].value == pytest.approx(350 / 3) and steps["softmax"].text == "117"
+    assert (steps["softmax"].low, steps["softmax"].high) == (100, 150)
+    assert steps["rela"].text == "150 (1 of 3)" and steps["rela"].value == 150
+    assert (steps["linear"].text, steps["linear"].value) == ("never", None)
+    assert steps["local"].text == ""
+    assert entry(found, "softmax", "seconds_to_high").value == pytest.approx(7 / 3)
+    # where no seed of any variant gets there, the board has no such column
+    never = board(b, curves=curves_of({name: [0.1] for name in curves}))
+    assert "steps_to_high" not in [column.name for column in never.columns]
