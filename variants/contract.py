@@ -6,6 +6,7 @@ that every variant sits in the same model with the same projections. A variant's
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 from ..bench.core.errors import SelectionError, Unsupported
 from ..bench.core.spec import Range
+from .mask import Mask
 from .padding import clear_padding
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "accumulator",
     "allowed_keys",
     "masked_softmax",
+    "repeat_heads",
     "score_map",
 ]
 
@@ -52,12 +55,16 @@ Count = Annotated[int, Range(1, 1_048_576)]
 class AttentionShape:
     """The shape that a variant is built for. `max_length` bounds queries and keys; `dropout` is that of the weights.
 
-    dtype: that of query, key and value, by its name in torch; device as torch writes it. `layer` counts from 0.
+    kv_heads: heads of keys and values, each shared by a group of heads / kv_heads query heads that stand side by side
+    (grouped-query attention, Ainslie et al. 2023); 0, the default, stands for `heads`, and is so after construction.
+    dtype: that of query, key and value, by its name in torch; device as torch writes it. `layer` counts from 0. Raises
+    SelectionError where kv_heads does not divide heads.
     """
 
     heads: int
     head_dim: int
     max_length: int
+    kv_heads: int = 0
     causal: bool = False
     cross: bool = False
     padding: bool = True
@@ -67,50 +74,27 @@ class AttentionShape:
     layer: int = 0
     layers: int = 1
 
+    def __post_init__(self) -> None:
+        if not self.kv_heads:
+            object.__setattr__(self, "kv_heads", self.heads)
+        if not 1 <= self.kv_heads <= self.heads or self.heads % self.kv_heads:
+            raise SelectionError(f"expected kv_heads that divides {self.heads} heads, got {self.kv_heads}")
+
     @property
     def width(self) -> int:
         """heads times head_dim: the width of the model that the heads make up."""
         return self.heads * self.head_dim
 
     @property
+    def kv_width(self) -> int:
+        """kv_heads times head_dim: the width of the keys of a token, and of its values."""
+        return self.kv_heads * self.head_dim
+
+    @property
     def bytes_per_value(self) -> int:
         """Bytes of a number of `dtype`."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """Which keys a query may see. `keep`: (batch, keys), True = a real key; None = all are real.
-
-    Causal means query i sees keys <= i, aligned at the last key where queries are fewer than keys (decoding).
-    """
-
-    keep: Tensor | None = None
-    causal: bool = False
-
-    def offset(self, queries: int, keys: int) -> int:
-        """Position of the first query among the keys: causal queries end where the keys end, others begin there."""
-        return keys - queries if self.causal else 0
-
-    def real(self, key: Tensor) -> Tensor:
-        """(batch, keys), True = a real key, where `keep` is None too; of the keys (batch, heads, keys, head_dim)."""
-        return key.new_ones(key.shape[0], key.shape[2], dtype=torch.bool) if self.keep is None else self.keep
-
-    def allowed(self, queries: int, keys: int, device: torch.device, rows: slice | None = None) -> Tensor | None:
-        """Boolean (batch | 1, 1, rows, keys), True = may be seen; None where everything may.
-
-        `queries` counts all queries, `rows` picks some of them. The third dimension is 1 where all rows are alike.
-        """
-        # None and not a mask of True: kernels take a faster way without one
-        allowed = None if self.keep is None else self.keep[:, None, None, :]
-        if self.causal:
-            first, last, _ = (rows or slice(None)).indices(queries)
-            # the place of each query among the keys; fewer queries are the last ones, as in decoding
-            at = torch.arange(first, last, device=device) + self.offset(queries, keys)
-            past = torch.arange(keys, device=device)[None, :] <= at[:, None]
-            allowed = past[None, None] if allowed is None else allowed & past
-        return allowed
 
 
 @dataclass(slots=True)
@@ -171,10 +155,13 @@ class Variant(nn.Module):
     vectors for the distance of a key, so that a language model adds no table of positions (an instance may set its
     own). `maps_products`: whether it weighs by the scores q·k / sqrt(head_dim) and by nothing else of query and key, so
     that two more dimensions of both can add a bias to the scores, as `positions=alibi` does (an instance may set its
-    own). `equation`, `paper`, `time` and `memory` (of one pass, in N and d) are shown. `implementation`: the code that
-    the last forward went through, such as "eager" or "triton"; recorded with every number (an instance sets its own).
-    `parameters_from`: the function whose keyword-only arguments are the parameters that `name[key=value]` sets; None =
-    the constructor. `Annotated[int, Range(1, 64)]` bounds a parameter.
+    own). `grouped`: whether `forward`, `weights` and `score` take keys and values of fewer heads than queries as they
+    are; others get them repeated, and a `step` of their own repeats them by `repeat_heads`. `takes_bounds`: whether
+    `bounds` of a mask are heeded; others refuse such a mask. `equation`, `paper`, `time` and `memory` (of one pass, in
+    N and d) are shown. `implementation`: the code that the last forward went through, such as "eager" or "triton";
+    recorded with every number (an instance sets its own). `parameters_from`: the function whose keyword-only arguments
+    are the parameters that `name[key=value]` sets; None = the constructor. `Annotated[int, Range(1, 64)]` bounds a
+    parameter.
     """
 
     kind: ClassVar[Kind] = "different"
@@ -190,6 +177,8 @@ class Variant(nn.Module):
     parameters_from: ClassVar[Callable[..., Any] | None] = None
     ignores: frozenset[str] = frozenset()
     uses_dropout: bool = True
+    grouped: ClassVar[bool] = False
+    takes_bounds: ClassVar[bool] = False
     brings_positions: bool = False
     maps_products: bool = False
     implementation: str = "eager"
@@ -208,6 +197,12 @@ class Variant(nn.Module):
         if 0 in (*query.shape[:3], key.shape[2]):
             # an empty batch, no query, or no key to see: no block or map has to know of it
             return _zeros(query, key, value)
+        if mask.lengths is not None:
+            return self._packed(query, key, value, mask)
+        if mask.bounds is not None and not self.takes_bounds:
+            raise Unsupported(f"{type(self).__name__} sees keys by a rule of its own, and heeds no bounds of a mask")
+        if not self.grouped:
+            key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         if mask.keep is not None:
             queries, keys = query.shape[2], key.shape[2]
             aligned = queries == keys or (mask.causal and queries < keys)
@@ -215,6 +210,29 @@ class Variant(nn.Module):
             query, key, value = clear_padding(query, key, value, mask.keep, same_sequence=same_sequence)
         output: Tensor = super().__call__(query, key, value, mask)
         return output
+
+    def _packed(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """The output of several sequences in each row, those of one length as a batch: nothing is computed in vain."""
+        lengths = mask.lengths or ()
+        if min(lengths) < 1 or sum(lengths) != query.shape[2] or query.shape[2] != key.shape[2]:
+            raise SelectionError(
+                "expected lengths of at least 1 that make up the queries and the keys, got a sum of "
+                f"{sum(lengths)} for {query.shape[2]} queries and {key.shape[2]} keys"
+            )
+        if mask.keep is not None or mask.bounds is not None:
+            raise SelectionError("expected lengths without keep and bounds: packed sequences have no padding")
+        if type(self).auxiliary_loss is not Variant.auxiliary_loss:
+            raise Unsupported(f"{type(self).__name__} has a loss of its last forward; packed sequences take several")
+        pieces = [torch.split_with_sizes(x, lengths, 2) for x in (query, key, value)]
+        alike = defaultdict(list)
+        for number, length in enumerate(lengths):
+            alike[length].append(number)
+        outputs: dict[int, Tensor] = {}
+        for numbers in alike.values():
+            batch = [torch.cat([of[number] for number in numbers]) for of in pieces]
+            output = self(batch[0], batch[1], batch[2], Mask(causal=mask.causal))
+            outputs |= zip(numbers, output.chunk(len(numbers)), strict=True)
+        return torch.cat([outputs[number] for number in range(len(lengths))], 2)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """Output (batch, heads, queries, head_dim), in the dtype of `value`."""
@@ -243,10 +261,12 @@ class Variant(nn.Module):
         """Decode state of one sequence after `shape.max_length` tokens; None where it cannot decode."""
         if self.causality is None or not self.decodes:
             return None
-        return 2 * shape.width * shape.max_length * shape.bytes_per_value
+        return 2 * shape.kv_width * shape.max_length * shape.bytes_per_value
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """One more token of each sequence, all (batch, heads, 1, head_dim); `state` is None at the first.
+        """One more token of each sequence: query (batch, heads, 1, head_dim), and key and value of `kv_heads`.
+
+        `state` is None at the first.
 
         The outputs of successive steps equal the causal forward of the whole sequence.
         """
@@ -282,7 +302,7 @@ class ScoredVariant(Variant):
         # in half precision scores are too coarse for the softmax of long rows, and may overflow
         query, key = query.to(accumulator(query.dtype)), key.to(accumulator(key.dtype))
         scale: float = query.shape[-1] ** -0.5
-        return query @ key.transpose(-2, -1) * scale
+        return _by_group(query, key.transpose(-2, -1)) * scale
 
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         """Weights of `scores`, zero wherever `allowed` is False and on rows where nothing is allowed."""
@@ -292,10 +312,16 @@ class ScoredVariant(Variant):
         # the weights that are shown for analysis are those that are multiplied with the values
         weights = self.weights(query, key, mask)
         weights = F.dropout(weights, self.weight_dropout)
-        return weights.to(value.dtype) @ value
+        return self.average(weights.to(value.dtype), value)
+
+    def average(self, weights: Tensor, value: Tensor) -> Tensor:
+        """Sums of values by weights, (batch, heads, queries, head_dim); the values may have fewer heads."""
+        return _by_group(weights, value)
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         queries, keys = query.shape[2], key.shape[2]
+        if not self.grouped:
+            key = repeat_heads(key, query.shape[1])
         allowed = mask.allowed(queries, keys, query.device, rows)
         # some scores depend on positions, so a slice of the queries says where it begins
         first = (rows or slice(None)).indices(queries)[0] + mask.offset(queries, keys)
@@ -305,6 +331,8 @@ class ScoredVariant(Variant):
 class ScoreMap(ScoredVariant):
     """Scaled dot-product attention with the weights that `map` makes of its scores; `score_map` makes subclasses."""
 
+    grouped: ClassVar = True
+    takes_bounds: ClassVar = True
     map: ClassVar[Callable[..., Tensor]]
     maps_products = True
 
@@ -335,6 +363,31 @@ def score_map(
         return type(function.__name__, (ScoreMap,), members)
 
     return decorate
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values (batch, kv_heads, length, width) with each head repeated for its group: (batch, heads, …).
+
+    As they are where they have so many heads already. Raises SelectionError where their heads do not divide `heads`.
+    """
+    own = x.shape[1]
+    if own == heads:
+        return x
+    if heads % own:
+        raise SelectionError(f"expected keys and values whose heads divide the {heads} of the queries, got {own}")
+    return x.repeat_interleave(heads // own, 1)
+
+
+def _by_group(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right, (batch, heads, rows, n) by (batch, kv_heads, n, columns), without a copy of right for each head."""
+    heads, kv_heads = left.shape[1], right.shape[1]
+    if heads == kv_heads:
+        return left @ right
+    if heads % kv_heads:
+        raise SelectionError(f"expected keys and values whose heads divide the {heads} of the queries, got {kv_heads}")
+    # the rows of a group of heads side by side are more rows of one product
+    rows = left.reshape(left.shape[0], kv_heads, -1, left.shape[-1])
+    return (rows @ right).view(*left.shape[:3], right.shape[-1])
 
 
 def _zeros(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

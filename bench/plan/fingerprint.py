@@ -37,7 +37,7 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _NATIVE = (".cpp", ".h")
 
 # shared by all variants: what they mean is guarded by the versions of objectives, not by the variants' hashes
-_CONTRACTS = frozenset(PACKAGE / "variants" / name for name in ("__init__.py", "contract.py", "padding.py"))
+_CONTRACTS = frozenset(PACKAGE / "variants" / name for name in ("__init__.py", "contract.py", "mask.py", "padding.py"))
 
 
 def digest_of_cell(cell: Cell, data: Provenance | None) -> str:

@@ -285,7 +285,7 @@ def test_the_root_module_imports_nothing_before_a_name_of_its_own_is_used():
 
 @pytest.mark.parametrize("use", ["", "attnbench.boards, attnbench.run, attnbench.AttnbenchError"])
 def test_importing_the_package_and_naming_its_functions_imports_nothing_heavy(use):
-    heavy = {"torch", "pandas", "numpy", "typer", "rich"}
+    heavy = {"torch", "pandas", "numpy", "typer", "rich", "transformers"}
     script = f"import sys, attnbench\n{use}\nprint(sorted({heavy!r} & sys.modules.keys()))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (run.stdout, run.stderr) == ("[]\n", "")

@@ -29,16 +29,22 @@ def choose_implementation(
     *others: Tensor,
     dtype: torch.dtype | None = None,
     dropout: float = 0.0,
+    bounds: bool = False,
     cpu_kernels: bool = False,
 ) -> str:
     """The implementation for these inputs, such as "eager" or "triton": `impl`, where that is not "auto".
 
     query: (batch, heads, queries, head_dim); `others`: the key, then what else must have its dtype. `dtype`: that of
     the kernels, where it is not that of the inputs. `dropout`: that of the attention weights which this forward
-    applies. `cpu_kernels`: the variant has the forms "cpp" and "blocked", which auto takes on a CPU. Raises Unsupported
-    where Triton is asked for and cannot run.
+    applies. `bounds`: whether the mask has some, which no kernel heeds. `cpu_kernels`: the variant has the forms "cpp"
+    and "blocked", which auto takes on a CPU. Raises Unsupported where Triton is asked for and cannot run, or any kernel
+    with bounds.
     """
     device = query.device.type
+    if bounds:
+        if impl not in ("auto", "eager"):
+            raise Unsupported(f"impl={impl}: kernels heed no bounds of a mask; use impl=eager, or impl=auto")
+        return "eager"
     if impl == "auto":
         # a model that is compiled as a whole is fused by the compiler, and cannot look into our launches
         if torch.compiler.is_compiling() or device not in ("cpu", "cuda"):

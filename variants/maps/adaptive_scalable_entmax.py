@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, Range, ScoredVariant, SelectionError, accumulator
+from ..contract import AttentionShape, Mask, Range, ScoredVariant, SelectionError, accumulator, repeat_heads
 from ..ops.entmax import entmax
 from ..ops.log_length import log_length
 
@@ -27,6 +27,7 @@ class ASEntmax(ScoredVariant):
     paper: ClassVar = "Vasylenko, Pitorro, Martins & Treviso 2025, Long-Context Generalization with Sparse Attention"
     time: ClassVar = "O(N^2 d) and a solve per query"
     simplex: ClassVar = True
+    takes_bounds: ClassVar = True
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class ASEntmax(ScoredVariant):
         # as `ScoredVariant.weights`, but for the temperature, which is made of the query
         allowed = mask.allowed(query.shape[2], key.shape[2], query.device, rows)
         query = (query if rows is None else query[:, :, rows]).to(accumulator(query.dtype))
-        scores = self.score(query, key)
+        scores = self.score(query, repeat_heads(key, query.shape[1]))
         beta, gamma = self._temperature(query)
         factor = self.delta + beta * log_length(scores, allowed, self.shape.causal) ** gamma
         return self.weigh(scores * factor, allowed)

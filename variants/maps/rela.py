@@ -37,6 +37,7 @@ class ReLA(ScoredVariant):
     simplex: ClassVar = False
     # the norm then averages over two dimensions of zeros more: a constant factor, which `scale` holds as well
     maps_products = True
+    takes_bounds: ClassVar = True
 
     def __init__(
         self,
@@ -92,7 +93,10 @@ class ReLA(ScoredVariant):
     def sums(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least."""
         self.implementation = choose_implementation(
-            self.impl, query, key, value, dropout=self.weight_dropout, cpu_kernels=True
+            *(self.impl, query, key, value),
+            dropout=self.weight_dropout,
+            bounds=mask.bounds is not None,
+            cpu_kernels=True,
         )
         if self.implementation == "eager":
             weights = F.dropout(self.weights(query, key, mask), self.weight_dropout)

@@ -17,6 +17,8 @@ class Softmax(ScoredVariant):
     """
 
     kind: ClassVar = "exact"
+    grouped: ClassVar = True
+    takes_bounds: ClassVar = True
     simplex: ClassVar = True
     maps_products = True
     equation: ClassVar = "P = softmax(Q K^T / sqrt(d)); O = P V"

@@ -19,6 +19,7 @@ class SparseMap(ScoredVariant):
     memory: ClassVar = "O(N d); eager O(N^2)"
     simplex: ClassVar = True
     maps_products = True
+    takes_bounds: ClassVar = True
     fixed_alpha: float | None
 
     def __init__(
@@ -50,7 +51,10 @@ class SparseMap(ScoredVariant):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """`impl` forces one way to compute it, `eager` is the definition; while dropout is active `auto` is eager."""
         self.implementation = choose_implementation(
-            self._impl(query.device.type), query, key, value, dropout=self.weight_dropout, cpu_kernels=True
+            *(self._impl(query.device.type), query, key, value),
+            dropout=self.weight_dropout,
+            bounds=mask.bounds is not None,
+            cpu_kernels=True,
         )
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)

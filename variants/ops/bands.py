@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, accumulator, masked_softmax
+from ..contract import AttentionShape, accumulator, masked_softmax, repeat_heads
 from .relative_positions import RankPositions
 
 
@@ -98,6 +98,7 @@ def attend(
 ) -> Tensor:
     """Softmax attention (…, queries, d) over (…, keys, d) in groups; zeros where nothing is allowed.
 
+    Keys and values may have fewer heads than queries, the second dimension of all, where there are no blocks behind it.
     `positions` adds its vectors by rank; query r has the rank of key `before` + r.
     """
     # a kernel of PyTorch can neither add vectors by rank nor mix dtypes
@@ -105,6 +106,7 @@ def attend(
         return _fused(query, key, value, allowed, scale, dropout)
     # the score of a rank is the product of the scaled query with its vector: q (k + a) = q k + q a
     bias = None if positions is None else positions.scores(scaled(query, scale), key.shape[-2], before)
+    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     weights = F.dropout(group_weights(query, key, allowed, scale=scale, bias=bias), dropout)
     output = weights.to(value.dtype) @ value
     if positions is not None:
@@ -124,7 +126,13 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, sc
     # each group is a head of its own to the kernel
     heads = query.flatten(1, -3), key.flatten(1, -3), value.flatten(1, -3)
     output = F.scaled_dot_product_attention(
-        heads[0], heads[1], heads[2], attn_mask=allowed, dropout_p=dropout, scale=scale
+        heads[0],
+        heads[1],
+        heads[2],
+        attn_mask=allowed,
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=key.shape[1] != query.shape[1],
     )
     output = output.reshape(*query.shape[:-1], value.shape[-1])
     return output if dead is None else output.masked_fill(dead, 0.0)
@@ -173,4 +181,4 @@ class RecentCache:
 
 def cached_bytes(shape: AttentionShape, tokens: int) -> int:
     """Bytes of the keys and values of at most `tokens` tokens, for one sequence."""
-    return 2 * shape.width * min(shape.max_length, tokens) * shape.bytes_per_value
+    return 2 * shape.kv_width * min(shape.max_length, tokens) * shape.bytes_per_value

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, Variant, accumulator
+from ..contract import AttentionShape, Mask, Variant, accumulator, repeat_heads
 
 _LOWEST = -1e30
 """Log scale of an absent key: below all, yet finite, so that differences are never NaN."""
@@ -85,6 +85,7 @@ class FeatureVariant(Variant):
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         """The implied matrix, normalised by row; forward never builds it."""
         queries, keys = query.shape[2], key.shape[2]
+        key = repeat_heads(key, query.shape[1])
         chosen = rows or slice(None)
         first = chosen.indices(queries)[0] + mask.offset(queries, keys)
         right = self.key_features(key, 0).keep(mask.keep)
@@ -99,6 +100,7 @@ class FeatureVariant(Variant):
         return scores / self._guard(scores.sum(-1, keepdim=True))
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, FeatureState]:
+        key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         at = 0 if state is None else state.length
         left, right = self.query_features(query, at), self.key_features(key, at)
         sums = right.features.transpose(-2, -1) @ _with_ones(value)

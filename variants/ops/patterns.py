@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant
+from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, repeat_heads
 from .bands import group_weights, scaled
 from .relative_positions import RankPositions
 
@@ -46,6 +46,7 @@ class PatternVariant(Variant):
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         queries, keys = query.shape[2], key.shape[2]
+        key = repeat_heads(key, query.shape[1])
         missing = absent(query, key)
         first, last, _ = (rows or slice(None)).indices(queries)
         at = torch.arange(first + missing, last + missing, device=query.device)

@@ -19,6 +19,7 @@ from ..contract import (
     Width,
     accumulator,
     masked_softmax,
+    repeat_heads,
 )
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.prefix_scan import PrefixSoftmax, Remembered, extend, prefix_softmax, window_softmax, without
@@ -116,6 +117,7 @@ class AdditiveLM(Variant):
         state: tuple[Remembered, Remembered] | None = None,
     ) -> tuple[Tensor, tuple[Remembered, Remembered]]:
         """As the contract says; the state holds one entry for each round, or those of the window."""
+        key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         first, second = state or (None, None)
         pooled, first = extend(first, *self._scored(query, self.query_vector), self.window)
         pooled, second = extend(second, *self._scored(self._drop(pooled) * key, self.key_vector), self.window)

@@ -9,7 +9,16 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, KeyValueCache, Mask, ScoredVariant, SelectionError, Width, accumulator
+from ..contract import (
+    AttentionShape,
+    KeyValueCache,
+    Mask,
+    ScoredVariant,
+    SelectionError,
+    Width,
+    accumulator,
+    repeat_heads,
+)
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.first_derivative import OF_ADDITIVE, first_derivative_only
 
@@ -86,6 +95,8 @@ class Additive(ScoredVariant):
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """As the contract says; the cache holds U k + b, so no key is projected twice."""
+        # every query head projects keys by a matrix of its own
+        key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         projected = self._project_key(key)
         cache = state or KeyValueCache.empty(projected, value)
         keys, values = cache.append(projected, value)

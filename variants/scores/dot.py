@@ -16,6 +16,7 @@ class Dot(ScoredVariant):
     """
 
     simplex: ClassVar = True
+    takes_bounds: ClassVar = True
     equation: ClassVar = "P = softmax(Q K^T); O = P V"
     paper: ClassVar = (
         "Luong et al. 2015, Effective Approaches to Attention-based Neural Machine Translation, eq. 8 (dot)"

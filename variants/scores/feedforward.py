@@ -8,7 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, Width, accumulator, masked_softmax
+from ..contract import (
+    AttentionShape,
+    Mask,
+    ScoredVariant,
+    SelectionError,
+    Width,
+    accumulator,
+    masked_softmax,
+    repeat_heads,
+)
 from ..ops.prefix_scan import Remembered, extend, prefix_softmax, without
 
 
@@ -70,6 +79,7 @@ class FeedForward(ScoredVariant):
         self, query: Tensor, key: Tensor, value: Tensor, state: Remembered | None = None
     ) -> tuple[Tensor, Remembered]:
         """As the contract says, from the log mass and the mean of the keys so far."""
+        key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         scores = self._score_keys(key)
         pooled, state = extend(state, scores, self._drop(value.to(scores.dtype)))
         return pooled.to(value.dtype), state

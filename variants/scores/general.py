@@ -18,6 +18,7 @@ class General(ScoredVariant):
     """
 
     simplex: ClassVar = True
+    takes_bounds: ClassVar = True
     equation: ClassVar = "P = softmax(Q W K^T); O = P V"
     paper: ClassVar = (
         "Luong et al. 2015, Effective Approaches to Attention-based Neural Machine Translation, eq. 8 (general)"

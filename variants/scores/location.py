@@ -45,7 +45,7 @@ class Location(ScoredVariant):
         return super().supports(shape)
 
     def state_bytes(self, shape: AttentionShape) -> int | None:
-        return shape.width * shape.max_length * shape.bytes_per_value
+        return shape.kv_width * shape.max_length * shape.bytes_per_value
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """As the contract says; of the keys only their number is kept."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract import AttentionShape, Count, Mask, Range, Variant, Width
+from ..contract import AttentionShape, Count, Mask, Range, Variant, Width, repeat_heads
 from ..ops.patterns import whole
 from .local import Local
 from .routing import Routing
@@ -55,7 +55,7 @@ class LocalRouting(Variant):
         routes = shape.layer >= whole("skip_first", skip_first, 0, least=0)
         self.split = shape.heads - shape.heads // 2 if routes else shape.heads
         self.local = Local(
-            replace(shape, heads=self.split),
+            _part(shape, self.split),
             query_block=query_block,
             flange=flange,
             relative=relative,
@@ -65,7 +65,7 @@ class LocalRouting(Variant):
         self.routing = None
         if self.split < shape.heads:
             self.routing = Routing(
-                replace(shape, heads=shape.heads - self.split),
+                _part(shape, shape.heads - self.split),
                 clusters=clusters,
                 window=window,
                 form=form,
@@ -104,13 +104,14 @@ class LocalRouting(Variant):
         return torch.cat([local, routed], 1)
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
-        (query, far_query), (key, far_key) = map(self._halves, (query, key))
+        (query, far_query), (key, far_key) = map(self._halves, (query, repeat_heads(key, query.shape[1])))
         local = self.local.weights(query, key, mask, rows)
         if self.routing is None:
             return local
         return torch.cat([local, self.routing.weights(far_query, far_key, mask, rows)], 1)
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         (query, far_query), (key, far_key), (value, far_value) = map(self._halves, (query, key, value))
         local_state, routing_state = state or (None, None)
         output, local_state = self.local.step(query, key, value, local_state)
@@ -125,10 +126,10 @@ class LocalRouting(Variant):
         return (local + routed) / shape.heads
 
     def state_bytes(self, shape: AttentionShape) -> int | None:
-        local = self.local.state_bytes(replace(shape, heads=self.split))
+        local = self.local.state_bytes(_part(shape, self.split))
         if self.routing is None:
             return local
-        routed = self.routing.state_bytes(replace(shape, heads=shape.heads - self.split))
+        routed = self.routing.state_bytes(_part(shape, shape.heads - self.split))
         return None if routed is None else local + routed
 
     def auxiliary_loss(self) -> Tensor | None:
@@ -141,3 +142,8 @@ class LocalRouting(Variant):
     def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The heads that are local and those that route."""
         return x[:, : self.split], x[:, self.split :]
+
+
+def _part(shape: AttentionShape, heads: int) -> AttentionShape:
+    """The shape of some of the heads, to which keys and values come repeated for each."""
+    return replace(shape, heads=heads, kv_heads=heads)

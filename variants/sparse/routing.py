@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ..contract import AttentionShape, Count, KeyValueCache, Mask, Range, SelectionError, Unsupported, Variant, Width
+from ..contract import (
+    AttentionShape,
+    Count,
+    KeyValueCache,
+    Mask,
+    Range,
+    SelectionError,
+    Unsupported,
+    Variant,
+    Width,
+    repeat_heads,
+)
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import Band, attend, group_weights, scaled
 from ..ops.centroids import Centroids, ClusterOrder, Groups, normalised
@@ -223,7 +234,7 @@ class Routing(Variant):
         return order.restore(output)
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
-        query, key = self._routed(query, key)
+        query, key = self._routed(query, repeat_heads(key, query.shape[1]))
         rows = slice(*(rows or slice(None)).indices(query.shape[2])[:2])
         return (self._paper_rows if self.form == "paper" else self._strict_rows)(query, key, mask, rows)
 
@@ -265,6 +276,8 @@ class Routing(Variant):
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, RoutingState]:
         if self.form == "paper":
             raise Unsupported("routing[form=paper] chooses by the whole sequence and cannot decode; use form=strict")
+        # clusters are those of each query head, so each keeps its own keys
+        key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         # the cache holds keys in the dtype of the model; the few that are picked are normalised anew
         key = query if self.share_qk else key
         state = state or RoutingState(KeyValueCache.empty(key, value), key.new_zeros(*key.shape[:2], 0).long())
@@ -302,7 +315,7 @@ class Routing(Variant):
     def state_bytes(self, shape: AttentionShape) -> int | None:
         # the number of the cluster of every token so far
         clusters = shape.heads * shape.max_length * torch.long.itemsize
-        cached = super().state_bytes(shape)
+        cached = super().state_bytes(replace(shape, kv_heads=shape.heads))
         return None if cached is None else cached + clusters
 
     def auxiliary_loss(self) -> Tensor | None:

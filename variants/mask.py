@@ -1,0 +1,58 @@
+"""The mask of attention: which keys a query may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which keys a query may see: those that all of the four parts allow.
+
+    keep: (batch, keys), True = a real key; None = all are real. causal: query i sees keys <= i, aligned at the last
+    key where queries are fewer than keys (decoding). bounds: integers (batch | 1, queries, 2), the first key that each
+    query may see and the one after the last, such as those of a sliding window; for variants that say `takes_bounds`.
+    lengths: those of several sequences that stand one behind the other in each row, without padding; each is attended
+    to by itself, and they make up all queries and all keys.
+    """
+
+    keep: Tensor | None = None
+    causal: bool = False
+    bounds: Tensor | None = None
+    lengths: tuple[int, ...] | None = None
+
+    def offset(self, queries: int, keys: int) -> int:
+        """Position of the first query among the keys: causal queries end where the keys end, others begin there."""
+        return keys - queries if self.causal else 0
+
+    def real(self, key: Tensor) -> Tensor:
+        """(batch, keys), True = a real key, where `keep` is None too; of the keys (batch, heads, keys, head_dim)."""
+        return key.new_ones(key.shape[0], key.shape[2], dtype=torch.bool) if self.keep is None else self.keep
+
+    def allowed(self, queries: int, keys: int, device: torch.device, rows: slice | None = None) -> Tensor | None:
+        """Boolean (batch | 1, 1, rows, keys), True = may be seen; None where everything may.
+
+        `queries` counts all queries, `rows` picks some of them. The third dimension is 1 where all rows are alike.
+        """
+        # None and not a mask of True: kernels take a faster way without one
+        allowed = None if self.keep is None else self.keep[:, None, None, :]
+        if self.causal:
+            first, last, _ = (rows or slice(None)).indices(queries)
+            # the place of each query among the keys; fewer queries are the last ones, as in decoding
+            at = torch.arange(first, last, device=device) + self.offset(queries, keys)
+            past = torch.arange(keys, device=device)[None, :] <= at[:, None]
+            allowed = past[None, None] if allowed is None else allowed & past
+        if self.bounds is not None:
+            lower, upper = self.bounds[:, rows or slice(None), :, None].unbind(2)
+            key_at = torch.arange(keys, device=device)
+            inside = ((key_at >= lower) & (key_at < upper))[:, None]
+            allowed = inside if allowed is None else allowed & inside
+        if self.lengths is not None:
+            lengths = torch.tensor(self.lengths, device=device)
+            sequence = torch.arange(len(self.lengths), device=device).repeat_interleave(lengths)
+            same = (sequence[rows or slice(None), None] == sequence)[None, None]
+            allowed = same if allowed is None else allowed & same
+        return allowed
