@@ -1,0 +1,264 @@
+"""Any variant inside a Hugging Face model, through the attention interface of transformers.
+
+The recipe in its documentation leaks the future where nothing is padded: the mask is None then, and the function has to
+know that it means a causal one. Here a mask always comes, one Boolean a pair, and is read back as a `Mask`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from ...bench.core.spec import Spec
+from .. import build
+from ..contract import AttentionShape, Mask, Unsupported, Variant
+from ..ops.patterns import PatternVariant
+from .masks import ReadMask, boolean, read_mask
+
+__all__ = ["attach", "observe", "register"]
+
+CHILD = "attnbench_variant"
+"""The name under which an attention module holds a variant with parameters."""
+
+_REFUSED = {
+    "softcap": "it caps scores (softcap)",
+    "s_aux": "it has attention sinks (s_aux)",
+    "sinks": "it has attention sinks (sinks)",
+    "position_bias": "it adds a bias for positions to scores (position_bias)",
+    "indices": "it picks keys by itself (indices)",
+    "block_indices": "it picks blocks of keys by itself (block_indices)",
+    "head_mask": "it masks heads (head_mask)",
+    "cache": "it keeps keys in pages (continuous batching)",
+}
+"""Arguments that change the scores of a model, and that a variant has no place for."""
+
+Observer = Callable[[nn.Module, Variant, Tensor, Tensor, Mask], None]
+
+_observers: list[Observer] = []
+# not as submodules: what has no parameters is no part of a checkpoint
+_built: WeakKeyDictionary[nn.Module, dict[Any, Variant]] = WeakKeyDictionary()
+
+
+def register(selection: str, *, temperature: float = 1.0) -> str:
+    """Registers a variant, such as `entmax[alpha=1.25]`, and its masks; returns the name for `attn_implementation`.
+
+    `temperature` divides the scores, beside the model's own scaling. Registering again changes nothing. Raises
+    SelectionError for an unknown name or parameter. What cannot be done is known when the model runs, and raises
+    Unsupported with the reason.
+    """
+    if not temperature > 0.0:
+        raise ValueError(f"expected a temperature above 0, got {temperature}")
+    spec = Spec.parse(selection)
+    # an unknown name or parameter is found here and not within the model
+    build(str(spec), AttentionShape(heads=2, head_dim=16, max_length=64))
+    name = f"attnbench {spec}" + (f" temperature={temperature:g}" if temperature != 1.0 else "")
+    AttentionInterface.register(name, _attention(str(spec), temperature))
+    AttentionMaskInterface.register(name, _mask)
+    return name
+
+
+def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> list[nn.Module]:
+    """Makes a model attend by a variant, and returns its attention modules; two tokens are run to see that it can.
+
+    As `register` and `set_attn_implementation`, and for variants with parameters of their own the only way: each
+    attention module gets one as a submodule, drawn as for training, so that it is trained, moved and saved with the
+    model. Raises Unsupported, with the model as it was, for a model of which some layer does not attend through the
+    interface, and for all that `register` refuses.
+    """
+    config: Any = model.config
+    before = config._attn_implementation
+    if not cast(Any, model)._can_set_attn_implementation():
+        raise Unsupported(f"{type(model).__name__} does not attend through the interface of transformers")
+    name = register(selection, temperature=temperature)
+    found: list[nn.Module] = []
+
+    def notice(module: nn.Module, *_: object) -> None:
+        if module not in found:
+            found.append(module)
+
+    spec, training = str(Spec.parse(selection)), model.training
+    cast(Any, model).set_attn_implementation(name)
+    _attaching.append(spec)
+    try:
+        with torch.no_grad(), observe(notice):
+            token = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+            more = {"decoder_input_ids": token} if config.is_encoder_decoder else {}
+            model.eval()(input_ids=token, **more)
+        layers = config.get_text_config().num_hidden_layers
+        if len(found) < layers:
+            raise Unsupported(
+                f"{len(found)} of the {layers} layers of {type(model).__name__} attend through the interface of "
+                "transformers; the others would stay as they are"
+            )
+    except BaseException:
+        for module in found:
+            module._modules.pop(CHILD, None)
+        cast(Any, model).set_attn_implementation(before)
+        raise
+    finally:
+        _attaching.pop()
+        model.train(training)
+    return found
+
+
+_attaching: list[str] = []
+
+
+@contextlib.contextmanager
+def observe(observer: Observer) -> Iterator[None]:
+    """Inside, each attention calls observer(module, variant, query, key, mask), the query scaled as the variant has it.
+
+    For analysis: `variant.weights(query, key, mask)` are the weights before dropout.
+    """
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
+def _mask(*args: Any, **kwargs: Any) -> Tensor:
+    """The mask of a model, Boolean (batch, 1, queries, keys), where transformers may leave it out as well."""
+    always = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False, "allow_torch_fix": False}
+    return cast(Tensor, sdpa_mask(*args, **{**kwargs, **always}))
+
+
+def _attention(spec: str, temperature: float) -> Callable[..., tuple[Tensor, None]]:
+    def attention(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        **more: Any,
+    ) -> tuple[Tensor, None]:
+        """query (batch, heads, queries, d), key and value (batch, kv_heads, keys, d): (batch, queries, heads, d)."""
+        for argument, reason in _REFUSED.items():
+            if more.get(argument) is not None:
+                raise _unsupported(spec, module, reason)
+        try:
+            read = _read(module, key, attention_mask, more)
+        except Unsupported as error:
+            raise _unsupported(spec, module, str(error)) from error
+        key, value = key[:, :, : read.keys], value[:, :, : read.keys]
+        variant = _variant(spec, module, query, key, read.mask, float(dropout))
+        # variants divide by sqrt(head_dim) themselves; exactly 1 for most models, so that nothing is rounded
+        own = query.shape[-1] ** -0.5
+        factor = (own if scaling is None else scaling) / own / temperature
+        if not math.isclose(factor, 1.0, rel_tol=1e-12):
+            query = query * factor
+        for observer in _observers:
+            observer(module, variant, query, key, read.mask)
+        output = variant(query, key, value, read.mask)
+        return output.transpose(1, 2).contiguous(), None
+
+    return attention
+
+
+def _unsupported(spec: str, module: nn.Module, reason: str) -> Unsupported:
+    return Unsupported(f"{spec} cannot stand in for the attention of {type(module).__name__}: {reason}")
+
+
+def _read(module: nn.Module, key: Tensor, mask: Tensor | None, more: dict[str, Any]) -> ReadMask:
+    given = more.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if given is None else given)
+    keys = key.shape[2]
+    if mask is None:
+        # of encoders that make no mask, and of whoever calls the module by itself: `is_causal` alone says what is meant
+        window = more.get("sliding_window")
+        if window is not None and keys > window:
+            raise Unsupported("a sliding window came without a mask")
+        if more.get("cu_seq_lens_q") is not None:
+            raise Unsupported("packed sequences came without a mask")
+        return ReadMask(mask=Mask(causal=causal and not _crosses(module)), keys=keys)
+    # all layers get one tensor, which is read once; a mask that was changed in place is read again
+    version = None if mask.is_inference() else mask._version
+    known = getattr(mask, "_attnbench_read", None)
+    if known is not None and version is not None and known[:2] == (version, causal):
+        return cast(ReadMask, known[2])
+    # caches of a fixed size may be longer than the mask says
+    read = read_mask(boolean(mask[..., :keys]), causal=causal)
+    mask._attnbench_read = (version, causal, read)  # type: ignore[attr-defined]
+    return read
+
+
+def _crosses(module: nn.Module) -> bool:
+    return bool(getattr(module, "is_cross_attention", False))
+
+
+def _variant(spec: str, module: nn.Module, query: Tensor, key: Tensor, mask: Mask, dropout: float) -> Variant:
+    """The variant of an attention module, for these inputs."""
+    config: Any = getattr(module, "config", None)
+    queries, keys = query.shape[2], key.shape[2]
+    layer = getattr(module, "layer_idx", None) or 0
+    shape = AttentionShape(
+        heads=query.shape[1],
+        kv_heads=key.shape[1],
+        head_dim=query.shape[3],
+        max_length=max(keys, getattr(config, "max_position_embeddings", None) or 0),
+        causal=mask.causal,
+        cross=_crosses(module) or (queries != keys and not mask.causal),
+        dropout=dropout,
+        dtype=str(query.dtype).removeprefix("torch."),
+        device=str(query.device),
+        layer=layer,
+        layers=max(layer + 1, getattr(config, "num_hidden_layers", None) or 1),
+    )
+    variant = cast("Variant | None", module._modules.get(CHILD))
+    if variant is None:
+        kinds = _built.setdefault(module, {})
+        variant = kinds.get(known := (spec, replace(shape, max_length=1, dropout=0.0)))
+        if variant is None:
+            variant = _new(spec, module, shape)
+            if _attaching and next(variant.parameters(), None) is not None:
+                module.add_module(CHILD, variant)
+            else:
+                kinds[known] = variant
+    if variant.shape.dropout != dropout or variant.shape.causal != shape.causal:
+        if reason := variant.supports(shape):
+            raise _unsupported(spec, module, reason)
+        variant.shape = replace(variant.shape, dropout=dropout, causal=shape.causal)
+    variant.train(module.training)
+    if mask.causal and queries < keys and _has_linear_state(variant):
+        raise _unsupported(
+            spec, module, "it decodes from a state of fixed size, which the cache of keys and values has no place for; "
+            "pass use_cache=False",
+        )  # fmt: skip
+    return variant
+
+
+def _new(spec: str, module: nn.Module, shape: AttentionShape) -> Variant:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            # what is drawn is drawn alike whenever the model is loaded again
+            torch.manual_seed(shape.layer)
+            variant = build(spec, shape).to(shape.device)
+    except Unsupported as error:
+        raise _unsupported(spec, module, str(error)) from error
+    if shape.causal and variant.causality == "selection":
+        raise _unsupported(spec, module, "which past keys it sees depends on later tokens, so it would leak the future")
+    if not _attaching and next(variant.parameters(), None) is not None:
+        raise _unsupported(
+            spec, module, "it has parameters of its own, which would be random; call attach(model, selection), which "
+            "makes them part of the model, and fine-tune",
+        )  # fmt: skip
+    return variant
+
+
+def _has_linear_state(variant: Variant) -> bool:
+    """Whether it decodes from a state that does not grow with the keys, other than the last keys themselves."""
+    if type(variant).step is Variant.step or isinstance(variant, PatternVariant):
+        return False
+    long, longer = (replace(variant.shape, max_length=length) for length in (2**20, 2**21))
+    return variant.state_bytes(long) == variant.state_bytes(longer)
