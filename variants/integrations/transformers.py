@@ -261,4 +261,4 @@ def _has_linear_state(variant: Variant) -> bool:
     if type(variant).step is Variant.step or isinstance(variant, PatternVariant):
         return False
     long, longer = (replace(variant.shape, max_length=length) for length in (2**20, 2**21))
-    return variant.state_bytes(long) == variant.state_bytes(longer)
+    return bool(size := variant.state_bytes(long)) and size == variant.state_bytes(longer)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, Variant, accumulator, masked_softmax
+from ..contract import AttentionShape, Mask, Variant, accumulator, masked_softmax, repeat_heads
 from ..ops.fused_softmax import fused_softmax
 
 
@@ -62,7 +62,7 @@ class Differential(Variant):
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         """The difference of both maps, before the norm: rows sum to 1 - lambda, and weights may be negative."""
-        first, second = self._maps(query, key, mask, rows)
+        first, second = self._maps(query, repeat_heads(key, query.shape[1]), mask, rows)
         return first - self._factor(first.dtype) * second
 
     def _maps(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ class ScalableSoftmax(ScoredVariant):
     paper: ClassVar = "Nakanishi 2025, Scalable-Softmax Is Superior for Attention"
     simplex: ClassVar = True
     maps_products = True
+    grouped: ClassVar = True
     takes_bounds: ClassVar = True
 
     def __init__(self, shape: AttentionShape):

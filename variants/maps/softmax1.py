@@ -18,6 +18,8 @@ class Softmax1(ScoredVariant):
     """
 
     simplex: ClassVar = False
+    grouped: ClassVar = True
+    takes_bounds: ClassVar = True
     equation: ClassVar = "P_ij = exp(s_ij) / (exp(sink) + sum_j exp(s_ij)), s = Q K^T / sqrt(d); O = P V"
     paper: ClassVar = (
         "Miller 2023, Attention Is Off By One; sink=learned: OpenAI 2025, gpt-oss model card (arXiv 2508.10925)"

@@ -11,9 +11,8 @@ from ..contract import Mask
 def fused_softmax(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
     """softmax(Q K^T / sqrt(d)) V by `scaled_dot_product_attention`, zeros for queries that may see no key.
 
-    query, key: (batch, heads, queries | keys, d); value: (batch, heads, keys, value_dim), keys and values of as many heads
-    or fewer; dropout: of the weights.
-    Returns (batch, heads, queries, value_dim).
+    query, key: (batch, heads, queries | keys, d); value: (batch, heads, keys, value_dim); keys and values may have
+    fewer heads, which divide those of the queries. dropout: of the weights. Returns (batch, heads, queries, value_dim).
     """
     queries, keys = query.shape[2], key.shape[2]
     # the kernel's own causal flag aligns at the first key, so it serves only where both lengths agree

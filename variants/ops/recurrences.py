@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator
+from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator, repeat_heads
 
 _CHUNK = 32
 
@@ -140,6 +140,7 @@ class RecurrentVariant(Variant):
         return shape.heads * shape.head_dim**2 * itemsize
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         dtype = accumulator(query.dtype)
         q, k, v = (x.to(dtype) for x in (query, key, value))
         if state is None:

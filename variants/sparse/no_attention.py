@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator
+from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator, repeat_heads
 
 
 class NoAttention(Variant):
@@ -48,7 +48,7 @@ class NoAttention(Variant):
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, None]:
         """As the contract says; there is nothing to remember."""
-        return value, None
+        return repeat_heads(value, query.shape[1]), None
 
 
 def _first(queries: int, keys: int, mask: Mask) -> int:
