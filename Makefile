@@ -28,9 +28,9 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	$(PYTEST) -m "not slow"
 
-# the slow tests too
-test-all: $(VENV)/.test
-	$(PYTEST)
+# the slow tests after all others, torture among them; `make test test-all` runs none twice
+test-all: test
+	$(PYTEST) -m slow
 
 # hostile folders, plugins, kills, signals and commands; prints the cases tried and passed
 torture: $(VENV)/.test

@@ -223,6 +223,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_script_names_a_variant_of_its_own_and_runs_it(tmp_path):
     (tmp_path / "my_script.py").write_text(SCRIPT)
     run = subprocess.run([sys.executable, "my_script.py"], cwd=tmp_path, capture_output=True, text=True)

@@ -61,6 +61,7 @@ def test_what_it_says_of_itself_is_shown(person):
     assert task["baselines"] == "count" and task["data generator"].startswith("ready (synthetic)")
 
 
+@pytest.mark.slow
 def test_it_passes_the_gate(person):
     person.types("check", "example-floor")
 
