@@ -34,6 +34,7 @@ from .quality_notes import (
     rows_left_behind,
     seed_footnotes,
 )
+from .setting_tables import setting_boards, setting_footnotes
 from .task_columns import task_columns, verdict_on
 from .task_context import BoardContext, VariantContext
 from .test_sets import SetStatistics, scores_by_set, set_boards, set_footnotes
@@ -134,8 +135,13 @@ def board_for_task(
             *version_footnotes(table, context.runs, [(board_key.task, board_key.preset)]),
             *set_footnotes(by_set),
             *attention_footnotes(attention),
+            *setting_footnotes(context.settings),
         ),
-        parts=(*set_boards(board_key, metric, by_set, context.contrasts), *attention),
+        parts=(
+            *set_boards(board_key, metric, by_set, context.contrasts),
+            *attention,
+            *setting_boards(board_key, context.settings, [row.name for row in (*ranked, *unranked)]),
+        ),
     )
 
 

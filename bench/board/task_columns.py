@@ -22,7 +22,8 @@ from .attention_tables import lowest_error
 from .board import TableCell
 from .cells import EMPTY, difference_cell, level_cell, mean_cell, number_cell, ratio_cell, reference_cell
 from .columns import BoardColumn
-from .task_context import HIGH, BoardContext, VariantContext
+from .setting_tables import FACTOR, HIGH, high_note
+from .task_context import BoardContext, VariantContext
 
 Cells = Callable[[VariantContext], TableCell]
 
@@ -31,7 +32,7 @@ AT_HIGH = percent(HIGH)
 
 def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ...]:
     """The columns in the order in which they are shown; a cell is a function of the variant."""
-    table, metric = context.table, context.metric
+    table, metric, settings = context.table, context.metric, context.settings
     title, better, of_difference = metric.title, metric.better, metric.of_difference
     within = f"{metric.margin_words(context.margin)} {'above' if metric.sign < 0 else 'below'} {REFERENCE}"
 
@@ -68,6 +69,15 @@ def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ..
                     importance=6, present=_any_reached(context), cell=partial(_seconds_to_high, context),
                     description=f"seconds of training until validation {title} is {AT_HIGH}",
                     footnote="as these trainings took, without interleaved rounds: the load of the moment counts"),
+        BoardColumn(name="longest_high", title=f"{AT_HIGH} up to", short=f"{AT_HIGH} to", unit="tokens",
+                    better="higher", importance=2, present=settings.by_length is not None and metric.is_share,
+                    description=f"longest tested length at which mean test {title} is {AT_HIGH}, and at all shorter",
+                    cell=lambda v: settings.longest(v.name), footnote=high_note(settings.trained)),
+        BoardColumn(name="extrapolation", title=f"change to {FACTOR}×", short=f"to {FACTOR}×", unit=of_difference,
+                    better=better, importance=2, present=settings.ends is not None,
+                    description=f"change of test {title} from the training length to {FACTOR} times it, with its "
+                    "95 % interval over seeds",
+                    cell=lambda v: settings.change(v.name), footnote=_change_words(context)),
         BoardColumn(name="step_time", title="step time", unit="× reference", better="lower",
                     description=f"time of one training step over {REFERENCE}'s in the same rounds",
                     cell=partial(_step_time, floor_of(context.timings))),
@@ -149,6 +159,16 @@ def _learned(variant: VariantContext) -> TableCell:
         return EMPTY
     learned = sum(variant.scores.learned)
     return TableCell(text=f"{learned} of {len(variant.scores.seeds)}", value=learned)
+
+
+def _change_words(context: BoardContext) -> str:
+    ends = context.settings.ends
+    if ends is None:
+        return ""
+    return (
+        f"from length {ends[0]:,.0f}, the longest tested within training, to {ends[1]:,.0f}; with few seeds it is "
+        "steadier than the score itself"
+    )
 
 
 def _learning_rate(table: ResultTable, variant: VariantContext) -> TableCell:

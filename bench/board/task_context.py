@@ -19,9 +19,7 @@ from ..score.pareto import frontier, frontier_shares
 from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
-
-HIGH = 0.9
-"""The accuracy whose first step a board shows, and up to which length it holds."""
+from .setting_tables import HIGH, SettingResults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +28,9 @@ class BoardContext:
 
     `contrasts`: the differences of `scores`. `constant`: the best constant prediction, None where it is not known.
     `without_attention`: scores of the model without attention, which are a baseline and not among `scores`, unless they
-    are declared. `reached`: by variant and seed, when validation first showed `HIGH`, None where it never did.
-    `frontier`: who is on the Pareto frontier by the values shown. `state_bytes`: decode state by variant.
+    are declared. `settings`: the results by length and difficulty. `reached`: by variant and seed, when validation
+    first showed `HIGH`, None where it never did. `frontier`: who is on the Pareto frontier by the values shown.
+    `state_bytes`: decode state by variant.
     `implementations`: which code ran, by variant.
     """
 
@@ -43,6 +42,7 @@ class BoardContext:
     contrasts: Contrasts
     without_attention: SeedScores | None
     reached: Mapping[str, Sequence[Reached | None]]
+    settings: SettingResults
     constant: ConstantPrediction | None
     timings: dict[str, RelativeCost]
     margin: float
@@ -77,6 +77,7 @@ class BoardContext:
         shares = frontier_shares(scores, timings)
         costs = {name: t.standing.value for name, t in timings.items() if name in shares and t.standing}
         states = {name: table.number("state_bytes", timing.row) for name, timing in timings.items()}
+        setting: Mapping[str, Any] = next((run.setting for run in reversed(runs) if run.setting), {})
         return cls(
             table=table,
             board_key=board_key,
@@ -85,11 +86,12 @@ class BoardContext:
             scores=scores,
             contrasts=Contrasts(every, declared),
             without_attention=None if competes else every.get(NO_ATTENTION),
+            settings=SettingResults.of(table, board_key, metric, every, setting),
             reached=_reached(every, curves) if metric.is_share else {},
             constant=best_constant(table, board_key.runs(table, "baseline"), metric),
             timings=timings,
             margin=metric.margin if margin is None else margin,
-            setting=next((run.setting for run in reversed(runs) if run.setting), {}),
+            setting=setting,
             curves=curves,
             frontier=frozenset(frontier({name: metric.sign * scores[name].mean for name in costs}, costs)),
             frontier_shares=shares,

@@ -1,0 +1,253 @@
+"""Setting tables: accuracy by length and by difficulty, and the attention on the right key, as small boards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from ..core.metrics import Metric
+from ..core.record import Outcome
+from ..score.key import BoardKey
+from ..score.quality import SeedScores
+from ..score.settings import (
+    LENGTH,
+    WEIGHT,
+    Series,
+    Values,
+    by_seed,
+    ends_of_extrapolation,
+    longest_at,
+    series_of,
+)
+from ..stats.format import percent
+from ..stats.intervals import mean_estimate
+from ..store.rows import ResultRow, newest
+from ..store.table import ResultTable
+from .board import Board, Footnote, Row, TableCell
+from .cells import EMPTY, difference_cell, mean_cell
+from .columns import BoardColumn, cells_of, plain_columns
+
+HIGH = 0.9
+"""The accuracy whose first step a board shows, and up to which length it holds."""
+
+FACTOR = 16
+"""The change of a score is shown from the training length to this many times it."""
+
+_TITLES = {LENGTH: "length", "pairs": "number of pairs", "noise": "share of noise"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingResults:
+    """What the Records of a board say by setting. `scores`, `weights`: of each variant and baseline, one a seed.
+
+    `series`: of the scores, the length first; `along_length` of the weights. `shortest`, `trained`: lengths of training
+    sequences; None where the preset names none.
+    """
+
+    metric: Metric
+    scores: Mapping[str, Sequence[Values]]
+    weights: Mapping[str, Sequence[Values]]
+    series: tuple[Series, ...]
+    along_length: Series | None
+    trained: float | None
+    shortest: float | None
+
+    @classmethod
+    def of(
+        cls,
+        table: ResultTable,
+        board_key: BoardKey,
+        metric: Metric,
+        scores: Mapping[str, SeedScores],
+        setting: Mapping[str, Any],
+    ) -> SettingResults:
+        rows = {name: _counted(table, own) for name, own in scores.items()}
+        baselines = newest(board_key.runs(table, "baseline"), "variant")
+        rows |= {run.variant: [run] for run in baselines if run.outcome == Outcome.OK}
+        found = {
+            name: {variant: values for variant, own in rows.items() if (values := by_seed(table, own, name))}
+            for name in (metric.name, WEIGHT)
+        }
+        series = {
+            name: series_of({place for seeds in values.values() for one in seeds for place in one})
+            for name, values in found.items()
+        }
+        numbers = [setting.get(name) for name in ("shortest", "length")]
+        shortest, trained = (float(n) if isinstance(n, int | float) else None for n in numbers)
+        return cls(
+            metric=metric,
+            scores=found[metric.name],
+            weights=found[WEIGHT],
+            series=tuple(series[metric.name]),
+            along_length=next((one for one in series[WEIGHT] if one.axis == LENGTH), None),
+            trained=trained,
+            shortest=shortest,
+        )
+
+    @property
+    def by_length(self) -> Series | None:
+        return next((one for one in self.series if one.axis == LENGTH), None)
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The tested lengths between which the change of a score is shown."""
+        if self.by_length is None or self.trained is None:
+            return None
+        return ends_of_extrapolation([at for at, _ in self.by_length.places], self.trained, FACTOR)
+
+    def means(self, variant: str) -> dict[float, float]:
+        """The mean score over seeds by length."""
+        series = self.by_length
+        if series is None:
+            return {}
+        found = {at: values_at(series, at, self.scores.get(variant, ())) for at, _ in series.places}
+        return {at: math.fsum(values) / len(values) for at, values in found.items() if values}
+
+    def longest(self, variant: str) -> TableCell:
+        """Up to which length the mean score is `HIGH`, in a cell; + where no longer one was tested."""
+        means = self.means(variant)
+        if not means:
+            return EMPTY
+        longest = longest_at(means, HIGH)
+        if longest is None:
+            return TableCell(text="none")
+        more = "+" if longest == max(means) else ""
+        times = f" ({longest / self.trained:.3g}×)" if self.trained else ""
+        short = f"{longest:,.0f}{more}"
+        return TableCell(text=short + times, brief=short, value=longest)
+
+    def change(self, variant: str) -> TableCell:
+        """The change of the score between `ends`, with its interval over seeds, in a cell."""
+        series, ends = self.by_length, self.ends
+        if series is None or ends is None:
+            return EMPTY
+        along = [series.along(one) for one in self.scores.get(variant, ())]
+        changes = [found[ends[1]] - found[ends[0]] for found in along if set(ends) <= found.keys()]
+        if not changes:
+            return EMPTY
+        # as an advantage, which is what a difference is shown from
+        gains = [self.metric.sign * change for change in changes]
+        if len(gains) > 1:
+            return difference_cell(self.metric, mean_estimate(gains).interval())
+        text = self.metric.signed(gains[0])
+        return TableCell(text=text, value=self.metric.points * changes[0])
+
+
+def setting_boards(board_key: BoardKey, found: SettingResults, names: Sequence[str]) -> list[Board]:
+    """One for each axis of the settings, then the attention on the right key.
+
+    `names`: the variants in the order of the board; all others are baselines.
+    """
+    metric = found.metric
+    title = metric.title[:1].upper() + metric.title[1:]
+
+    def shown(value: float) -> str:
+        return metric.value(value)
+
+    boards = [
+        _board(
+            f"{board_key.name}/by {series.axis}", f"{title} by {_words(series, found)}", series, found.scores, names,
+            metric.display_unit, metric.better, shown, metric.points,
+        )
+        for series in found.series
+    ]  # fmt: skip
+    if found.along_length is not None:
+        heading = f"Attention weight on the right key by {_words(found.along_length, found)}"
+        boards.append(
+            _board(
+                f"{board_key.name}/right key", heading, found.along_length, found.weights, names, "fraction", "",
+                "{:.2f}".format, 1.0,
+            )
+        )  # fmt: skip
+    return boards
+
+
+def setting_footnotes(found: SettingResults) -> Iterator[Footnote]:
+    """How the tables by setting are made."""
+    if not found.series:
+        return
+    yield Footnote(
+        topic="settings",
+        text=f"the {found.metric.title} above is the mean over all tested settings; the tables by length and by "
+        "difficulty show means over seeds of one setting each. Beside the length, other axes are fixed at the values "
+        "that most lengths were tested with; difficulties are at the shortest length tested with them",
+    )
+    if found.along_length is not None:
+        yield Footnote(
+            topic="right key",
+            text="weight of the one head that puts most on the key that holds the answer, over all settings; a map "
+            "that spreads its weight over more keys than matter loses it with the length",
+        )
+
+
+def high_note(trained: float | None) -> str:
+    """What the column of the longest length means."""
+    times = f", with its multiple of the training length, {trained:,.0f}" if trained else ""
+    return (
+        f"the longest tested length at which, and at all shorter ones, the mean over seeds is {percent(HIGH)}{times}; "
+        "+: no longer one was tested"
+    )
+
+
+def values_at(series: Series, at: float, seeds: Sequence[Values]) -> list[float]:
+    """The values of the seeds that have one there."""
+    return [along[at] for one in seeds if at in (along := series.along(one))]
+
+
+def _counted(table: ResultTable, own: SeedScores) -> list[ResultRow]:
+    """The rows of the seeds that count, by seed."""
+    rows = [table.rows[at] for at in own.rows]
+    finished = {row.seed: row for row in rows if row.outcome == Outcome.OK}
+    return [finished[seed] for seed in own.seeds if seed in finished]
+
+
+def _words(series: Series, found: SettingResults) -> str:
+    """The axis of a table, what is fixed, and the lengths of training."""
+    fixed = [f"{value:g} {name}" for name, value in series.fixed]
+    if series.axis != LENGTH:
+        fixed.append("each at the shortest length tested")
+    elif found.trained:
+        short = f"{found.shortest:,.0f} to " if found.shortest else ""
+        fixed.append(f"trained at {short}{found.trained:,.0f}")
+    title = _TITLES.get(series.axis, series.axis.replace("_", " "))
+    return title + (f" ({', '.join(fixed)})" if fixed else "")
+
+
+def _board(
+    name: str,
+    title: str,
+    series: Series,
+    results: Mapping[str, Sequence[Values]],
+    names: Sequence[str],
+    unit: str,
+    better: Literal["higher", "lower", ""],
+    words: Callable[[float], str],
+    points: float,
+) -> Board:
+    def cell(at: float, variant: str) -> TableCell:
+        found = mean_cell(values_at(series, at, results.get(variant, ())), words)
+        if found.value is None or found.low is None or found.high is None:
+            return found
+        return replace(found, value=points * found.value, low=points * found.low, high=points * found.high)
+
+    columns = [
+        BoardColumn(
+            name=f"{series.axis}_{at:g}", title=f"{at:,.0f}" if at == int(at) else f"{at:g}", unit=unit,
+            better=better if number == 0 else "", cell=partial(cell, at), importance=number,
+            description=f"at {series.axis.replace('_', ' ')} {at:g}: mean over seeds, from the lowest to the highest",
+        )
+        for number, (at, _) in enumerate(series.places)
+    ]  # fmt: skip
+    rows = {variant: Row(name=variant, entries=cells_of(columns, variant)) for variant in results}
+    return Board(
+        name=name,
+        title=title,
+        question="",
+        columns=plain_columns(columns),
+        ranked=(),
+        unranked=tuple(rows[variant] for variant in names if variant in rows),
+        baselines=tuple(row for variant, row in rows.items() if variant not in names),
+    )
