@@ -138,10 +138,11 @@ def cost_footnotes(context: BoardContext) -> Iterator[Footnote]:
     rounds = sorted({len(cost.seconds) for cost in context.timings.values() if cost.seconds})
     cores = f"{machine.processor}, {machine.threads} of {machine.cores} cores"
     version = f", torch {machine.versions['torch']}" if "torch" in machine.versions else ""
+    name = context.board_key.machine
     yield Footnote(
         topic="speed",
         text=f"one training step, {span_of(rounds)} rounds interleaved with {REFERENCE} on "
-        f"{machine.accelerators[0] if machine.accelerators else cores} (machine {machine.id}{version}); brackets: "
+        f"{machine.accelerators[0] if machine.accelerators else cores} (machine {name}{version}); brackets: "
         f"{PERCENT} t intervals of the geometric mean over {unit_of(rounds)}",
     )
     load = max(context.table.values("foreign_load", [run.at for run in context.runs]), default=0.0)

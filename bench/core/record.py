@@ -61,7 +61,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Hardware and software that a speed depends on. `id` names it; speeds of two ids are never compared."""
+    """Hardware and software that a speed depends on. `id` names it, without the threads that a run was given."""
 
     id: MachineId
     system: Name
@@ -72,6 +72,14 @@ class Machine:
     accelerators: Names = ()
     driver: Name = ""
     versions: NameByName = field(default_factory=dict)
+
+    @property
+    def speed_id(self) -> str:
+        """Names the machine with its threads: speeds of two are never compared, and calibrations hold for one.
+
+        Training does not depend on it: its numbers differ with the threads in the last bits alone.
+        """
+        return f"{self.id}-{self.threads}t"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +105,8 @@ class Record:
     others in the time lane. `artifacts`: name → file under the results folder's `artifacts`, named by its content.
     `setting`: the preset in full, as it was used. `implementation`: which code of the variant ran, such as eager or
     triton; several are joined by a plus sign. `started`: UTC, ISO 8601. `seconds`: wall time of the Cell.
+    `executor`: what brought the Block to its machine, such as slurm; `node`: that machine, by the name that the
+    executor gives it; `device`: `cpu`, or the GPU with its UUID.
     """
 
     cell: Cell
@@ -113,11 +123,21 @@ class Record:
     artifacts: NameByName = field(default_factory=dict)
     started: Name = ""
     seconds: float = 0.0
+    executor: Name = ""
+    node: Name = ""
+    device: Name = ""
     schema: Whole = SCHEMA
 
     @property
     def key(self) -> str:
         return self.cell.key
+
+    @property
+    def measured_on(self) -> str:
+        """The machine as boards name it: of a timing with its threads, which in version 0 are part of every id."""
+        if self.cell.lane != "time" or self.version == VERSION_ZERO:
+            return self.machine.id
+        return self.machine.speed_id
 
     @property
     def version(self) -> str:

@@ -19,7 +19,8 @@ from ..core.record import Machine
 def choose_device(wanted: str | None) -> torch.device:
     """The device to run on: as asked, else the GPU where there is one. Raises DeviceError for one that is not there."""
     if wanted in (None, "auto"):
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        # counting asks the driver and makes no context, which would take memory of a GPU that a child is to have alone
+        return torch.device("cuda" if torch.cuda.device_count() else "cpu")
     try:
         device = torch.device(str(wanted))
     except RuntimeError:
@@ -37,7 +38,7 @@ def choose_device(wanted: str | None) -> torch.device:
 
 
 def describe(device: torch.device) -> Machine:
-    """The machine as it stands; `id` is a hash of all that decides a speed."""
+    """The machine as it stands; `id` is a hash of all that decides a speed but the threads, which each run chooses."""
     accelerators: tuple[str, ...] = ()
     driver = ""
     if device.type == "cuda":
@@ -65,9 +66,17 @@ def describe(device: torch.device) -> Machine:
     return replace(machine, id=_identity(machine))
 
 
+def device_name(device: torch.device) -> str:
+    """`cpu`, or the GPU with its UUID, which stays the same whichever GPUs a process sees."""
+    if device.type != "cuda":
+        return str(device)
+    found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return f"cuda GPU-{found}" if found else str(device)
+
+
 def _identity(machine: Machine) -> str:
     # memory in GiB, since what the system reports moves a little between two starts
-    decides = [machine.system, machine.processor, machine.cores, machine.threads, round(machine.memory_bytes / 2**30)]
+    decides = [machine.system, machine.processor, machine.cores, round(machine.memory_bytes / 2**30)]
     return content_hash([*decides, machine.accelerators, machine.driver, machine.versions["torch"]], 12)
 
 

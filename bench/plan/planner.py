@@ -12,6 +12,7 @@ from ..core.errors import PluginError, SelectionError
 from ..core.hashing import content_hash
 from ..core.record import Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS, Registry
+from ..core.site import Site
 from ..core.spec import Spec
 from ..store.learning_rates import first_results
 from ..store.store import Store
@@ -91,7 +92,7 @@ def plan(
     selection: Selection,
     store: Store,
     digest_of: DigestOf,
-    machine_id: str,
+    site: Site,
     retry: bool = False,
 ) -> Plan:
     """Baselines first, then training seed by seed, then the timings: an interrupted run leaves whole, smaller boards.
@@ -114,11 +115,11 @@ def plan(
     if Spec(NO_ATTENTION) not in specs and any(question.takes_no_attention for question in questions):
         notices.append(NO_ATTENTION_ADDED)
     records = list(store.records())
-    known = _Known(records, machine_id)
+    known = _Known(records, site)
     counted = first_results(record for record in records if record.cell.lane == "tune")
 
     def step(cell: Cell) -> Step:
-        record = store.finished(cell, digest_of(cell), machine_id, retry=retry)
+        record = store.finished(cell, digest_of(cell), site, retry=retry)
         return Step(cell=cell, state="done" if record else "todo", record=record, seconds=known.seconds(cell))
 
     singles = [step(cell) for cell in _single_cells(questions, specs, seeds, selection)]
@@ -127,12 +128,10 @@ def plan(
     tuning = {one.cell: tuned.steps(one, by_task[one.cell.task].recipe) for one in singles if one.cell.lane == "train"}
     trial_steps = {trial.cell: trial for found in tuning.values() for trial in found}
     trials = {
-        cell: _block("tune", (cell,), machine_id, digest_of)
-        for cell, trial in trial_steps.items()
-        if trial.state == "todo"
+        cell: _block("tune", (cell,), site, digest_of) for cell, trial in trial_steps.items() if trial.state == "todo"
     }
     steps: list[Step] = [one for one in singles if one.cell.lane == "baseline"]
-    blocks = [_block("baseline", (one.cell,), machine_id, digest_of) for one in steps if one.state == "todo"]
+    blocks = [_block("baseline", (one.cell,), site, digest_of) for one in steps if one.state == "todo"]
     steps += trial_steps.values()
     blocks += trials.values()
     for one in singles:
@@ -140,13 +139,13 @@ def plan(
             steps.append(one)
             if one.state == "todo":
                 after = tuple(trials[trial.cell].id for trial in tuning[one.cell] if trial.cell in trials)
-                blocks.append(replace(_block("train", (one.cell,), machine_id, digest_of), after=after))
+                blocks.append(replace(_block("train", (one.cell,), site, digest_of), after=after))
     for question in (question for question in questions if "time" in question.lanes):
         timed = _timed([step(question.cell(spec, 0, "time", selection)) for spec in specs])
         steps += timed
         again = tuple(s.cell for s in timed if s.state != "done")
         if again:
-            blocks.append(_block("time", again, machine_id, digest_of))
+            blocks.append(_block("time", again, site, digest_of))
     return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices))
 
 
@@ -244,16 +243,19 @@ def _timed(steps: list[Step]) -> list[Step]:
     ]
 
 
-def _block(lane: Lane, cells: tuple[Cell, ...], machine_id: str, digest_of: DigestOf) -> Block:
-    content = [machine_id, [[cell.key, digest_of(cell)] for cell in cells]]
+def _block(lane: Lane, cells: tuple[Cell, ...], site: Site, digest_of: DigestOf) -> Block:
+    content: list[object] = [site.name, [[cell.key, digest_of(cell)] for cell in cells]]
+    if lane == "time":
+        # it names the rounds that Records share
+        content.append(site.threads)
     return Block(id=content_hash(content), lane=lane, cells=cells)
 
 
 class _Known:
-    """Seconds that cells took before on this machine."""
+    """Seconds that cells took before at this site."""
 
-    def __init__(self, records: list[Record], machine_id: str):
-        mine = [record for record in records if record.machine.id == machine_id]
+    def __init__(self, records: list[Record], site: Site):
+        mine = [record for record in records if site.counts(record)]
         sizes: dict[str, int] = {}
         for record in mine:
             sizes[record.block] = sizes.get(record.block, 0) + 1

@@ -6,23 +6,22 @@ from collections.abc import Callable, Iterable
 
 from ..core.cell import Cell
 from ..core.record import Outcome, Record
+from ..core.site import Site
 from ..core.spec import Spec
 
 Lengths = Callable[[Spec], int]
 """The length that a task's Spec stands for, which the Spec leaves out where it is the default."""
 
 
-def failed_shorter(
-    cell: Cell, digest: str, machine_id: str, records: Iterable[Record], length_of: Lengths
-) -> Record | None:
-    """The longest failure of the same variant, by the same code on this machine, at a length below that of `cell`.
+def failed_shorter(cell: Cell, digest: str, site: Site, records: Iterable[Record], length_of: Lengths) -> Record | None:
+    """The longest failure of the same variant, by the same code at this site, at a length below that of `cell`.
 
     `records` in the order of being made: of one cell the last counts.
     """
     # A retry may have succeeded since, so only the newest Record of a cell counts.
     newest: dict[str, Record] = {}
     for record in records:
-        if record.digest == digest and record.machine.id == machine_id and _family(record.cell) == _family(cell):
+        if record.digest == digest and site.counts(record) and _family(record.cell) == _family(cell):
             newest[record.key] = record
     length = length_of(cell.task)
     failures = {length_of(record.cell.task): record for record in newest.values() if record.outcome is not Outcome.OK}

@@ -19,6 +19,7 @@ from ..core.decode import brief
 from ..core.errors import StoreError
 from ..core.files import open_folder, read_regular
 from ..core.record import Outcome, Record
+from ..core.site import Site
 from . import record_files
 from .record_files import RecordFile
 
@@ -97,20 +98,36 @@ class Store:
         except OSError as error:
             raise StoreError(_unreadable(self.root, error)) from error
 
-    def finished(self, cell: Cell, digest: str, machine_id: str, *, retry: bool = False) -> Record | None:
-        """The last Record of this cell, by this code, on this machine; None where it is still to be run.
+    def finished(self, cell: Cell, digest: str, site: Site, *, retry: bool = False) -> Record | None:
+        """The last Record of this cell, by this code, that counts at `site`; None where it is still to be run.
 
         Every outcome is final, since most failures would only repeat; with `retry` only `ok` is.
         """
         try:
             with record_files.opened(self.root, record_files.FOLDER) as folder:
-                same = self._read(folder, f"{machine_id}.jsonl").by_cell.get((cell.key, digest), [])
+                names = [f"{site.machine_id}.jsonl"] if site.machine_id else record_files.names_in(folder)
+                found = [self._read(folder, name).by_cell.get((cell.key, digest), ()) for name in names]
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StoreError(_unreadable(self.root, error)) from error
+        same = [record for each in found for record in each if site.counts(record)]
+        if not site.machine_id:
+            same.sort(key=lambda record: record.started)
         final = [record for record in same if record.outcome is Outcome.OK or not retry]
         return final[-1] if final else None
+
+    def holds(self, record: Record) -> bool:
+        """Whether this very Record is stored: one that came here on two ways is appended once."""
+        try:
+            with record_files.opened(self.root, record_files.FOLDER) as folder:
+                same = self._read(folder, f"{record.machine.id}.jsonl").by_cell.get((record.key, record.digest), [])
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreError(_unreadable(self.root, error)) from error
+        # as text, since values that are no numbers are not equal to themselves
+        return bool(same) and record.to_line() in {other.to_line() for other in same}
 
     def checkpoint(self, cell: Cell, digest: str) -> Path:
         """Where a Cell's training state belongs; other code or other data never resumes it."""

@@ -31,8 +31,9 @@ class ResultTable:
 
     @cached_property
     def machines(self) -> dict[str, Machine]:
-        """By id, as the newest Record describes each."""
-        return {record.machine.id: record.machine for record in self.records}
+        """By id, and by the id with the threads of timings, as the newest Record describes each."""
+        by_id = {record.machine.id: record.machine for record in self.records}
+        return by_id | {record.measured_on: record.machine for record in self.records}
 
     @cached_property
     def replaced(self) -> Counter[tuple[str, str, str]]:
@@ -167,7 +168,7 @@ def _row(at: int, record: Record, known: Mapping[Hashable, str]) -> ResultRow:
         protocol=cell.protocol,
         outcome=str(record.outcome),
         reason=record.reason,
-        machine=record.machine.id,
+        machine=record.measured_on,
         fidelity=fidelity or known.get(_without_data(record), "unknown"),
         unplaced=not fidelity,
         source=data.source if data else "",

@@ -22,7 +22,7 @@ NULL = "null control"
 
 def peaks_of(workloads: Workloads, context: WorkerContext) -> Peaks:
     """Peaks that this machine reaches in the dtype of the Block."""
-    return peaks(workloads.device, workloads.dtype, context.machine.id, context.place.cache)
+    return peaks(workloads.device, workloads.dtype, context.machine.speed_id, context.place.cache)
 
 
 def costs(

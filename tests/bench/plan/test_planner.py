@@ -7,6 +7,7 @@ import pytest
 from attnbench.bench.core.cell import PROTOCOL, Cell
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Machine, Outcome, Record
+from attnbench.bench.core.site import Site
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.planner import plan
 from attnbench.bench.store.store import Store
@@ -35,7 +36,7 @@ def make(store):
             "selection": "validation",
             "store": store,
             "digest_of": digest_of,
-            "machine_id": "here",
+            "site": Site(machine_id="here", threads=2),
         }
         return plan(**given | changes)
 
@@ -46,14 +47,15 @@ def make(store):
 def done(store):
     """Records that a cell was run, by the present code unless told otherwise."""
 
-    def keep(cell, outcome=Outcome.OK, seconds=1.0, digest=None, machine="here", block=""):
+    def keep(cell, outcome=Outcome.OK, seconds=1.0, digest=None, machine="here", block="", threads=2, **more):
         record = Record(
             cell=cell,
             outcome=outcome,
-            machine=replace(MACHINE, id=machine),
+            machine=replace(MACHINE, id=machine, threads=threads),
             digest=digest or digest_of(cell),
             block=block or cell.key,
             seconds=seconds,
+            **more,
         )
         store.append(record)
 
@@ -232,3 +234,37 @@ def test_costs_of_another_preset_or_task_do_not_count(make, done):
 def test_what_cannot_be_run_is_refused_before_anything_runs(make, changes, message):
     with pytest.raises(SelectionError, match=message):
         make(**changes)
+
+
+@pytest.mark.parametrize(("lane", "counts"), [("train", True), ("baseline", True), ("time", False)])
+def test_training_counts_at_any_number_of_threads_and_a_timing_at_its_own(make, done, lane, counts):
+    for step in make().steps:
+        done(step.cell, threads=1)
+    assert {step.state for step in make().steps if step.cell.lane == lane} == ({"done"} if counts else {"todo"})
+
+
+def test_a_timing_block_at_other_threads_has_another_name_and_a_training_block_the_same(make):
+    one, two = (make(site=Site(machine_id="here", threads=threads)).blocks for threads in (1, 2))
+    same = {block.lane for block in one} & {block.lane for block in one if block.id in {other.id for other in two}}
+    assert same == {"baseline", "train"}
+
+
+@pytest.mark.parametrize(
+    ("lane", "outcome", "more", "counts"),
+    [
+        ("train", Outcome.OK, {"executor": "slurm"}, True),
+        ("train", Outcome.OUT_OF_MEMORY, {"executor": "slurm"}, True),
+        ("train", Outcome.OK, {"executor": "local"}, True),
+        ("train", Outcome.OUT_OF_MEMORY, {"executor": "local"}, False),
+        ("time", Outcome.OK, {"executor": "slurm"}, True),
+        ("time", Outcome.OK, {"executor": "local"}, False),
+        ("time", Outcome.OK, {"executor": "slurm", "threads": 7}, False),
+    ],
+)
+def test_on_a_cluster_what_any_of_its_nodes_measured_counts(make, done, lane, outcome, more, counts):
+    cluster = Site(machine_id="", executor="slurm", threads=2)
+    for at, step in enumerate(make(site=cluster).steps):
+        done(step.cell, outcome, machine=f"node-{at % 2}", **more)
+    assert {step.state for step in make(site=cluster).steps if step.cell.lane == lane} == {"done" if counts else "todo"}
+    # Records of its processors say nothing of its GPUs
+    assert {step.state for step in make(site=replace(cluster, on_gpu=True)).steps} == {"todo"}

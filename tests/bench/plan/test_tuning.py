@@ -8,6 +8,7 @@ from attnbench.bench.core.cell import FIRST_TUNING_SEED, NO_ATTENTION
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
+from attnbench.bench.core.site import Site
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.facts import recipe_facts
 from attnbench.bench.plan.planner import NO_ATTENTION_ADDED, plan
@@ -33,7 +34,8 @@ def make(store):
     def make_plan(variants="softmax", tasks="lra-text", preset=GRID, seeds=2, **changes):
         given = {
             "variants": parse_selection(variants), "tasks": parse_selection(tasks), "preset": Spec.parse(preset),
-            "seeds": seeds, "selection": "validation", "store": store, "digest_of": digest_of, "machine_id": "here",
+            "seeds": seeds, "selection": "validation", "store": store, "digest_of": digest_of,
+            "site": Site(machine_id="here", threads=2),
         }  # fmt: skip
         return plan(**given | changes)
 

@@ -13,6 +13,7 @@ import pytest
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
+from attnbench.bench.core.site import Site
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.store import record_files
 from attnbench.bench.store.store import MOST_NOTICES, Store
@@ -247,24 +248,26 @@ def test_a_machine_id_cannot_name_a_file_elsewhere(store, tmp_path):
 def test_finished_needs_the_same_cell_code_and_machine(store):
     store.append(record(0))
     cell = record(0).cell
-    assert store.finished(cell, "p-t-v", "bench-1") == record(0)
-    assert store.finished(replace(cell, seed=1), "p-t-v", "bench-1") is None
-    assert store.finished(cell, "p-t-w", "bench-1") is None
-    assert store.finished(cell, "p-t-v", "bench-2") is None
+    assert store.finished(cell, "p-t-v", Site(machine_id="bench-1", threads=2)) == record(0)
+    assert store.finished(replace(cell, seed=1), "p-t-v", Site(machine_id="bench-1", threads=2)) is None
+    assert store.finished(cell, "p-t-w", Site(machine_id="bench-1", threads=2)) is None
+    assert store.finished(cell, "p-t-v", Site(machine_id="bench-2", threads=2)) is None
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_every_outcome_is_final_unless_it_is_to_be_retried(store, outcome):
     store.append(record(0, outcome))
     cell = record(0).cell
-    assert store.finished(cell, "p-t-v", "bench-1").outcome is outcome
-    assert (store.finished(cell, "p-t-v", "bench-1", retry=True) is not None) == (outcome is Outcome.OK)
+    assert store.finished(cell, "p-t-v", Site(machine_id="bench-1", threads=2)).outcome is outcome
+    assert (store.finished(cell, "p-t-v", Site(machine_id="bench-1", threads=2), retry=True) is not None) == (
+        outcome is Outcome.OK
+    )
 
 
 def test_a_second_attempt_replaces_the_first_in_the_answer_but_not_in_the_file(store):
     store.append(record(0, Outcome.CRASHED))
     store.append(record(0, Outcome.OK))
-    assert store.finished(record(0).cell, "p-t-v", "bench-1").outcome is Outcome.OK
+    assert store.finished(record(0).cell, "p-t-v", Site(machine_id="bench-1", threads=2)).outcome is Outcome.OK
     assert [r.outcome for r in store.records()] == ["crashed", "ok"]
 
 
