@@ -16,14 +16,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from .core.errors import AttnbenchError as AttnbenchError
 from .core.errors import PluginError, SelectionError
-from .core.record import Record
 from .core.registry import TASKS, VARIANTS
 from .core.spec import Spec, bytes_of, parse_selection, parse_value
 from .process.ask import ask, asking
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from .gate.report import CheckReport
     from .plan.planner import Plan
     from .plan.suite import Suite
-    from .run.events import Event
     from .run.executors.executor import Executor
     from .run.listener import RunListener
     from .run.runner import Runner
@@ -66,7 +64,8 @@ class RunOptions(TypedDict, total=False):
     `baseline,tune,train,time`. memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants
     run in so much. device: `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data.
     offline: never download. retry: run failed cells again. timeout: seconds that a cell may take. threads: of the
-    processor, 0 for all cores.
+    processor for each Block, 0 for its share of the cores. jobs: Blocks at once; None leaves it to the executor.
+    executor_options: of the executor, such as `{"partition": "gpu", "time": "2h"}`.
     """
 
     suite: str | None
@@ -82,6 +81,8 @@ class RunOptions(TypedDict, total=False):
     retry: bool
     timeout: float | None
     threads: int
+    jobs: int | None
+    executor_options: Mapping[str, Any]
 
 
 class Filters(TypedDict, total=False):
@@ -103,13 +104,13 @@ def run(
     tasks: Names | None = None,
     *,
     progress: RunListener | None = None,
-    executor: Executor | None = None,
+    executor: Executor | str | None = None,
     **options: Unpack[RunOptions],
 ) -> Records:
     """Train and measure `variants` on `tasks`; what is measured already is not run again.
 
     options: see `RunOptions`. progress: is told what happens; the logger `attnbench` where it is None.
-    executor: where Blocks run; this machine where it is None.
+    executor: where Blocks run: `local`, `slurm`, `ray` or one of your own; None for that of the suite, else `local`.
     Returns the Records of the whole selection, softmax and the baselines among them; a failure is a Record with its
     outcome, not an exception. Raises SelectionError for a name or value that is none, DataError where a task has no
     data, DeviceError for a device that this machine lacks, StoreError for a folder that cannot be written.
@@ -117,10 +118,11 @@ def run(
     >>> found = attnbench.run("rela,entmax15", "lra-text", preset="smoke")                         # doctest: +SKIP
     """
     from .run.listener import LoggingListener
+    from .run.run_selection import run_selection
 
     told = progress or LoggingListener()
     with asking():
-        return _measure(_runner(variants, tasks, told, executor, **options), told)
+        return run_selection(_runner(variants, tasks, told, executor, **options), told)
 
 
 def plan(
@@ -128,6 +130,7 @@ def plan(
     tasks: Names | None = None,
     *,
     progress: RunListener | None = None,
+    executor: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Plan:
     """The cells that `run` would run with the same arguments, what is done already, and what the rest may cost.
@@ -139,7 +142,7 @@ def plan(
     from .run.listener import LoggingListener
 
     with asking():
-        return _runner(variants, tasks, progress or LoggingListener(), **options | {"offline": True}).plan()
+        return _runner(variants, tasks, progress or LoggingListener(), executor, **options | {"offline": True}).plan()
 
 
 def records(results: str | Path = RESULTS, *, notice: Callable[[str], None] = LOG.warning) -> Records:
@@ -325,43 +328,11 @@ def specs_of(names: Names) -> tuple[Spec, ...]:
     return tuple(spec for name in listed for spec in ([name] if isinstance(name, Spec) else parse_selection(name)))
 
 
-def _measure(runner: Runner, told: RunListener) -> Records:
-    from .run.events import CellFinished
-
-    runner.plan()
-    runner.prepare()
-    made = runner.plan()
-    for notice in made.notices:
-        told.notice(notice)
-    for task, data in made.data.items():
-        if data is not None and data.fidelity == "surrogate":
-            told.notice(
-                f"{task} runs on a surrogate ({data.source}), since the original is not here; "
-                f"`attnbench data list {task.name}` says how to get it"
-            )
-    told.begin(made, str(runner.preset), runner.machine)
-    measured: dict[str, Record] = {}
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, CellFinished):
-            measured[event.record.key] = event.record
-        told.on_event(event)
-
-    runner.run(made.blocks, on_event)
-    found = [measured.get(step.cell.key, step.record) for step in made.steps]
-    return Records(
-        results=runner.request.results,
-        records=tuple(record for record in found if record is not None),
-        measured=tuple(measured.values()),
-        left_out=tuple(runner.left_out),
-    )
-
-
 def _runner(
     variants: Names | None,
     tasks: Names | None,
     progress: RunListener,
-    executor: Executor | None = None,
+    executor: Executor | str | None = None,
     *,
     suite: str | None = None,
     preset: str | Spec | None = None,
@@ -371,6 +342,8 @@ def _runner(
     lanes: str | Iterable[str] | None = None,
     results: str | Path = RESULTS,
     data_dir: str | Path | None = None,
+    jobs: int | None = None,
+    executor_options: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Runner:
     from .run.runner import Runner, RunRequest
@@ -383,12 +356,14 @@ def _runner(
     if lanes is not None:
         others["lanes"] = tuple(lane.strip() for lane in (lanes.split(",") if isinstance(lanes, str) else lanes))
     folder = None if data_dir is None else Path(data_dir)
-    request = RunRequest(suite=asked, results=Path(results), data_dir=folder, **others)
+    name = executor if isinstance(executor, str) else None
+    settings = asked.executor.changed(name, jobs, executor_options)
+    request = RunRequest(suite=asked, results=Path(results), data_dir=folder, executor=settings, **others)
     return Runner(
         request=request,
         on_warning=progress.notice,
         on_progress=progress.progress,
-        **({} if executor is None else {"executor": executor}),
+        executor=None if isinstance(executor, str) else executor,
     )
 
 
@@ -438,7 +413,7 @@ def _answered(
     if isinstance(results, Records):
         asked = {(str(record.cell.task), str(record.cell.preset)) for record in results}
         selections = {record.cell.selection for record in results if record.cell.lane == "train"}
-        machines = {record.machine.id for record in results if record.cell.lane == "time"}
+        machines = {record.measured_on for record in results if record.cell.lane == "time"}
         keys = [
             key
             for key in keys

@@ -47,7 +47,9 @@ class Live:
             disable=not self.console.is_terminal,
         )
         self._whole: TaskID | None = None
-        self._part: TaskID | None = None
+        self._parts: dict[str, TaskID] = {}
+        self._blocks: dict[str, str] = {}
+        self._unfinished: dict[str, set[str]] = {}
         self._data: dict[str, TaskID] = {}
         self._names: dict[str, str] = {}
         self._left: dict[str, float] = {}
@@ -73,6 +75,8 @@ class Live:
 
     def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
         left = plan.left
+        self._unfinished = {block.id: {cell.key for cell in block.cells} for block in plan.blocks}
+        self._blocks = {key: block for block, keys in self._unfinished.items() for key in keys}
         self._names = {step.cell.key: str(step.cell) for step in plan.steps}
         self._left = {step.cell.key: step.seconds for step in left if step.seconds}
         estimate = f", about {duration(plan.seconds)}" if plan.seconds and not plan.unknown else ""
@@ -92,11 +96,11 @@ class Live:
             case Warned(message):
                 self.notice(message)
             case CellStarted(key):
-                self._work_on(self._names.get(key, ""))
+                self._work_on(key)
             case TrainingProgress():
                 self._show_steps(event)
-            case Stage(stage=stage) if self._part is not None:
-                self._bars.update(self._part, note=f"measuring: {stage}")
+            case Stage(key, stage):
+                self._bars.update(self._work_on(key), note=f"measuring: {stage}")
             case CellFinished(record):
                 self._finish(record)
 
@@ -104,14 +108,18 @@ class Live:
         note = ""
         if event.loss is not None and event.value is not None:
             note = f"loss {event.loss:.3f}, validation {reached(event.metric, event.value)}"
-        if self._part is not None:
-            self._bars.update(self._part, completed=event.done, total=event.of, note=note)
+        self._bars.update(self._work_on(event.key), completed=event.done, total=event.of, note=note)
         if not self.console.is_terminal and time.monotonic() - self._printed > QUIET_SECONDS:
             self._printed = time.monotonic()
             self.notice(f"  {self._names.get(event.key, '')}: step {event.done} of {event.of} {note}")
 
     def _finish(self, record: Record) -> None:
         self._left.pop(record.key, None)
+        block = self._blocks.get(record.key, "")
+        unfinished = self._unfinished.get(block, set())
+        unfinished.discard(record.key)
+        if not unfinished and block in self._parts:
+            self._bars.remove_task(self._parts.pop(block))
         if self._whole is not None:
             rest = sum(self._left.values())
             self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
@@ -123,11 +131,15 @@ class Live:
         self.notice(f"{record.outcome}  {record.cell}{found}{reason} ({duration(record.seconds)})")
         self._printed = time.monotonic()
 
-    def _work_on(self, name: str) -> None:
-        if self._part is None:
-            self._part = self._bars.add_task(escape(name), total=None, note="")
-        elif self._bars.tasks[self._part].description != escape(name):
-            self._bars.reset(self._part, total=None, description=escape(name), note="")
+    def _work_on(self, key: str) -> TaskID:
+        """The bar of the Block that this Cell is part of, with the Cell's name: in a timing, Cells take turns."""
+        block, name = self._blocks.get(key, ""), escape(self._names.get(key, ""))
+        if block not in self._parts:
+            self._parts[block] = self._bars.add_task(name, total=None, note="")
+        bar = self._parts[block]
+        if next(task.description for task in self._bars.tasks if task.id == bar) != name:
+            self._bars.reset(bar, total=None, description=name, note="")
+        return bar
 
 
 def reached(quantity: str, value: float) -> str:

@@ -56,6 +56,17 @@ def named(text: str | Path) -> Path:
     return path
 
 
+def pairs(listed: list[str]) -> dict[str, str]:
+    """What `KEY=VALUE` says, several times; raises BadParameter for other text."""
+    found = {}
+    for text in listed:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise typer.BadParameter(f"expected KEY=VALUE after --executor-option, got {text[:100]!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
 def number(text: str | float) -> float:
     """A finite number; raises BadParameter for any other text."""
     try:
@@ -92,7 +103,9 @@ Suite = Annotated[str | None, typer.Option("--suite", help="A built-in suite, or
 Selection = Annotated[
     str | None, typer.Option("--selection", help="Split that chooses the checkpoint: validation or test.")
 ]
-Threads = Annotated[int, typer.Option("--threads", min=0, help="Processor threads; 0 takes all cores.")]
+Threads = Annotated[
+    int, typer.Option("--threads", min=0, help="Processor threads of each job; 0 takes its share of the cores.")
+]
 
 RESULTS = Path("results/local")
 
@@ -145,6 +158,26 @@ RUN: Mapping[str, tuple[Any, object]] = {
     "results": (Results, RESULTS),
     "data_dir": (DataDir, None),
     "threads": (Threads, 0),
+    "executor": (
+        Annotated[str | None, typer.Option(help="Run on this machine (local), or through slurm or ray.")],
+        None,
+    ),
+    "jobs": (
+        Annotated[
+            int | None,
+            typer.Option(min=1, help="Blocks at once (default: one on each GPU; one on a processor)."),
+        ],
+        None,
+    ),
+    "executor_options": (
+        Annotated[
+            list[str],
+            typer.Option(
+                "--executor-option", metavar="KEY=VALUE", help="An option of the executor, such as partition=gpu."
+            ),
+        ],
+        [],
+    ),
     "lanes": (Annotated[str | None, typer.Option(help="Run only these of baseline,tune,train,time.")], None),
     "memory_budget": (
         Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import SelectionError
-from .options import RUN, Json, Offline, Seconds, sharing
+from .options import RUN, Json, Offline, Seconds, pairs, sharing
 from .output import say, say_json, warn
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def run(
     from .leaderboard import show
     from .live import Live
 
+    options["executor_options"] = pairs(options["executor_options"])
     with Live() as live:
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
     if not found.measured:
@@ -61,6 +62,7 @@ def plan(json: Json = False, **options: Any) -> None:
     from .. import api
     from .live import Live, duration
 
+    options["executor_options"] = pairs(options["executor_options"])
     with Live(quiet=json) as live:
         made = api.plan(progress=live, **options)
     if json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -15,6 +15,7 @@ from ..core.errors import SelectionError
 from ..core.files import read_regular
 from ..core.registry import TASKS, VARIANTS, Registry, nearest
 from ..core.spec import Spec, parse_selection
+from .executor_settings import ExecutorSettings, executor_of
 from .facts import task_facts
 
 FOLDER = Path(__file__).with_name("suites")
@@ -36,6 +37,7 @@ class _SuiteFile(msgspec.Struct, forbid_unknown_fields=True):
     preset: str | None = None
     seeds: Annotated[int, msgspec.Meta(ge=1)] | None = None
     selection: Selection = "validation"
+    executor: dict[str, Any] | None = None
 
 
 EXPECTED = {
@@ -45,6 +47,7 @@ EXPECTED = {
     "preset": "a preset's name",
     "seeds": "a count of 1 or more",
     "selection": " or ".join(get_args(Selection)),
+    "executor": "a table with name, jobs and options",
 }
 """The keys of a suite's file, with the values that they take in words."""
 
@@ -60,6 +63,7 @@ class Suite:
     preset: Spec | None = None
     seeds: int | None = None
     selection: Selection = "validation"
+    executor: ExecutorSettings = field(default_factory=ExecutorSettings)
 
     def __post_init__(self) -> None:
         """Raises SelectionError for a count of seeds or of cells that is none, or that would take months."""
@@ -117,6 +121,7 @@ def load_suite(name_or_file: str) -> Suite:
         preset=Spec.parse(found.preset) if found.preset is not None else None,
         seeds=found.seeds,
         selection=found.selection,
+        executor=executor_of(found.executor or {}, where),
     )
 
 

@@ -32,6 +32,10 @@ class ChannelError(Exception):
     """The child wrote more on its channel than any honest one does."""
 
 
+class Cancelled(Exception):
+    """Another thread has asked to end the child."""
+
+
 class Child:
     """A running child; used in a `with` statement, at whose end it and all that it started are killed.
 
@@ -59,7 +63,7 @@ class Child:
             os.close(channel)
             os.close(lifeline)
         self._started = time.monotonic()
-        self._lines: queue.Queue[bytes | ChannelError | None] = queue.Queue()
+        self._lines: queue.Queue[bytes | ChannelError | Cancelled | None] = queue.Queue()
         self._errors = b""
         assert self._process.stderr
         # both are read all the time: a child that fills a pipe nobody reads waits for ever
@@ -102,15 +106,20 @@ class Child:
     def receive(self, seconds: float) -> bytes | None:
         """The next line, without its end; None where no more will come.
 
-        Raises TimeoutError after `seconds` without one, ChannelError where the child floods its channel.
+        Raises TimeoutError after `seconds` without one, ChannelError where the child floods its channel, and Cancelled
+        after `cancel`.
         """
         try:
             line = self._lines.get(timeout=seconds)
         except queue.Empty:
             raise TimeoutError from None
-        if isinstance(line, ChannelError):
+        if isinstance(line, ChannelError | Cancelled):
             raise line
         return line
+
+    def cancel(self) -> None:
+        """Wakes the thread that waits in `receive`, which raises Cancelled; called by another thread."""
+        self._lines.put(Cancelled())
 
     @property
     def exit_code(self) -> int:

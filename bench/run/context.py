@@ -20,7 +20,7 @@ from ..core.metrics import Metric
 from ..core.record import Machine, Measurement, Outcome, Provenance, Record
 from ..core.registry import TASKS
 from ..gate.build import Incorrect
-from ..measure.machine import describe
+from ..measure.machine import describe, device_name
 from ..store.store import Store
 from ..train.objectives.objective import Evaluation
 from .events import Alive, Event, OnEvent
@@ -31,9 +31,9 @@ QUIET_SECONDS = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class WorkerContext:
-    """`digests`: what the Records carry, by cell key. `send` passes events to the parent process.
+    """`digests`: what the Records carry, by cell key; so are `block`, `executor` and `node`, for all.
 
-    `rates`: as in `Job`.
+    `rates`: as in `Job`. `send` passes events to the parent process.
     """
 
     device: torch.device
@@ -43,10 +43,14 @@ class WorkerContext:
     block: str
     send: OnEvent
     rates: dict[str, float] = field(default_factory=dict)
+    executor: str = "local"
+    node: str = ""
     machine: Machine = field(init=False)
+    device_name: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.machine = describe(self.device)
+        self.device_name = device_name(self.device)
 
     def open(self, cell: Cell) -> RecordBuilder:
         return RecordBuilder(context=self, cell=cell, started=datetime.now(UTC), clock=perf_counter())
@@ -108,6 +112,9 @@ class RecordBuilder:
             artifacts=self.artifacts,
             started=self.started.isoformat(timespec="seconds"),
             seconds=round(perf_counter() - self.clock, 3),
+            executor=self.context.executor,
+            node=self.context.node,
+            device=self.context.device_name,
         )
 
     def failure(self, error: Exception) -> Record:

@@ -13,11 +13,19 @@ import msgspec
 from ..core.bounds import MOST_LINE_BYTES, Count, Name, Text
 from ..core.decode import brief, without_surrogates
 from ..core.errors import StoreError
-from ..core.record import Record
+from ..core.record import Machine, Record
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event"):
     """`key` in the events below is that of the Cell they are about."""
+
+
+class Began(_Event, tag="began", frozen=True):
+    """A worker is ready to work on its Block. `node`, `device`: as its Records name them."""
+
+    machine: Machine
+    node: Name = ""
+    device: Name = ""
 
 
 class CellStarted(_Event, tag="subject", frozen=True):
@@ -86,10 +94,12 @@ class _RecordLine(_Event, tag="record", frozen=True):
     record: msgspec.Raw
 
 
-Event = CellStarted | CellFinished | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
+Event = (
+    Began | CellStarted | CellFinished | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
+)
 OnEvent = Callable[[Event], None]
 
-_Line = CellStarted | _RecordLine | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
+_Line = Began | CellStarted | _RecordLine | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
 _DECODER: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 

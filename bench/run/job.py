@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ..core.bounds import Name
 from ..core.cell import Cell
 from ..core.decode import decode_hook, encode_hook
 
@@ -21,7 +22,8 @@ class Job:
 
     `rates`: by cell key, the learning rate that was chosen for a cell whose preset has a grid.
     `threads`: processor threads to pin, 0 = as the machine has cores. `timeout`: seconds that one Cell may take before
-    another has its turn.
+    another has its turn. `gpu`: the one GPU that the child sees, as CUDA_VISIBLE_DEVICES names it; empty leaves that to
+    the engine. `executor`, `node`: what the Records carry.
     """
 
     block: str
@@ -35,11 +37,14 @@ class Job:
     rates: dict[str, float] = field(default_factory=dict)
     threads: int = 0
     timeout: float | None = None
+    gpu: Name = ""
+    executor: Name = "local"
+    node: Name = ""
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that fix the threads of every library before it is imported."""
-        return environment_of(self.threads)
+        """Variables that fix the threads of every library, and the GPU, before any is imported."""
+        return environment_of(self.threads) | ({"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +57,31 @@ class MaxLengthJob:
     memory_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeJob:
+    """The machine is to be described as it is with `device`, in a process that may use it; `threads` as of a Block."""
+
+    device: str
+    threads: int
+
+
+AnyJob = Job | MaxLengthJob | DescribeJob
+
+
 def environment_of(threads: int) -> dict[str, str]:
     """Thread counts as libraries read them when they are imported; none where `threads` is 0."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
     return dict.fromkeys(names, str(threads)) if threads else {}
 
 
-def encode_job(job: Job | MaxLengthJob) -> bytes:
+def encode_job(job: AnyJob) -> bytes:
     """One line, its end included."""
     return msgspec.json.encode({type(job).__name__: job}, enc_hook=encode_hook) + b"\n"
 
 
-def decode_job(line: bytes) -> Job | MaxLengthJob:
+def decode_job(line: bytes) -> AnyJob:
     """Raises msgspec.ValidationError where a field is missing or of another type."""
     [(name, fields)] = msgspec.json.decode(line, type=dict[str, msgspec.Raw]).items()
-    kind: type[Any] = {"Job": Job, "MaxLengthJob": MaxLengthJob}[name]
-    job: Job | MaxLengthJob = msgspec.json.decode(fields, type=kind, dec_hook=decode_hook)
+    kind: type[Any] = {"Job": Job, "MaxLengthJob": MaxLengthJob, "DescribeJob": DescribeJob}[name]
+    job: AnyJob = msgspec.json.decode(fields, type=kind, dec_hook=decode_hook)
     return job

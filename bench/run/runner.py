@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +15,10 @@ import torch
 
 from ..core.cell import REFERENCE, Cell, Lane
 from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError, StoreError
-from ..core.record import Machine, Outcome, Provenance, Record
+from ..core.record import Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
-from ..measure.machine import choose_device, describe
+from ..plan.executor_settings import ExecutorSettings
 from ..plan.facts import recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell, variant_hash
 from ..plan.planner import NO_ATTENTION_ADDED, Block, Plan, plan
@@ -28,10 +29,11 @@ from ..process.ask import Told, ask, end_children
 from ..store.learning_rates import RateChoice, first_results
 from ..store.store import Store
 from .events import CellFinished, Event, OnEvent
-from .executors.executor import Executor, Needs
-from .executors.local import LocalExecutor
+from .executors.executor import Executor
 from .job import Job
+from .job_files import JobFiles
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
+from .resources import Resources, local_resources
 
 DEFAULT_SEEDS = {"smoke": 1}
 """Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
@@ -53,10 +55,12 @@ class RunRequest:
     timeout: float | None = None
     threads: int = 0
     lanes: tuple[Lane, ...] = get_args(Lane)
+    executor: ExecutorSettings = field(default_factory=ExecutorSettings)
 
     def __post_init__(self) -> None:
         """Raises SelectionError for a value that this machine, or any other, cannot run with."""
-        cores = os.cpu_count() or 1
+        # a node of a cluster may have more than this machine
+        cores = os.cpu_count() or 1 if self.executor.name == "local" else 1024
         if not 0 <= self.threads <= max(cores, 2):
             raise SelectionError(f"expected 0 to {cores:,} threads, as this machine has cores, got {self.threads:,}")
         if self.timeout is not None and not 1 <= self.timeout < math.inf:
@@ -79,30 +83,27 @@ class Runner:
     request: RunRequest
     on_warning: Callable[[str], None]
     on_progress: Callable[[str, int, int], None]
-    executor: Executor = field(default=None)  # type: ignore[assignment]
-    device: torch.device = field(init=False)
-    machine: Machine = field(init=False)
+    executor: Executor | None = None
+    resources: Resources = field(init=False)
+    files: JobFiles = field(init=False)
     store: Store = field(init=False)
     preset: Spec = field(init=False)
     seeds: int = field(init=False)
     tasks: list[Spec] = field(init=False)
-    threads: int = field(init=False)
     data: dict[Spec, Provenance | None] = field(init=False, default_factory=dict)
     left_out: dict[Spec, AttnbenchError] = field(init=False, default_factory=dict)
     broken: dict[tuple[Spec, Spec | None], PluginError] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         request = self.request
-        self.device = choose_device(request.device)
-        _refuse_interpreted_timings(request, self.device)
-        # Threads are part of the machine's identity, so they are set before it is described.
-        self.threads = request.threads or len(os.sched_getaffinity(0))
-        torch.set_num_threads(self.threads)
-        self.machine = describe(self.device)
+        self.files = JobFiles(request.results)
+        self.resources = local_resources(
+            request.executor, request.device, request.threads, self.files, self.on_warning, self.executor
+        )
+        _refuse_interpreted_timings(request, self.resources.device)
         self.store = Store(request.results, self.on_warning)
-        self.executor = self.executor or LocalExecutor(self.machine)
         self.tasks = self._answering(request.suite.tasks, self._described)
-        self.preset = request.suite.preset or Spec(default_preset(self.tasks, self.device.type))
+        self.preset = request.suite.preset or Spec(default_preset(self.tasks, self.resources.device.type))
         self.tasks = self._answering(self.tasks, self._with_recipe)
         self.seeds = request.suite.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
 
@@ -121,7 +122,7 @@ class Runner:
             selection=self.request.suite.selection,
             store=self.store,
             digest_of=self._digest,
-            machine_id=self.machine.id,
+            site=self.resources.site,
             retry=self.request.retry,
         )
         found = (f"{error}; its cells get the outcome {error.outcome}" for error in self.broken.values())
@@ -136,6 +137,7 @@ class Runner:
         """
         # A folder that cannot be written is found out now and not after an hour of training.
         self.store.prepare()
+        self._collect()
         lacking: dict[Spec, DataError] = {}
         for task in self.tasks:
             try:
@@ -151,24 +153,63 @@ class Runner:
                 f"{lack}; once its data is here, the same command adds it"
             )
 
-    def run(self, blocks: Iterable[Block], on_event: OnEvent) -> None:
-        """All Blocks to their end; `on_event` gets every event, that of a Record after the Record is stored."""
+    def run(self, made: Plan, on_event: OnEvent) -> None:
+        """All Blocks of a plan to their end; `on_event` gets every event, that of a Record after it is stored."""
+        seconds = {step.cell.key: step.seconds for step in made.steps}
+        waiting, running = deque(made.blocks), dict[str, Block]()
+        unended = {block.id for block in made.blocks}
+        outcomes: dict[str, Counter[str]] = {}
+        executor = self.resources.executor
 
         def store(event: Event) -> None:
             if isinstance(event, CellFinished):
+                outcomes.setdefault(event.record.block, Counter())[str(event.record.outcome)] += 1
+                # it may come from a file that was read before, as far as it went
+                if self.store.holds(event.record):
+                    return
                 self.store.append(event.record)
             on_event(event)
 
-        for block in blocks:
-            # only now: which lengths are skipped depends on the Records of the Blocks before
-            cells = self._worth_trying(block, store)
-            if cells:
-                job = self._job(block, cells)
+        def submit() -> None:
+            held = {_sweep_of(block) for block in running.values()} - {None}
+            for block in [*waiting]:
+                if any(first in unended for first in block.after):
+                    continue
+                # which lengths are skipped depends on the Records of the shorter ones, which are therefore waited for
+                sweep = _sweep_of(block)
+                if sweep in held:
+                    continue
+                waiting.remove(block)
+                cells = self._worth_trying(block, store)
+                if not cells:
+                    unended.discard(block.id)
+                    continue
+                running[block.id] = block
+                held |= {sweep} - {None}
+                known = [seconds.get(cell.key) for cell in cells]
+                estimate = None if None in known else sum(each or 0.0 for each in known)
                 # a plugin that was asked something may have left a thread that takes a core
                 end_children()
-                self.executor.submit(job, Needs(device=job.device, threads=job.threads))
-                for _ in self.executor.finished(store):
-                    pass
+                executor.submit(self._job(block, cells), self.resources.needs(block.lane, estimate))
+
+        with self.files.submitting():
+            submit()
+            for ended in executor.finished(store):
+                unended.discard(ended)
+                if running.pop(ended, None) is not None:
+                    self.files.end(ended, dict(outcomes.get(ended, {})))
+                submit()
+
+    def record_of(self, cell: Cell) -> Record | None:
+        """The Record of a cell as it is stored now, whoever has measured it."""
+        return self.store.finished(cell, self._digest(cell), self.resources.site)
+
+    def _collect(self) -> None:
+        """Stores what Blocks have measured since a process that submitted them has ended."""
+        for block in self.files.blocks_with_events():
+            for event in self.files.events(block)[0]:
+                if isinstance(event, CellFinished) and not self.store.holds(event.record):
+                    self.store.append(event.record)
 
     def _job(self, block: Block, cells: tuple[Cell, ...]) -> Job:
         request = self.request
@@ -178,12 +219,13 @@ class Runner:
             digests={cell.key: self._digest(cell) for cell in cells},
             sources={cell.key: variant_hash(cell) for cell in cells},
             rates={cell.key: rate for cell in cells if (rate := self._choice(cell).rate) is not None},
-            device=str(self.device),
+            device=str(self.resources.device),
             results=request.results,
             data_dir=request.data_dir,
             offline=request.offline,
-            threads=self.threads,
+            threads=self.resources.needs(block.lane, None).threads,
             timeout=request.timeout,
+            executor=self.resources.site.executor,
         )
 
     def _worth_trying(self, block: Block, on_event: OnEvent) -> tuple[Cell, ...]:
@@ -206,7 +248,7 @@ class Runner:
         # a reference that is done was to be measured again for the others alone, none of which may be left
         if all(
             cell.variant == Spec(REFERENCE)
-            and self.store.finished(cell, self._digest(cell), self.machine.id, retry=self.request.retry)
+            and self.store.finished(cell, self._digest(cell), self.resources.site, retry=self.request.retry)
             for cell in left
         ):
             return ()
@@ -232,7 +274,7 @@ class Runner:
 
         left = []
         for cell in cells:
-            failure = failed_shorter(cell, self._digest(cell), self.machine.id, records, length_of)
+            failure = failed_shorter(cell, self._digest(cell), self.resources.site, records, length_of)
             if failure is None:
                 left.append(cell)
                 continue
@@ -249,12 +291,13 @@ class Runner:
             cell=cell,
             outcome=outcome,
             reason=reason,
-            machine=self.machine,
+            machine=self.resources.machine,
             data=self.data[cell.task],
             digest=self._digest(cell),
             block=block.id,
             setting=setting,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
+            executor=self.resources.site.executor,
         )
 
     def _answering(self, tasks: Sequence[Spec], ask_task: Callable[[Spec], Spec]) -> list[Spec]:
@@ -291,7 +334,7 @@ class Runner:
         Plugins that do not answer become `broken`.
         """
         try:
-            shape = ask(TASKS, task.name, ShapeOf(task=task, preset=self.preset, device=str(self.device)))
+            shape = ask(TASKS, task.name, ShapeOf(task=task, preset=self.preset, device=self.resources.device.type))
         except PluginError as error:
             self.broken[task, None] = error
             return
@@ -346,6 +389,15 @@ def default_preset(tasks: Sequence[Spec], device: str) -> str:
     presets = [task_facts(task).presets for task in tasks]
     wanted = DEFAULT_PRESETS.get(device, ("quick",))
     return next((name for name in wanted if all(name in known for known in presets)), wanted[-1])
+
+
+def _sweep_of(block: Block) -> tuple[Spec, Spec, str] | None:
+    """The sweep that a Block is one length of; None for any other Block."""
+    cell = block.cells[0]
+    if not task_facts(cell.task).only_timed:
+        return None
+    rest = tuple(each for each in cell.task.parameters if each[0] != "length")
+    return Spec(cell.task.name, rest), cell.preset, block.lane
 
 
 def _only(made: Plan, lanes: tuple[Lane, ...]) -> Plan:

@@ -12,11 +12,12 @@ from ...tasks.data.data import place
 from ..core.errors import AttnbenchError, SelectionError
 from ..core.record import Record
 from ..core.registry import import_foreign_plugins_here
+from ..measure.machine import describe, device_name
 from ..plan.fingerprint import variant_hash
 from ..store.store import Store
 from .context import WorkerContext
-from .events import CellFinished, CellStarted, Event, Failed, OnEvent, Warned, encode
-from .job import Job, MaxLengthJob, decode_job
+from .events import Began, CellFinished, CellStarted, Event, Failed, OnEvent, Warned, encode
+from .job import DescribeJob, Job, MaxLengthJob, decode_job
 from .lanes.baseline import baseline_cell
 from .lanes.max_length import tried_lengths
 from .lanes.time import time_cells
@@ -31,6 +32,7 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         channel.flush()
 
     job = decode_job(orders.readline())
+    device = torch.device(job.device)
     torch.set_num_threads(job.threads or len(os.sched_getaffinity(0)))
     # read from the environment once, at its first use: now, before a plugin can change that
     torch.backends.cpu.get_cpu_capability()
@@ -38,13 +40,18 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         for tried in tried_lengths(job, iter(orders.readline, b"")):
             send(tried)
         return 0
+    if isinstance(job, DescribeJob):
+        count = torch.cuda.device_count() if device.type == "cuda" and device.index is None else 1
+        for each in [device] if count == 1 else [torch.device("cuda", index) for index in range(count)]:
+            send(Began(describe(each), device=device_name(each)))
+        return 0
     # A timing is of the code as a user would run it; training must end with the same bits when it is resumed, which
     # the atomic additions of some backward passes would break.
     torch.use_deterministic_algorithms(all(cell.lane != "time" for cell in job.cells), warn_only=True)
     # filling every new tensor is no part of determinism for code that reads no uninitialised memory, and costs time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    if job.device.startswith("cuda"):
-        torch.cuda.set_device(torch.device(job.device))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     try:
         _refuse_edited_code(job)
         for record in records_of(job, send):
@@ -77,9 +84,12 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
         store=Store(job.results, warn),
         digests=job.digests,
         block=job.block,
+        executor=job.executor,
+        node=job.node,
         send=send,
         rates=job.rates,
     )
+    send(Began(context.machine, context.node, context.device_name))
     timed = [cell for cell in job.cells if cell.lane == "time"]
     if timed:
         yield from time_cells(context, timed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -12,17 +13,43 @@ from pathlib import Path
 import msgspec
 
 from ...core.cell import Cell
-from ...core.errors import AttnbenchError
+from ...core.errors import AttnbenchError, DeviceError
 from ...core.record import Machine, Outcome, Record
-from ...process.child import ChannelError, Child
-from ..events import CellFinished, CellStarted, Event, Failed, Restarted, decode
-from ..job import WORKER, Job, encode_job
+from ...process.child import Cancelled, ChannelError, Child
+from ..events import Began, CellFinished, CellStarted, Event, Failed, Restarted, decode
+from ..job import WORKER, DescribeJob, Job, encode_job, environment_of
 
 STALL_SECONDS = 900.0
 """A child that says nothing for so long is taken to hang; training says something twice a second."""
 
 GOODBYE_SECONDS = 5.0
 """How long a child may take to exit after its last event, before it is killed."""
+
+
+DESCRIBE_SECONDS = 300.0
+"""How long a child may take to start and to say what machine it runs on."""
+
+
+class Cancellation:
+    """The wish to end a Block, which any thread may utter."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self.is_wished = False
+
+    def wish(self) -> None:
+        with self._lock:
+            self.is_wished = True
+            if self._child is not None:
+                self._child.cancel()
+
+    def watch(self, child: Child) -> None:
+        """Tells `child` of the wish, also where it was uttered before."""
+        with self._lock:
+            self._child = child
+            if self.is_wished:
+                child.cancel()
 
 
 class WorkerError(AttnbenchError):
@@ -33,13 +60,22 @@ class WorkerError(AttnbenchError):
         self.exit_code = exit_code
 
 
-def run_block(job: Job, machine: Machine, *, stall: float = STALL_SECONDS, target: str = WORKER) -> Iterator[Event]:
+def run_block(
+    job: Job,
+    machine: Machine,
+    *,
+    stall: float = STALL_SECONDS,
+    target: str = WORKER,
+    cancellation: Cancellation | None = None,
+) -> Iterator[Event]:
     """Events until every Cell of `job` has ended in a CellFinished, also where its process died.
 
     The Cell that was at work when the process died gets that outcome, and a new process does the others without it.
-    Closing the iterator ends the child. Raises WorkerError where the user must act.
+    `machine`: what the Records of the dead carry until a child has described its own. Closing the iterator ends the
+    child, and so does `cancellation`, after which no further event comes. Raises WorkerError where the user must act.
     """
-    while job.cells:
+    device = job.device if not job.gpu else f"cuda {job.gpu}"
+    while job.cells and not (cancellation and cancellation.is_wished):
         started, kills = datetime.now(UTC), _oom_kills()
         left = {cell.key: cell for cell in job.cells}
         current = reason = ""
@@ -48,6 +84,8 @@ def run_block(job: Job, machine: Machine, *, stall: float = STALL_SECONDS, targe
         # A fresh process for each Block: caches, compiled kernels, allocator state and threads of earlier Cells would
         # otherwise be part of the measurement, and a corrupted process would spoil all that follow.
         with Child(target, job.environment) as child:
+            if cancellation is not None:
+                cancellation.watch(child)
             child.send(encode_job(job))
             restarted = False
             while left:
@@ -56,6 +94,8 @@ def run_block(job: Job, machine: Machine, *, stall: float = STALL_SECONDS, targe
                 patience = stall if ends is None else min(stall, max(ends - time.monotonic(), 0.0))
                 try:
                     event = _event(child.receive(patience), left)
+                except Cancelled:
+                    return
                 except TimeoutError:
                     over = ends is not None and time.monotonic() >= ends
                     reason = f"over the time limit of {job.timeout:g} s" if over else f"no sign of life for {stall:g} s"
@@ -72,7 +112,9 @@ def run_block(job: Job, machine: Machine, *, stall: float = STALL_SECONDS, targe
                 if isinstance(event, Restarted) and len(left) < len(job.cells):
                     restarted = True
                     break
-                if isinstance(event, CellFinished):
+                if isinstance(event, Began):
+                    machine, device = event.machine, event.device
+                elif isinstance(event, CellFinished):
                     left.pop(event.record.key)
                 elif isinstance(event, CellStarted) and event.key != current:
                     # the limit is of one Cell; in the time lane Cells take turns, and each turn counts by itself
@@ -96,9 +138,32 @@ def run_block(job: Job, machine: Machine, *, stall: float = STALL_SECONDS, targe
                 block=job.block,
                 started=started.isoformat(timespec="seconds"),
                 seconds=round((datetime.now(UTC) - started).total_seconds(), 3),
+                executor=job.executor,
+                node=job.node,
+                device=device,
             )
         )
         job = replace(job, cells=tuple(cell for cell in job.cells if cell != ended))
+
+
+def describe_in_child(device: str, threads: int) -> list[Machine]:
+    """This machine with each of its GPUs, as a child sees them, or with the one that `device` names.
+
+    This process makes no CUDA context, which would take memory of every GPU. Raises DeviceError.
+    """
+    found: list[Machine] = []
+    with Child(WORKER, environment_of(threads)) as child:
+        child.send(encode_job(DescribeJob(device=device, threads=threads)))
+        try:
+            while (line := child.receive(DESCRIBE_SECONDS)) is not None:
+                event = decode(line)
+                if isinstance(event, Began):
+                    found.append(event.machine)
+        except (TimeoutError, ChannelError, AttnbenchError) as error:
+            raise DeviceError(f"{device} cannot be used: {str(error) or 'no answer'}") from None
+        if not found:
+            raise DeviceError(f"{device} cannot be used: {child.death}")
+    return found
 
 
 def _event(line: bytes | None, left: Mapping[str, Cell]) -> Event | None:

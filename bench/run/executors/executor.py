@@ -12,11 +12,15 @@ from ..job import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Resources of one Block. `memory_bytes`: None = as much as there is."""
+    """Resources of one Block. `alone`: nothing else may run on its machine meanwhile, as beside a timing on a CPU.
 
-    device: str
+    `seconds`: what it is likely to take; None = unknown.
+    """
+
+    gpus: int
     threads: int
-    memory_bytes: int | None = None
+    alone: bool = False
+    seconds: float | None = None
 
 
 class Executor(Protocol):
@@ -27,13 +31,14 @@ class Executor(Protocol):
     """
 
     def submit(self, job: Job, needs: Needs) -> None:
-        """Queues a Block, which is called by `job.block` from now on."""
+        """Queues a Block, which is called by `job.block` from now on, also while `finished` is iterated."""
 
     def finished(self, on_event: OnEvent) -> Iterator[str]:
         """Blocks in the order in which they end, until none is left.
 
-        `on_event` gets the events of all that runs; each Record comes in one of them, before its Block is yielded.
-        Raises WorkerError where the person must act before anything can go on.
+        `on_event` gets the events of all that runs, in this thread; each Record comes in one of them, before its Block
+        is yielded. Closing it ends what runs on this machine. Raises WorkerError where the person must act before
+        anything can go on.
         """
 
     def cancel(self, block: str) -> None:

@@ -50,7 +50,7 @@ def run(tmp_path, monkeypatch):
     def make(fails=(), stop_after=None, seeds=1, retry=False):
         calls.clear()
 
-        def answer(job, machine):
+        def answer(job, machine, **_):
             (cell,) = job.cells
             if stop_after is not None and len(calls) == stop_after:
                 raise KeyboardInterrupt
@@ -58,14 +58,14 @@ def run(tmp_path, monkeypatch):
             calls.append((cell.lane, rate, cell.seed))
             yield CellFinished(finished(cell, job, machine, rate, Outcome.CRASHED if rate in fails else Outcome.OK))
 
-        monkeypatch.setattr("attnbench.bench.run.executors.local.run_block", answer)
+        monkeypatch.setattr("attnbench.bench.run.executors.node.run_block", answer)
         monkeypatch.setattr(Runner, "_find_data", lambda self, task, fetch: None)
         suite = Suite(name="", tasks=(Spec("lra-text"),), variants=tuple(parse_selection("softmax")),
                       preset=Spec.parse(GRID), seeds=seeds)  # fmt: skip
         request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads(),
                              lanes=("train",), retry=retry)  # fmt: skip
         runner = Runner(request=request, on_warning=lambda text: None, on_progress=lambda *x: None)
-        runner.run(runner.plan().blocks, lambda event: None)
+        runner.run(runner.plan(), lambda event: None)
         return list(calls)
 
     make.calls = calls

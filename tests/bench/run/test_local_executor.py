@@ -1,226 +1,309 @@
-"""A child that crashes, is killed, hangs or is too slow becomes an outcome, and the others of its Block go on."""
+"""Blocks on this machine: which run at once, on which device, and what a neighbour may not do to them."""
 
-import textwrap
-import time
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from attnbench.bench.core.cell import Cell
-from attnbench.bench.core.errors import StoreError
-from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
-from attnbench.bench.core.spec import Spec
-from attnbench.bench.run.events import (
-    Alive,
-    CellFinished,
-    CellStarted,
-    Event,
-    Failed,
-    LengthTried,
-    Stage,
-    TrainingProgress,
-    Warned,
-    decode,
-    encode,
-)
-from attnbench.bench.run.executors import local
-from attnbench.bench.run.executors.block import WorkerError, run_block
-from attnbench.bench.run.executors.executor import Executor, Needs
-from attnbench.bench.run.executors.local import LocalExecutor
-from attnbench.bench.run.job import Job, MaxLengthJob, decode_job, encode_job
-
-MACHINE = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
-
-PREAMBLE = """
-import dataclasses, json, os, signal, sys, time
-from attnbench.bench.core.cell import Cell
-from attnbench.bench.run.job import decode_job
+from attnbench.bench.core.cell import Cell, Lane
+from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Machine, Outcome, Record
-job = decode_job(orders.readline())
-def send(**event): channel.write(json.dumps(event).encode() + b"\\n"); channel.flush()
-def finish(cell):
-    machine = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
-    send(event="record", record=Record(cell=cell, outcome=Outcome.OK, machine=machine).to_json())
-"""
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.executor_settings import ExecutorSettings
+from attnbench.bench.run import resources
+from attnbench.bench.run.events import CellFinished, Event
+from attnbench.bench.run.executors import node
+from attnbench.bench.run.executors.block import Cancellation, WorkerError
+from attnbench.bench.run.executors.executor import Needs
+from attnbench.bench.run.executors.local import LocalExecutor
+from attnbench.bench.run.job import Job
+from attnbench.bench.run.job_files import JobFiles
+from attnbench.bench.run.resources import local_resources
 
-EACH = """
-for cell in job.cells:
-    send(event="subject", key=cell.key)
-    if str(cell.variant) == "bad":
-        {fault}
-    finish(cell)
-"""
+MACHINE = Machine(id="m", system="s", processor="p", cores=2, threads=1, memory_bytes=1)
+PATIENCE = 20.0
 
 
-def job(*variants: str) -> Job:
-    cells = tuple(Cell(variant=Spec(name), task=Spec("t"), preset=Spec("smoke")) for name in variants)
+def job(name: str, *variants: str, lane: Lane = "train") -> Job:
+    cells = tuple(
+        Cell(variant=Spec(each), task=Spec("t"), preset=Spec("smoke"), lane=lane) for each in variants or (name,)
+    )
     digests = {cell.key: "a-b-c" for cell in cells}
-    return Job(
-        block="b",
-        cells=cells,
-        digests=digests,
-        sources=digests,
-        device="cpu",
-        results=Path("r"),
-        data_dir=None,
-        offline=True,
-    )
+    block = name.encode().hex()
+    return Job(block=block, cells=cells, digests=digests, sources=digests, device="cpu", results=Path("r"),
+               data_dir=None, offline=True)  # fmt: skip
 
 
-def outcomes(tmp_path: Path, fault: str, *variants: str, **limits: float) -> dict[str, Record]:
-    script = tmp_path / "worker.py"
-    script.write_text(PREAMBLE + EACH.format(fault=textwrap.dedent(fault)), encoding="utf-8")
-    kept: dict[str, Record] = {}
-
-    def keep(record: Record) -> None:
-        assert str(record.cell.variant) not in kept
-        kept[str(record.cell.variant)] = record
-
-    sent = replace(job(*variants), timeout=limits.pop("timeout", None))
-    for event in run_block(sent, MACHINE, target=str(script), **limits):
-        if isinstance(event, CellFinished):
-            keep(event.record)
-    return kept
+def name_of(block: str) -> str:
+    return bytes.fromhex(block).decode()
 
 
-@pytest.mark.parametrize(
-    ("fault", "outcome", "words"),
-    [
-        ("os._exit(3)", Outcome.CRASHED, "exit code 3"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", Outcome.CRASHED, "SIGSEGV"),
-        ("raise ValueError('what went wrong')", Outcome.CRASHED, "what went wrong"),
-    ],
-)
-def test_the_culprit_gets_its_outcome_and_the_others_theirs(
-    tmp_path: Path, fault: str, outcome: Outcome, words: str
-) -> None:
-    found = outcomes(tmp_path, fault, "one", "bad", "two")
-    assert {name: record.outcome for name, record in found.items()} == {
-        "one": Outcome.OK, "bad": outcome, "two": Outcome.OK,
-    }  # fmt: skip
-    assert words in found["bad"].reason
-    assert found["bad"].digest == "a-b-c"
-    assert found["bad"].machine == MACHINE
+class Stage:
+    """Blocks that end when a test says so, with one Record a Cell."""
 
+    def __init__(self) -> None:
+        self.gates: dict[str, threading.Event] = {}
+        self.outcomes: dict[str, list[Outcome]] = {}
+        self.errors: dict[str, BaseException] = {}
+        self.running: set[str] = set()
+        self.seen: list[tuple[str, frozenset[str], str]] = []
+        self.changed = threading.Condition()
 
-def test_a_hang_is_a_timeout_that_says_so(tmp_path: Path) -> None:
-    found = outcomes(tmp_path, "time.sleep(60)", "bad", "two", stall=1.5)
-    assert found["bad"].outcome is Outcome.TIMEOUT
-    assert "no sign of life" in found["bad"].reason
-    assert found["two"].outcome is Outcome.OK
+    def __call__(self, job: Job, machine: Machine, cancellation: Cancellation) -> Iterator[Event]:
+        name = name_of(job.block)
+        with self.changed:
+            self.running.add(name)
+            self.seen.append((name, frozenset(self.running), job.gpu))
+            self.changed.notify_all()
+        gate = self.gates.get(name)
+        try:
+            while gate is not None and not gate.wait(0.01) and not cancellation.is_wished:
+                pass
+            if name in self.errors:
+                raise self.errors[name]
+            for cell in () if cancellation.is_wished else job.cells:
+                outcome = self.outcomes[name].pop(0) if self.outcomes.get(name) else Outcome.OK
+                yield CellFinished(Record(cell=cell, outcome=outcome, machine=machine, block=job.block, node=job.node))
+        finally:
+            with self.changed:
+                self.running.discard(name)
+                self.changed.notify_all()
 
-
-def test_a_child_that_talks_on_is_still_under_the_time_limit(tmp_path: Path) -> None:
-    fault = "[(send(event='alive', key=cell.key), time.sleep(0.05)) for _ in range(400)]"
-    started = time.monotonic()
-    found = outcomes(tmp_path, fault, "bad", timeout=2.0)
-    assert found["bad"].outcome is Outcome.TIMEOUT
-    assert "time limit" in found["bad"].reason
-    assert time.monotonic() - started < 15
-
-
-def test_grandchildren_die_with_a_child_that_is_ended(tmp_path: Path) -> None:
-    note = tmp_path / "pid"
-    fault = (
-        "import subprocess; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
-        f"open({str(note)!r}, 'w').write(str(p.pid)); time.sleep(60)"
-    )
-    outcomes(tmp_path, fault, "bad", stall=2.0)
-    pid = int(note.read_text(encoding="ascii"))
-    deadline = time.monotonic() + 5
-    while _alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _alive(pid)
-
-
-def _alive(pid: int) -> bool:
-    """A zombie is dead, though nobody has collected it yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_a_child_that_dies_in_mid_sentence_is_an_outcome(tmp_path: Path) -> None:
-    fault = 'channel.write(b\'{"event": "rec\'); channel.flush(); os.kill(os.getpid(), signal.SIGKILL)'
-    found = outcomes(tmp_path, fault, "bad", "two")
-    assert found["bad"].outcome is Outcome.CRASHED
-    assert "SIGKILL" in found["bad"].reason
-    assert found["two"].outcome is Outcome.OK
-
-
-def test_the_time_limit_is_that_of_one_subject(tmp_path: Path) -> None:
-    found = outcomes(tmp_path, "time.sleep(0)", "one", "two", "three", timeout=30.0)
-    assert {record.outcome for record in found.values()} == {Outcome.OK}
-
-
-def test_what_the_user_must_cure_is_raised_with_its_exit_code(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError, match="no reviews here") as caught:
-        outcomes(tmp_path, "send(event='error', message='no reviews here', exit_code=3); sys.exit(3)", "bad")
-    assert caught.value.exit_code == 3
-
-
-def test_jobs_survive_their_text() -> None:
-    sent = job("one", "two")
-    assert decode_job(encode_job(sent)) == sent
-    spec = Spec.of("sweep", alpha=1.0, heads=2, mode="step", flag=True, nothing=None)
-    cell = Cell(variant=spec, task=spec, preset=Spec("smoke"))
-    other = MaxLengthJob(cell=cell, device="cpu", threads=1, memory_bytes=5)
-    found = decode_job(encode_job(other))
-    assert found == other and found.cell.key == cell.key
-    with pytest.raises(msgspec.ValidationError, match="memory_bytes"):
-        decode_job(encode_job(other).replace(b":5", b':"5"'))
-
-
-def test_events_survive_their_text_and_others_are_refused() -> None:
-    record = Record(
-        cell=job("one").cells[0],
-        outcome=Outcome.OK,
-        machine=MACHINE,
-        measurements=(Measurement.of("loss", float("inf"), split="test"),),
-    )
-    for event in (
-        CellStarted("k"), CellFinished(record), TrainingProgress("k", 1, 2, "accuracy"), Stage("k", "test"), Alive("k"),
-        Warned("text"), Failed("text", 3), LengthTried(2.0), LengthTried(error="no"),
-    ):  # fmt: skip
-        assert decode(encode(event)) == event
-    for line in (b'{"event": "unknown"}', b'{"event": "alive"}', b"[]"):
-        with pytest.raises(StoreError):
-            decode(line)
+    def wait_for(self, *names: str) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: set(names) <= self.running, PATIENCE), self.running
 
 
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> Executor:
-    """Blocks end at once, with one Record a Cell."""
-
-    def run_here(job: Job, machine: Machine) -> Iterator[Event]:
-        for cell in job.cells:
-            yield CellFinished(Record(cell=cell, outcome=Outcome.OK, machine=machine))
-
-    monkeypatch.setattr(local, "run_block", run_here)
-    return LocalExecutor(MACHINE)
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    found = Stage()
+    monkeypatch.setattr(node, "run_block", found)
+    return found
 
 
-def test_the_local_executor_runs_blocks_in_the_order_of_being_submitted(executor: Executor) -> None:
+def executor(tmp_path: Path, *devices: str) -> LocalExecutor:
+    return LocalExecutor(MACHINE, JobFiles(tmp_path), devices or ("",))
+
+
+TRAINS, TIMES = Needs(gpus=0, threads=1), Needs(gpus=0, threads=1, alone=True)
+ON_GPU = Needs(gpus=1, threads=1)
+
+
+def test_one_device_runs_blocks_in_the_order_of_being_submitted(tmp_path: Path, stage: Stage) -> None:
+    here = executor(tmp_path)
     for name in ("first", "second"):
-        executor.submit(replace(job("one", "two"), block=name), Needs(device="cpu", threads=1))
+        here.submit(job(name, "one", "two"), TRAINS)
     events: list[Event] = []
-    counts = [(block, len(events)) for block in executor.finished(events.append)]
+    counts = [(name_of(block), len(events)) for block in here.finished(events.append)]
     assert counts == [("first", 2), ("second", 4)]
-    assert list(executor.finished(events.append)) == []
+    assert [beside for _, beside, _ in stage.seen] == [{"first"}, {"second"}]
+    assert list(here.finished(events.append)) == []
 
 
-def test_a_cancelled_block_gets_no_further_record(executor: Executor) -> None:
+def test_as_many_blocks_run_at_once_as_there_are_devices_each_with_its_own(tmp_path: Path, stage: Stage) -> None:
+    here = executor(tmp_path, "GPU-a", "GPU-b")
+    stage.gates = {name: threading.Event() for name in ("one", "two")}
+    for name in ("one", "two", "three"):
+        here.submit(job(name), ON_GPU)
+    ended = []
+    for block in _later(here, stage, ("one", "two")):
+        ended.append(name_of(block))
+    assert sorted(ended) == ["one", "three", "two"]
+    by_name = {name: gpu for name, _, gpu in stage.seen}
+    assert {by_name["one"], by_name["two"]} == {"GPU-a", "GPU-b"}
+    assert max(len(beside) for _, beside, _ in stage.seen) == 2
+
+
+def _later(here: LocalExecutor, stage: Stage, names: tuple[str, ...], on_event=lambda event: None) -> Iterator[str]:
+    """What ends, once all of `names` have been seen at work at the same time."""
+
+    def open_gates() -> None:
+        stage.wait_for(*names)
+        for gate in stage.gates.values():
+            gate.set()
+
+    opener = threading.Thread(target=open_gates)
+    opener.start()
+    yield from here.finished(on_event)
+    opener.join()
+
+
+def test_a_timing_on_a_processor_never_runs_beside_another_block(tmp_path: Path, stage: Stage) -> None:
+    here = executor(tmp_path, "", "")
+    stage.gates = {name: threading.Event() for name in ("a", "b")}
+    here.submit(job("a"), TRAINS)
+    here.submit(job("b"), TRAINS)
+    here.submit(job("time1", lane="time"), TIMES)
+    here.submit(job("time2", lane="time"), TIMES)
+    here.submit(job("c"), TRAINS)
+    assert len(list(_later(here, stage, ("a", "b")))) == 5
+    assert all(beside == {name} for name, beside, _ in stage.seen if name.startswith("time"))
+
+
+def test_a_timing_on_a_gpu_shares_the_machine_and_not_the_device(tmp_path: Path, stage: Stage) -> None:
+    here = executor(tmp_path, "0", "1")
+    stage.gates = {name: threading.Event() for name in ("train", "time")}
+    here.submit(job("train"), ON_GPU)
+    here.submit(job("time", lane="time"), ON_GPU)
+    assert len(list(_later(here, stage, ("train", "time")))) == 2
+    assert len({gpu for _, _, gpu in stage.seen}) == 2
+
+
+def test_what_ran_out_of_memory_beside_another_runs_again_alone(tmp_path: Path, stage: Stage) -> None:
+    here = executor(tmp_path, "", "")
+    stage.gates = {name: threading.Event() for name in ("a", "b")}
+    stage.outcomes = {"a": [Outcome.OUT_OF_MEMORY]}
+    here.submit(job("a"), TRAINS)
+    here.submit(job("b"), TRAINS)
+    events: list[Event] = []
+    assert len(list(_later(here, stage, ("a", "b"), events.append))) == 2
+    assert [event.record.outcome for event in events if isinstance(event, CellFinished)] == [Outcome.OK, Outcome.OK]
+    assert stage.seen[-1][:2] == ("a", {"a"})
+
+
+def test_out_of_memory_alone_is_an_outcome(tmp_path: Path, stage: Stage) -> None:
+    here = executor(tmp_path, "", "")
+    stage.outcomes = {"a": [Outcome.OUT_OF_MEMORY]}
+    here.submit(job("a"), TRAINS)
+    events: list[Event] = []
+    assert len(list(here.finished(events.append))) == 1
+    assert [event.record.outcome for event in events if isinstance(event, CellFinished)] == [Outcome.OUT_OF_MEMORY]
+
+
+def test_a_second_block_waits_while_memory_is_short(
+    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnbench.bench.run.executors.local.LEAST_BYTES", 2**60)
+    here = executor(tmp_path, "", "")
+    for name in ("a", "b"):
+        here.submit(job(name), TRAINS)
+    assert len(list(here.finished(lambda event: None))) == 2
+    assert all(len(beside) == 1 for _, beside, _ in stage.seen)
+
+
+def test_a_cancelled_block_gets_no_further_record(tmp_path: Path, stage: Stage) -> None:
+    here = executor(tmp_path)
     for name in ("first", "second"):
-        executor.submit(replace(job("one", "two"), block=name), Needs(device="cpu", threads=1))
-    executor.cancel("second")
+        here.submit(job(name, "one", "two"), TRAINS)
+    here.cancel(job("second").block)
     events: list[Event] = []
 
     def cancel(event: Event) -> None:
         events.append(event)
-        executor.cancel("first")
+        here.cancel(job("first").block)
 
-    assert list(executor.finished(cancel)) == ["first"] and len(events) == 1
+    assert list(here.finished(cancel)) == [] and len(events) == 1
+
+
+def test_what_a_person_must_cure_ends_all_that_runs(tmp_path: Path, stage: Stage) -> None:
+    here = executor(tmp_path, "", "")
+    stage.gates = {"long": threading.Event()}
+    stage.errors = {"bad": WorkerError("no reviews here", 3)}
+    here.submit(job("long"), TRAINS)
+    here.submit(job("bad"), TRAINS)
+    with pytest.raises(WorkerError, match="no reviews here"):
+        list(here.finished(lambda event: None))
+    assert not stage.running
+
+
+def test_an_interrupted_run_leaves_nothing_running(tmp_path: Path, stage: Stage) -> None:
+    here = executor(tmp_path, "", "")
+    stage.gates = {"long": threading.Event()}
+    here.submit(job("long"), TRAINS)
+    here.submit(job("quick"), TRAINS)
+
+    def interrupt(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(here.finished(interrupt))
+    assert not stage.running
+
+
+def test_two_commands_on_one_folder_share_the_work(tmp_path: Path, stage: Stage) -> None:
+    files = JobFiles(tmp_path)
+    here, other = executor(tmp_path), executor(tmp_path)
+    stage.gates = {"a": threading.Event()}
+    events: list[list[Event]] = [[], []]
+
+    def work(which: LocalExecutor, told: list[Event]) -> None:
+        for block in which.finished(told.append):
+            files.end(block, {})
+
+    for each in (here, other):
+        each.submit(job("a"), TRAINS)
+    threads = [threading.Thread(target=work, args=pair) for pair in zip((here, other), events, strict=True)]
+    for thread in threads:
+        thread.start()
+    stage.wait_for("a")
+    stage.gates["a"].set()
+    for thread in threads:
+        thread.join()
+    assert len(stage.seen) == 1 and sorted(map(len, events)) == [0, 1]
+
+
+def settings(jobs: int | None = None) -> ExecutorSettings:
+    return ExecutorSettings(jobs=jobs)
+
+
+def described(monkeypatch: pytest.MonkeyPatch, *gpus: str) -> list[str]:
+    """A machine with these GPUs, as far as its resources go; returns what a person is told."""
+    import torch
+
+    machines = [replace(MACHINE, id=f"with-{gpu}", accelerators=(gpu,)) for gpu in gpus]
+    monkeypatch.setattr(resources, "choose_device", lambda name: torch.device(name or "cuda"))
+    monkeypatch.setattr(resources, "describe_in_child", lambda device, threads: machines[int(device[5:] or 0) :][
+        : 1 if ":" in device else None])  # fmt: skip
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(resources.torch, "set_num_threads", lambda count: None)
+    return []
+
+
+def find(tmp_path: Path, told: list[str], jobs: int | None = None, threads: int = 0, device: str | None = None):
+    return local_resources(settings(jobs), device, threads, JobFiles(tmp_path), told.append)
+
+
+def test_all_gpus_of_one_kind_are_used_with_their_share_of_the_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = described(monkeypatch, "H100", "H100", "A100", "H100")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,GPU-seven")
+    found = find(tmp_path, told)
+    assert found.executor._free == ["4", "5", "GPU-seven"]
+    assert (found.jobs, found.train_threads, found.time_threads) == (3, 5, 5)
+    assert len(told) == 1 and "A100" in told[0]
+    # timings key on threads, which therefore do not depend on how many run at once
+    assert find(tmp_path, told, jobs=1).time_threads == 5
+    assert find(tmp_path, told, jobs=1).site == found.site
+    with pytest.raises(SelectionError, match="from 1 to 3 jobs, one for each GPU, got 4"):
+        find(tmp_path, told, jobs=4)
+
+
+def test_on_a_processor_training_shares_the_cores_and_a_timing_has_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(resources.torch, "set_num_threads", lambda count: None)
+    one, four = (find(tmp_path, [], jobs=jobs, device="cpu") for jobs in (None, 4))
+    assert (one.jobs, one.train_threads, one.time_threads) == (1, 8, 8)
+    assert (four.jobs, four.train_threads, four.time_threads) == (4, 2, 8)
+    assert one.site == four.site and one.machine.id == four.machine.id
+    assert four.needs("time", None).alone and not four.needs("train", None).alone
+    for wrong in ({"jobs": 9}, {"jobs": 4, "threads": 3}):
+        with pytest.raises(SelectionError, match="8 "):
+            find(tmp_path, [], device="cpu", **wrong)
+
+
+def test_the_parent_makes_no_cuda_context(tmp_path: Path) -> None:
+    """Counting devices and describing the machine leave CUDA as it was, with a GPU and without."""
+    script = """
+import sys, pathlib, torch
+import attnbench
+made = attnbench.plan("rela", "lra-text", preset="smoke", results=sys.argv[1])
+assert made.left and not torch.cuda.is_initialized()
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "r")], check=True, cwd=tmp_path)

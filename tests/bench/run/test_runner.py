@@ -10,8 +10,9 @@ from attnbench.bench.core.cell import Lane
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.measure.machine import describe
 from attnbench.bench.plan.suite import Suite
-from attnbench.bench.run import runner as module
+from attnbench.bench.run import resources as module
 from attnbench.bench.run.runner import Runner, RunRequest, default_preset
 
 
@@ -38,7 +39,7 @@ def test_a_run_of_language_modelling_on_a_gpu_needs_no_preset(
 ) -> None:
     # a machine with a GPU, as far as the choice of a preset goes
     monkeypatch.setattr(module, "choose_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr(module, "describe", lambda device: None)
+    monkeypatch.setattr(module, "describe_in_child", lambda device, threads: [describe(torch.device("cpu"))])
     suite = Suite(
         name="",
         tasks=(Spec("tinyshakespeare"),),

@@ -34,7 +34,7 @@ def quick(monkeypatch, tmp_path):
 def runner(tmp_path, monkeypatch):
     """Runners that run their blocks in this process, which is quicker than a child."""
 
-    def run_here(job, machine):
+    def run_here(job, machine, **_):
         context = WorkerContext(
             device=torch.device("cpu"), place=DataPlace(root=tmp_path, cache=tmp_path), store=Store(tmp_path),
             digests=job.digests, block=job.block, send=lambda event: None,
@@ -42,7 +42,7 @@ def runner(tmp_path, monkeypatch):
         context.machine = machine
         yield from map(CellFinished, lane.time_cells(context, list(job.cells)))
 
-    monkeypatch.setattr("attnbench.bench.run.executors.local.run_block", run_here)
+    monkeypatch.setattr("attnbench.bench.run.executors.node.run_block", run_here)
 
     def make(variants, task=TASK, **changes):
         suite = Suite(name="", tasks=tuple(parse_selection(task)), variants=tuple(parse_selection(variants)),
@@ -133,7 +133,7 @@ def _all(runner):
     runner.plan()
     runner.prepare()
     events = []
-    runner.run(runner.plan().blocks, events.append)
+    runner.run(runner.plan(), events.append)
     return [event.record for event in events if isinstance(event, CellFinished)]
 
 

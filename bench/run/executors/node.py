@@ -1,0 +1,75 @@
+"""Run a Block where an engine has put it, with its events in a file that outlives the engine and the driver."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+
+from ...core.cell import REFERENCE
+from ...core.errors import StoreError
+from ...core.hashing import content_hash
+from ...core.record import Machine
+from ...core.spec import Spec
+from ..events import CellFinished, Event, Failed
+from ..job import Job
+from ..job_files import CLAIM_SECONDS, JobFiles
+from .block import Cancellation, WorkerError, run_block
+
+
+def hidden_node() -> str:
+    """This machine without its name, which is not for publication: Records of two of one kind still tell them apart."""
+    return content_hash(platform.node(), 8)
+
+
+def run_here(
+    job: Job,
+    machine: Machine,
+    files: JobFiles,
+    *,
+    cancellation: Cancellation | None = None,
+    keeps_records: bool = True,
+) -> Iterator[Event]:
+    """As `run_block`; the events are written to the job files too, the Records among them where it `keeps_records`.
+
+    It may be started any number of times, by an engine after a lost node or a preemption, or by two commands at once:
+    while another process runs the Block it waits, and what has a Record by then is not run again.
+    """
+    wish = cancellation or Cancellation()
+    while (log := files.claim(job.block)) is None:
+        if wish.is_wished:
+            return
+        time.sleep(CLAIM_SECONDS)
+    with closing(log):
+        submission = files.submission(job.block)
+        if submission is not None and submission.ended:
+            files.forget_events(job.block)
+            return
+        job = _left(job, files)
+        try:
+            for event in run_block(job, machine, cancellation=wish):
+                if keeps_records:
+                    log.append(event)
+                elif not isinstance(event, CellFinished):
+                    # whoever runs this takes the Records from here; a full disk is told where they are stored
+                    with suppress(OSError):
+                        log.append(event)
+                yield event
+        except WorkerError as error:
+            with suppress(OSError):
+                log.append(Failed(str(error), error.exit_code))
+            raise
+        except OSError as error:
+            raise StoreError(f"cannot write to {files.folder}: {error.strerror or error}") from error
+
+
+def _left(job: Job, files: JobFiles) -> Job:
+    """The job without the Cells that an earlier start has Records of."""
+    done = {event.record.key for event in files.events(job.block)[0] if isinstance(event, CellFinished)}
+    left = tuple(cell for cell in job.cells if cell.key not in done)
+    if left and left[0].lane == "time" and all(cell.variant != Spec(REFERENCE) for cell in left):
+        # these rounds need their own reference
+        left = (*(cell for cell in job.cells if cell.variant == Spec(REFERENCE)), *left)
+    return replace(job, cells=left)

@@ -1,0 +1,277 @@
+"""Job files: what was submitted and how far it is, in the folder `jobs` of the results; `attnbench status` reads them.
+
+jobs/BLOCK.json      a Submission, written by the process that submits, whole or not at all
+jobs/BLOCK.events    lines of `events.py`, appended by the one process that runs the Block
+jobs/driver          locked by every process that submits
+
+Whoever runs a Block holds a lock on its events, so that a second start of it, which an engine may make after a lost
+node or a person by a second command, waits and then finds it done. Locks end with their process. They reach other
+machines where the file system passes them on, as NFS and Lustre do with their usual options.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from ..core.bounds import MOST_LINE_BYTES, Count, CountByName, Name, Names
+from ..core.cell import Lane
+from ..core.decode import convert, parse_json, to_builtins
+from ..core.errors import AttnbenchError, StoreError
+from ..core.files import open_regular, open_to_append, read_regular
+from .events import Alive, CellFinished, CellStarted, Event, TrainingProgress, decode, encode
+from .job import Job
+
+FOLDER = "jobs"
+
+QUIET_SECONDS = 10.0
+"""At most so often a Block writes how far it is: a thousand nodes share one file system."""
+
+CLAIM_SECONDS = 0.5
+"""How often whoever waits for a Block that runs elsewhere looks again."""
+
+_BLOCK = re.compile(r"[0-9a-f]{6,64}")
+_LARGEST_SUBMISSION = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A Block that was given to an executor. `cells`: in words. `handle`: how the engine calls it, empty for none yet.
+
+    `seconds`: what it is likely to take. `submitted`, `ended`: UTC, ISO 8601; `ended` is empty until its Records are
+    stored, and `outcomes` counts them then. `lost`: how often the engine lost it.
+    """
+
+    block: Name
+    lane: Lane
+    cells: Names
+    executor: Name
+    handle: Name = ""
+    submitted: Name = ""
+    seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    threads: Count = 0
+    lost: Count = 0
+    ended: Name = ""
+    outcomes: CountByName = field(default_factory=dict)
+
+
+class JobFiles:
+    """The job files of one results folder. Raises StoreError where they cannot be read or written."""
+
+    def __init__(self, results: Path):
+        self.folder = results / FOLDER
+
+    @contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Held by a process that submits. What ended under one before is forgotten, unless another is at work."""
+        with self._writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = open_to_append(self.folder / "driver")
+        try:
+            if _locked(descriptor, fcntl.LOCK_EX):
+                for submission in self.submissions():
+                    if submission.ended:
+                        self.forget(submission.block)
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @property
+    def is_submitting(self) -> bool:
+        """Whether a process that submits is at work."""
+        return self._is_locked(self.folder / "driver")
+
+    def submit(self, submission: Submission) -> None:
+        """Writes a submission, in the place of one of the same Block."""
+        content = msgspec.json.encode(to_builtins(submission))
+        path = self._submission(submission.block)
+        unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
+        with self._writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            unfinished.write_bytes(content)
+            unfinished.replace(path)
+
+    def end(self, block: str, outcomes: dict[str, int]) -> None:
+        """Marks a Block whose Records are stored, and removes its events."""
+        found = self.submission(block)
+        if found is not None:
+            self.submit(replace(found, ended=now(), outcomes=outcomes))
+        self.forget_events(block)
+
+    def forget_events(self, block: str) -> None:
+        """Removes the events of a Block, whose Records are stored."""
+        with self._writing():
+            self._events(block).unlink(missing_ok=True)
+
+    def forget(self, block: str) -> None:
+        """Removes all about a Block, which is no longer queued anywhere."""
+        self.forget_events(block)
+        with self._writing():
+            self._submission(block).unlink(missing_ok=True)
+
+    def submission(self, block: str) -> Submission | None:
+        """The submission of a Block; None where there is none that reads."""
+        try:
+            found = convert(Submission, parse_json(read_regular(self._submission(block), _LARGEST_SUBMISSION)), "a job")
+        except (OSError, StoreError):
+            return None
+        return found if found.block == block else None
+
+    def submissions(self) -> list[Submission]:
+        """All that were made and not forgotten, oldest first."""
+        try:
+            names = sorted(path.stem for path in self.folder.glob("*.json") if _BLOCK.fullmatch(path.stem))
+        except OSError:
+            return []
+        found = [submission for name in names if (submission := self.submission(name)) is not None]
+        return sorted(found, key=lambda each: each.submitted)
+
+    def blocks_with_events(self) -> list[str]:
+        """The Blocks whose Records may not all be stored."""
+        return sorted(path.stem for path in self.folder.glob("*.events") if _BLOCK.fullmatch(path.stem))
+
+    def events(self, block: str, start: int = 0) -> tuple[list[Event], int]:
+        """The events of a Block from a byte of the file on, and the byte behind the last whole line.
+
+        A line that is no event is passed over: the next start of its Block measures again what is missing.
+        """
+        found: list[Event] = []
+        try:
+            with open_regular(self._events(block), follow=False) as file:
+                file.seek(start)
+                while (line := file.readline(2 * MOST_LINE_BYTES)).endswith(b"\n"):
+                    start += len(line)
+                    with suppress(AttnbenchError, ValueError, RecursionError, msgspec.DecodeError):
+                        found.append(decode(line))
+        except OSError:
+            pass
+        return found, start
+
+    def started(self, block: str) -> float | None:
+        """When the events of a Block were written last, in seconds of the epoch; None where it has none."""
+        try:
+            return self._events(block).stat().st_mtime
+        except OSError:
+            return None
+
+    def is_running(self, block: str) -> bool:
+        """Whether a process, here or elsewhere, holds the events of the Block."""
+        return self._is_locked(self._events(block))
+
+    def claim(self, block: str) -> EventLog | None:
+        """The events of a Block to be written; None where another process runs it. The caller closes it."""
+        with self._writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = open_to_append(self._events(block))
+        if not _locked(descriptor, fcntl.LOCK_EX):
+            os.close(descriptor)
+            return None
+        with self._writing():
+            end = os.lseek(descriptor, 0, os.SEEK_END)
+            if end and os.pread(descriptor, 1, end - 1) != b"\n":
+                # a process that died while it wrote left half a line, which must not begin the next one
+                os.write(descriptor, b"\n")
+        return EventLog(descriptor)
+
+    def _submission(self, block: str) -> Path:
+        return self.folder / f"{block}.json"
+
+    def _events(self, block: str) -> Path:
+        return self.folder / f"{block}.events"
+
+    @staticmethod
+    def _is_locked(path: Path) -> bool:
+        """Whether anybody holds a lock on it; nothing is written, though NFS asks for the right to."""
+        try:
+            with open_regular(path, follow=False):
+                descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return not _locked(descriptor, fcntl.LOCK_EX)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"cannot write to {self.folder}: {error.strerror or error}; free space, or name a writable folder with "
+                "--results FOLDER"
+            ) from error
+
+
+class EventLog:
+    """The events of a Block, open for the one process that runs it."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._written = 0.0
+
+    def append(self, event: Event) -> None:
+        """Adds a line; of a Cell's progress only now and then. A Record is on disk when this returns.
+
+        Raises OSError where it cannot be written.
+        """
+        if isinstance(event, TrainingProgress | Alive | CellStarted):
+            if time.monotonic() - self._written < QUIET_SECONDS:
+                return
+            self._written = time.monotonic()
+        line = encode(event)
+        size = os.lseek(self._descriptor, 0, os.SEEK_END)
+        try:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+        except OSError:
+            # half a line would spoil the next one
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, size)
+            raise
+        if isinstance(event, CellFinished):
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def submission_of(job: Job, seconds: float | None) -> Submission:
+    """A job that is about to be given to its executor."""
+    return Submission(
+        block=job.block,
+        lane=job.cells[0].lane,
+        cells=tuple(str(cell) for cell in job.cells[:1000]),
+        executor=job.executor,
+        submitted=now(),
+        seconds=seconds,
+        threads=job.threads,
+    )
+
+
+def now() -> str:
+    """The time as job files have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _locked(descriptor: int, kind: int) -> bool:
+    """Whether the lock was had at once; also where the file system knows none."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,113 @@
+"""Resources: the devices and threads that the Blocks of a run get, and the executor that brings them there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..core.errors import SelectionError
+from ..core.record import Machine
+from ..core.site import Site
+from ..measure.machine import choose_device, describe
+from ..plan.executor_settings import ExecutorSettings
+from .executors.block import describe_in_child
+from .executors.executor import Executor, Needs
+from .executors.local import LocalExecutor
+from .job_files import JobFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """`device`: as a worker sees it. `machine`: this one. `jobs`: Blocks at once.
+
+    `train_threads` may be a share of the cores; `time_threads` never depends on `jobs`, since timings key on them.
+    """
+
+    executor: Executor
+    site: Site
+    device: torch.device
+    machine: Machine
+    jobs: int
+    train_threads: int
+    time_threads: int
+
+    def needs(self, lane: str, seconds: float | None) -> Needs:
+        """Those of a Block of this lane; a timing on a processor has its machine to itself."""
+        is_timing, on_gpu = lane == "time", self.device.type == "cuda"
+        return Needs(
+            gpus=int(on_gpu),
+            threads=self.time_threads if is_timing else self.train_threads,
+            alone=is_timing and not on_gpu,
+            seconds=seconds,
+        )
+
+
+def local_resources(
+    settings: ExecutorSettings,
+    device: str | None,
+    threads: int,
+    files: JobFiles,
+    on_warning: Callable[[str], None],
+    executor: Executor | None = None,
+) -> Resources:
+    """Those of this machine. `threads`: of each Block, 0 for its share of the cores.
+
+    Raises SelectionError for more jobs or threads than it has devices and cores, DeviceError for a device it lacks.
+    """
+    cores = len(os.sched_getaffinity(0))
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        machine, devices = _gpus(chosen, threads or 1, on_warning)
+        # the same for all of them, however many are used, since timings key on it
+        share = threads or max(1, cores // len(devices))
+        timed = share
+    else:
+        devices = ("",) * (settings.jobs or 1)
+        share, timed = threads or max(1, cores // len(devices)), threads or cores
+        _require(len(devices) <= max(cores, 2), f"from 1 to {cores:,} jobs on {cores:,} cores", f"{len(devices):,}")
+        torch.set_num_threads(timed)
+        machine = describe(chosen)
+    jobs = settings.jobs or len(devices)
+    _require(jobs <= len(devices), f"from 1 to {len(devices):,} jobs, one for each GPU", f"{jobs:,}")
+    in_all = f"at most {cores:,} threads in all, as this machine has cores"
+    _require(jobs == 1 or jobs * share <= max(cores, 2), in_all, f"{jobs:,} jobs of {share:,} threads")
+    torch.set_num_threads(timed)
+    machine = replace(machine, threads=timed)
+    return Resources(
+        executor=executor or LocalExecutor(machine, files, devices[:jobs]),
+        site=Site(machine_id=machine.id, threads=timed),
+        device=torch.device("cuda:0" if chosen.type == "cuda" else "cpu"),
+        machine=machine,
+        jobs=jobs,
+        train_threads=share,
+        time_threads=timed,
+    )
+
+
+def _gpus(chosen: torch.device, threads: int, on_warning: Callable[[str], None]) -> tuple[Machine, tuple[str, ...]]:
+    """This machine with its first GPU, and all GPUs of that kind, as CUDA_VISIBLE_DEVICES names them.
+
+    One that is named by its index is the only one. Those of another kind are left idle: speeds of two kinds are never
+    compared.
+    """
+    described = describe_in_child(str(chosen), threads)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    first = chosen.index or 0
+    names = [visible[at].strip() if len(visible) > at and visible[at].strip() else str(at)
+             for at in range(first, first + len(described))]  # fmt: skip
+    same = [name for name, machine in zip(names, described, strict=True) if machine.id == described[0].id]
+    for name, machine in zip(names, described, strict=True):
+        if machine.id != described[0].id:
+            on_warning(
+                f"GPU {name} ({', '.join(machine.accelerators)}) is left idle, since the speeds of two kinds are not "
+                f"compared; `--device cuda:{names.index(name)}` runs on it alone"
+            )
+    return described[0], tuple(same)
+
+
+def _require(holds: bool, expected: str, got: str) -> None:
+    if not holds:
+        raise SelectionError(f"expected {expected}, got {got}")
