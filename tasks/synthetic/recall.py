@@ -8,7 +8,7 @@ import numpy as np
 
 from ..contract import METRICS, Baseline, Metric, Range, Recipe
 from ..problems.token_prediction import Setting, TokenBatch, TokenPrediction, TokenRecipe
-from .task import SyntheticTask, distinct, majority
+from .task import SyntheticTask, distinct, first_value, majority
 
 FILLER = 1
 """The token between pairs; 0 is padding."""
@@ -46,7 +46,7 @@ class Recall(SyntheticTask):
             evaluate_every=500, validation_examples=1_000, test_examples=8_000, precision="bfloat16",
         ),
     }  # fmt: skip
-    baselines: ClassVar[dict[str, Baseline]] = {"majority": majority}
+    baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "first-value": first_value}
 
     def __init__(self, *, vocabulary: Annotated[int, Range(16, 65_536)] = 256):
         self.vocabulary = vocabulary

@@ -48,6 +48,19 @@ def majority(dataset: Dataset, recipe: Recipe) -> Whole:
     return np.full_like(dataset.test.answers[dataset.test.indices], counts.argmax())
 
 
+def first_value(dataset: Dataset, recipe: Recipe) -> Whole:
+    """Give the answer that occurs first in the sequence: it is a value, of some key."""
+    test = dataset.test
+    assert isinstance(test, TokenExamples)
+    answers = test.answers[test.indices]
+    values = np.unique(answers[answers != UNASKED])
+    found = np.zeros_like(answers)
+    for row, index in enumerate(test.indices):
+        ids = test.split.sequence(int(index))
+        found[row] = ids[np.isin(ids, values).argmax()]
+    return found
+
+
 class SyntheticTask(Task):
     """A task whose sequences are drawn: fresh ones at every step, others for validation, the same tests for all seeds.
 
