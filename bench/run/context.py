@@ -143,9 +143,28 @@ def implementation_of(variants: Iterable[Variant]) -> str:
 def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    text = str(error).lower()
     # Allocators of the CPU raise plain RuntimeErrors, in words that changed between versions of PyTorch.
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
+    return isinstance(error, RuntimeError) and tells_of_memory(str(error))
+
+
+def tells_of_memory(text: str) -> bool:
+    """Whether a message, or the end of an error stream, is that of an allocation which failed."""
+    words = ("can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "memoryerror")
+    return any(word in text.lower() for word in words)
+
+
+def is_lost(device: torch.device) -> bool:
+    """Whether an error, such as an illegal access, left a CUDA device on which every later call of this process fails.
+
+    Asked of the device itself: such errors have several classes, and not every error of those classes is of this kind.
+    """
+    if device.type != "cuda":
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _one_line(error: Exception) -> str:

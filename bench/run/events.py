@@ -82,10 +82,14 @@ class Restarted(_Event, tag="restart", frozen=True):
 
 
 class LengthTried(_Event, tag="length", frozen=True):
-    """One length of the search for the longest: its peak, None where memory was refused, or why it cannot be tried."""
+    """One length of the search for the longest: its peak, None where memory was refused, or why it cannot be tried.
+
+    `crashed`: the error is one of the code, and not a refusal.
+    """
 
     peak_bytes: float | None = None
     error: Text = ""
+    crashed: bool = False
 
 
 class _RecordLine(_Event, tag="record", frozen=True):

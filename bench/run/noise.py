@@ -45,7 +45,7 @@ class NoiseFloor:
 def measure_noise(device: torch.device, seconds: float, task: str = TASK) -> NoiseFloor:
     """Times the reference against itself in six windows of interleaved rounds, `seconds` in all."""
     workloads = point_of(task, device)
-    works = {name: workloads.workload(Spec(REFERENCE)).work for name in (REFERENCE, NULL)}
+    works = {name: workloads.workload(Spec(REFERENCE)).timed for name in (REFERENCE, NULL)}
     ours: list[float] = []
     theirs: list[float] = []
     windows, drifts, notes = [], [], []

@@ -65,7 +65,7 @@ def timed(benchmark: Any, variant: str, task: str, device: str | None, budget_se
     ours.once()
 
     def work() -> None:
-        ours.work()
+        ours.timed()
         if place.type == "cuda":
             torch.cuda.synchronize(place)
 
@@ -75,7 +75,7 @@ def timed(benchmark: Any, variant: str, task: str, device: str | None, budget_se
         benchmark.pedantic(work, setup=ours.prepare, rounds=20)
     both = {"ours": ours, REFERENCE: reference}
     timing = interleave(
-        {name: workload.work for name, workload in both.items()},
+        {name: workload.timed for name, workload in both.items()},
         reference=REFERENCE,
         device=place,
         budget_seconds=budget_seconds,

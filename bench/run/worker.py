@@ -51,7 +51,8 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     # filling every new tensor is no part of determinism for code that reads no uninitialised memory, and costs time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cuda":
-        torch.cuda.set_device(device)
+        # it takes no device without an index
+        torch.cuda.set_device(device.index or 0)
     try:
         _refuse_edited_code(job)
         for record in records_of(job, send):

@@ -76,7 +76,7 @@ def run_block(
     """
     device = job.device if not job.gpu else f"cuda {job.gpu}"
     while job.cells and not (cancellation and cancellation.is_wished):
-        started, kills = datetime.now(UTC), _oom_kills()
+        started, kills = datetime.now(UTC), oom_kills()
         left = {cell.key: cell for cell in job.cells}
         current = reason = ""
         outcome = Outcome.CRASHED
@@ -127,7 +127,7 @@ def run_block(
         # A process that died before any Cell started is blamed on the first, so that the loop always ends.
         ended = left.get(current, job.cells[0])
         if not reason:
-            outcome, reason = classify_exit(child.exit_code, child.last_errors, _oom_kills() > kills)
+            outcome, reason = classify_exit(child.exit_code, child.last_errors, oom_kills() > kills)
         yield CellFinished(
             Record(
                 cell=ended,
@@ -189,7 +189,7 @@ def classify_exit(code: int, errors: str, oom_killed: bool) -> tuple[Outcome, st
     )
 
 
-def _oom_kills() -> int:
+def oom_kills() -> int:
     """How often the system has killed for memory in this control group; 0 where it does not tell.
 
     SIGKILL alone does not tell its sender: a person, or the kernel because memory ran out, which counts those.

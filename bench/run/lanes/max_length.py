@@ -22,8 +22,9 @@ from ...gate.cache import build_checked_cached
 from ...measure.max_length import Verdict, search_max_length
 from ...measure.memory import memory_limit
 from ...process.child import ChannelError, Child
-from ..context import RecordBuilder, WorkerContext, is_out_of_memory
+from ..context import RecordBuilder, WorkerContext, is_out_of_memory, tells_of_memory
 from ..events import CellStarted, LengthTried, decode
+from ..executors.block import GOODBYE_SECONDS, classify_exit, oom_kills
 from ..job import WORKER, MaxLengthJob, encode_job
 from ..workloads.sweep_point import LEAST_LIMIT, SweepWorkloads, shape_of
 from .timing_record import memory
@@ -76,7 +77,11 @@ class LengthSearch:
     child: Child | None = field(init=False, default=None)
 
     def attempt(self, length: int) -> Verdict:
-        """Whether `length` fits; a child that dies has wanted more memory than there is. Raises Unsupported."""
+        """Whether `length` fits. A child that dies wanted more memory than there is only where an allocation failed.
+
+        Raises Unsupported where the variant refuses the length, RuntimeError where the child died of something else.
+        """
+        kills = oom_kills()
         self.context.send(CellStarted(self.cell.key))
         patience = max(self.point.timing_seconds, LEAST_LIMIT)
         memory_bytes = self.point.memory_bytes or 0
@@ -104,8 +109,14 @@ class LengthSearch:
             self.end()
             raise RuntimeError(f"it wrote on its channel what is no event: {error}") from None
         if not isinstance(event, LengthTried):
-            self.end()
-            return "memory"
+            child, self.child = self.child, None
+            child.end(GOODBYE_SECONDS)
+            outcome, reason = classify_exit(child.exit_code, child.last_errors, oom_kills() > kills)
+            if outcome is Outcome.OUT_OF_MEMORY or tells_of_memory(child.last_errors):
+                return "memory"
+            raise RuntimeError(f"at length {length:,}: {reason}")
+        if event.crashed:
+            raise RuntimeError(f"at length {length:,}: {event.error}")
         if event.error:
             raise Unsupported(f"at length {length:,}: {event.error}")
         return "memory" if event.peak_bytes is None or event.peak_bytes > memory_bytes else "fits"
@@ -136,9 +147,9 @@ def _tried(job: MaxLengthJob, length: int, here: DataPlace, device: torch.device
     except Exception as error:
         if is_out_of_memory(error):
             return LengthTried()
-        return LengthTried(
-            error=str(error) if isinstance(error, AttnbenchError) else f"{type(error).__name__}: {error}"
-        )
+        if isinstance(error, AttnbenchError):
+            return LengthTried(error=str(error))
+        return LengthTried(error=f"{type(error).__name__}: {error}", crashed=True)
 
 
 def _peak_bytes(job: MaxLengthJob, length: int, here: DataPlace, device: torch.device) -> float:

@@ -23,7 +23,7 @@ from ...measure.machine import available_bytes
 from ...measure.memory import memory_limit
 from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave
 from ...train.objectives.registry import objective_for
-from ..context import RecordBuilder, WorkerContext, implementation_of
+from ..context import RecordBuilder, WorkerContext, implementation_of, is_lost
 from ..events import CellStarted, Restarted
 from ..global_state import StateWatch
 from ..workloads.sweep_point import SweepWorkloads
@@ -38,6 +38,10 @@ SPARED = 0.05
 
 class ChangedProcess(Exception):
     """A variant changed what the others share in this process; they need another."""
+
+
+class LostDevice(Exception):
+    """An error left the GPU unusable for this process: who comes next is innocent and needs another one."""
 
 
 class TooSlow(Exception):
@@ -64,7 +68,7 @@ def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
     with memory_limit((1 - SPARED) * available_bytes()) if context.device.type == "cpu" else nullcontext():
         try:
             yield from _timed(context, builders, _workloads(task, recipe, dataset, context), watch)
-        except ChangedProcess:
+        except (ChangedProcess, LostDevice):
             context.send(Restarted())
 
 
@@ -78,7 +82,7 @@ def _workloads(task: Task, recipe: Recipe, dataset: Dataset, context: WorkerCont
 def _timed(
     context: WorkerContext, builders: dict[Cell, RecordBuilder], workloads: Workloads, watch: StateWatch
 ) -> Iterator[Record]:
-    """Raises ChangedProcess after the Record of a Cell that changed what the others share."""
+    """Raises ChangedProcess or LostDevice after the Record of a Cell that changed, or broke, what the others share."""
     ready: dict[Cell, Workload] = {}
     for cell, builder in builders.items():
         context.send(CellStarted(cell.key))
@@ -94,6 +98,7 @@ def _timed(
             except Exception as error:
                 failure = builder.failure(error)
         yield from _shared(watch, builder, failure)
+        _require_device(context)
     while ready:
         turn = _Turn(context, ready)
         try:
@@ -106,6 +111,7 @@ def _timed(
             # all models together need more than each alone: whose turn it was goes, the others start again
             ready.pop(turn.cell)
             yield builders[turn.cell].failure(error)
+            _require_device(context)
     peaks = peaks_of(workloads, context) if ready else None
     for cell, workload in ready.items():
         builder = builders[cell]
@@ -119,6 +125,13 @@ def _timed(
         except Exception as error:
             found = builder.failure(error)
         yield found
+        _require_device(context)
+
+
+def _require_device(context: WorkerContext) -> None:
+    """Raises LostDevice where no more can be done on the device, after the Record of the one Cell that is to blame."""
+    if is_lost(context.device):
+        raise LostDevice
 
 
 def _shared(watch: StateWatch, builder: RecordBuilder, failure: Record | None) -> Iterator[Record]:
@@ -143,6 +156,9 @@ def _ready(workloads: Workloads, variant: Spec) -> Workload:
         seconds = min(seconds, _seconds(workload, workloads.device)) if seconds < 2 * limit else seconds
         if seconds > limit:
             raise TooSlow(f"one sample takes {seconds:.0f} s, more than the {limit:.0f} s of a whole point")
+    if workload.graph_on is not None:
+        # captured only now, since a replay shows no operator to count; where it cannot be, this variant leaves
+        workload.timed()
     return workload
 
 
@@ -188,7 +204,7 @@ def _interleave(turn: _Turn, ready: dict[Cell, Workload], workloads: Workloads) 
         turn(NULL)
         works[NULL] = workloads.workload(Spec(REFERENCE))
     return interleave(
-        {name: workload.work for name, workload in works.items()},
+        {name: workload.timed for name, workload in works.items()},
         reference=REFERENCE if REFERENCE in works else next(iter(works)),
         device=workloads.device,
         budget_seconds=workloads.recipe.timing_seconds,

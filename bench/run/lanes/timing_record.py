@@ -109,10 +109,12 @@ def memory(workloads: Workloads, workload: Workload) -> Iterator[Measurement]:
     if workload.prepare is not None:
         workload.prepare()
     held += sum(storages(workload.state).values())
-    peak = peak_bytes(workload.work, workloads.device)
+    peak = peak_bytes(workload.whole, workloads.device)
     yield Measurement.of("peak_bytes", held + peak, held=held)
     if workloads.device.type == "cuda":
-        yield Measurement.of("reserved_bytes", held + reserved_bytes(workload.once, workloads.device), held=held)
+        if workload.prepare is not None:
+            workload.prepare()
+        yield Measurement.of("reserved_bytes", held + reserved_bytes(workload.whole, workloads.device), held=held)
 
 
 def _each(samples: list[float], units: int) -> tuple[float, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +25,6 @@ from ...core.spec import Spec
 from ...gate.build import build_checked
 from ...measure.attention.synthetic import on_inputs
 from ...measure.memory import storages
-from ...measure.timer import captured
 from ...models.blocks import Batch, BuildVariant, Model, TransformerBlock
 from ...train.objectives.registry import objective_for
 from ...train.trainer import train_step
@@ -103,9 +103,20 @@ class SweepWorkloads(Workloads):
         make = {"attention": self._attention, "block": self._block, "model": self._model}[self.point.level]
         workload = make(variant)
         workload.attention = lambda: self._sparsity(workload)
-        if self.point.graph and self.device.type == "cuda":
-            workload.work = captured(workload.work, self.device)
+        workload.graph_on = self.device if self.captures else None
         return workload
+
+    @property
+    def captures(self) -> bool:
+        """Whether the work is captured once as a CUDA graph, and replayed."""
+        return self.point.graph and self.device.type == "cuda"
+
+    def _optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Rate 0: the work of a step without its effect, so that every sample meets the same parameters."""
+        if self.captures:
+            # it warns at the steps before the capture, of which there must be some
+            warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
+        return torch.optim.AdamW(parameters, lr=0.0, fused=True, capturable=self.captures)
 
     def _attention(self, spec: Spec) -> Workload:
         with torch.random.fork_rng(devices=[]):
@@ -167,8 +178,7 @@ class SweepWorkloads(Workloads):
             block = TransformerBlock(variant, before, self.point).to(self.device)
         block.train(self.point.mode == "step")
         parameters = list(block.parameters())
-        # Rate 0: the work of a step without its effect, so that every sample meets the same parameters.
-        optimiser = torch.optim.AdamW(parameters, lr=0.0, fused=True)
+        optimiser = self._optimiser(parameters)
         states = self.states
         assert states is not None
 
@@ -221,7 +231,7 @@ class SweepWorkloads(Workloads):
         objective = objective_for(self.task.problem(), self.point)
         model: Model = objective.model(self.build(spec), 0, str(self.device)).to(self.device)
         model.train(self.point.mode == "step")
-        optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
+        optimiser = self._optimiser(model.parameters())
 
         def step() -> object:
             return train_step(model, optimiser, [self.batch], self.point, 0.0)

@@ -14,13 +14,15 @@ from ....tasks.contract import Recipe
 from ....variants.contract import Variant
 from ...core.record import Measurement
 from ...core.spec import Spec
-from ...measure.timer import Work
+from ...measure.timer import Work, captured
 
 
 @dataclass(slots=True, kw_only=True)
 class Workload:
     """`work` is one sample. `prepare` goes before each, untimed. `owners` and `inputs` hold memory between samples.
 
+    `graph_on`: the CUDA device on which samples that are timed are replays of a graph of `work`, or None. `work` itself
+    stays as it is, since nothing of a replay can be counted.
     `state`: of decoding, where it decodes. `attention`: statistics of its weights on these inputs.
     `parameters`: trainable ones of all that runs, and of them those that the variant brings. `flops`,
     `traffic_bytes`: counted over one sample, once it has run.
@@ -36,6 +38,24 @@ class Workload:
     flops: float = 0.0
     traffic_bytes: float = 0.0
     attention: Callable[[], Iterator[Measurement]] = field(default=lambda: iter(()))
+    graph_on: torch.device | None = None
+    replay: Work | None = field(init=False, default=None)
+
+    @property
+    def timed(self) -> Work:
+        """What is timed: `work`, or the replay of its graph, which is captured at the first call.
+
+        Raises RuntimeError where it cannot be captured.
+        """
+        if self.graph_on is not None and self.replay is None:
+            self.replay = captured(self.work, self.graph_on)
+        return self.replay or self.work
+
+    @property
+    def whole(self) -> Work:
+        """What takes all the memory of a sample: `work`, or its capture, which also takes what replays keep."""
+        device = self.graph_on
+        return self.work if device is None else lambda: captured(self.work, device)
 
     def once(self) -> object:
         """One sample with what goes before it."""

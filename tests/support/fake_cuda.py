@@ -1,0 +1,171 @@
+"""A CUDA device where there is none: `torch.cuda` answers, tensors lie in the memory of the CPU.
+
+What is checked before a driver is called is PyTorch's own code, such as that `set_device` wants an index and that an
+optimiser refuses to be captured. Kernels take what time a test gives them, on a queue beside the host's clock: the host
+goes on while the device works, events are stamped when the device reaches them, and `synchronize` waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+CLOCK_HZ = 2e9
+
+
+def on_cpu(value: Any) -> Any:
+    """`value`, or the CPU where it names a CUDA device."""
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    return "cpu" if isinstance(value, str) and value.startswith("cuda") else value
+
+
+class Redirected(TorchFunctionMode):
+    """Tensors that are made on, or moved to, a CUDA device come to lie on the CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))
+        return func(*map(on_cpu, args), **{name: on_cpu(value) for name, value in (kwargs or {}).items()})
+
+
+@dataclass(eq=False)
+class FakeEvent:
+    """A stamp that the device makes when it gets there."""
+
+    cuda: FakeCuda
+    at: float = float("nan")
+
+    def record(self, stream: object = None) -> None:
+        self.cuda.check()
+        self.at = self.cuda.free_at = max(self.cuda.free_at, self.cuda.now)
+
+    def query(self) -> bool:
+        return self.at <= self.cuda.now
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return (end.at - self.at) * 1000.0
+
+
+@dataclass(eq=False)
+class FakeGraph:
+    """What was captured runs without the host and without operators that anybody could count."""
+
+    cuda: FakeCuda
+    seconds: float = 0.0
+    replays: int = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        self.cuda.launch(self.seconds, host_seconds=1e-6)
+
+
+@dataclass(eq=False)
+class FakeCuda:
+    """`now`: seconds of the host; `free_at`: when the queue will be empty; `lost`: the text of a sticky error."""
+
+    now: float = 1.0
+    free_at: float = 0.0
+    lost: str = ""
+    allocated: int = 0
+    peak: int = 0
+    reserved: int = 0
+    capturing: FakeGraph | None = None
+    graphs: list[FakeGraph] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
+
+    def launch(self, seconds: float, host_seconds: float = 5e-6) -> None:
+        """A kernel of `seconds`, which the host is busy for `host_seconds` to start."""
+        self.check()
+        if self.capturing is not None:
+            self.capturing.seconds += seconds
+            return
+        self.now += host_seconds
+        self.free_at = max(self.free_at, self.now) + seconds
+
+    def allocate(self, bytes_: int) -> None:
+        """Memory that a piece of work takes and gives back; a graph keeps what it was captured with."""
+        self.peak = max(self.peak, self.allocated + bytes_)
+        if self.capturing is not None:
+            self.allocated += bytes_
+
+    def check(self) -> None:
+        if self.lost:
+            raise torch.AcceleratorError(self.lost)
+
+    def synchronize(self, device: object = None) -> None:
+        self.check()
+        self.now = max(self.now, self.free_at)
+
+    @contextmanager
+    def graph(self, graph: FakeGraph, **_: object) -> Iterator[None]:
+        self.synchronize()
+        self.capturing = graph
+        self.graphs.append(graph)
+        try:
+            yield
+        finally:
+            self.capturing = None
+
+
+@contextmanager
+def _nothing(*_: object, **__: object) -> Iterator[None]:
+    yield
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *, clock: bool = False) -> FakeCuda:
+    """Puts a device behind `torch.cuda`; with `clock`, `time.perf_counter` is the host's clock of `FakeCuda`.
+
+    Tensors are redirected inside `Redirected()`, which a test enters.
+    """
+    fake = FakeCuda()
+    properties = SimpleNamespace(uuid="00000000", total_memory=80 * 2**30, major=9, minor=0, multi_processor_count=132)
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_name": lambda device=None: "Fake H100",
+        "get_device_capability": lambda device=None: (9, 0),
+        "get_device_properties": lambda device=None: properties,
+        "get_rng_state": lambda device=None: torch.zeros(8, dtype=torch.uint8),
+        "set_rng_state": lambda state, device=None: None,
+        "is_bf16_supported": lambda *_, **__: True,
+        "is_current_stream_capturing": lambda: fake.capturing is not None,
+        "synchronize": fake.synchronize,
+        "Event": lambda **_: FakeEvent(fake),
+        "Stream": lambda device=None: stream,
+        "stream": _nothing,
+        "current_stream": lambda device=None: stream,
+        "CUDAGraph": lambda: FakeGraph(fake),
+        "graph": fake.graph,
+        "_sleep": lambda cycles: fake.launch(cycles / CLOCK_HZ),
+        "empty_cache": lambda: None,
+        "memory_allocated": lambda device=None: fake.allocated,
+        "max_memory_allocated": lambda device=None: fake.peak,
+        "reset_peak_memory_stats": lambda device=None: setattr(fake, "peak", fake.allocated),
+        "memory_reserved": lambda device=None: fake.allocated,
+        "max_memory_reserved": lambda device=None: fake.peak,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    # what optimisers ask before a step, by the names of two versions of PyTorch
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
+    capture = SimpleNamespace(is_capturing=lambda: fake.capturing is not None)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device=None: capture)
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", fake.chosen.append, raising=False)
+    monkeypatch.setattr("attnbench.bench.measure.system_load.read_gpu", lambda uuid: None)
+    if clock:
+        monkeypatch.setattr(time, "perf_counter", lambda: fake.now)
+    return fake
