@@ -282,7 +282,13 @@ def _task_facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     for name in task.presets():
         with suppress(SelectionError):
             yield Fact(label=f"preset {name}", value=_recipe_line(task.recipe(Spec(name))))
-    for found in task.availability(place(data_dir)):
+    try:
+        sources = task.availability(place(data_dir))
+    except SelectionError as error:
+        # a task that reads a folder of one's own has no data before the folder is named
+        yield Fact(label="data", value=f"depends on parameters: {error}")
+        return
+    for found in sources:
         ready = "ready" if found.ready else "not here"
         advice = f"; {found.advice}" if found.advice and not found.ready else ""
         yield Fact(label=f"data {found.source}", value=f"{ready} ({found.fidelity}): {found.detail}{advice}")

@@ -39,3 +39,8 @@ def test_a_task_that_refuses_a_preset_is_shown_with_the_others() -> None:
     shown = json.loads(run("show", "lra-pathx", "--json"))
     presets = {name.removeprefix("preset ") for name in shown if name.startswith("preset ")}
     assert presets == {"smoke", "pt-2x64", "lra-paper"}
+
+
+def test_a_task_whose_data_depend_on_its_parameters_is_shown_before_they_are_given() -> None:
+    shown = json.loads(run("show", "parallel", "--json"))
+    assert shown["metric"].startswith("bleu") and "parallel[path=FOLDER,source=de,target=en]" in shown["data"]
