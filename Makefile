@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all torture lint clean
+.PHONY: demo test test-all torture docs lint clean
 
 # torch goes first and alone, at the pinned version, so that nothing after it can pull another build
 $(VENV)/.torch: constraints.txt
@@ -22,6 +22,10 @@ $(VENV)/.test: $(VENV)/.torch pyproject.toml
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,dashboard,imdb,oracles,translation,triton]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.torch pyproject.toml
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 demo: $(VENV)/.demo
 	$(BIN)/attnbench run --variants rela,entmax15 --task lra-text --preset smoke --results results/local/demo
 
@@ -35,6 +39,11 @@ test-all: test
 # hostile folders, plugins, kills, signals and commands; prints the cases tried and passed
 torture: $(VENV)/.test
 	$(PYTEST) tests/torture
+
+# the site, in build/docs, without network; then every link and anchor of it and of all Markdown
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python -m attnbench.docs.generator.links build/docs
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

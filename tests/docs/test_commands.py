@@ -1,0 +1,83 @@
+"""Commands that the pages show: each is one that the command line takes, and the first minutes run as written."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from attnbench.bench.cli.app import app
+from attnbench.docs.generator.repository import ROOT, lines_of, markdown_files
+from attnbench.variants.contract import AttentionShape
+
+PAGES = [page for page in markdown_files() if page.startswith("docs/") or "/" not in page or "README" in page]
+
+
+def commands_of(text):
+    """Lines of code that begin with `attnbench`, without comments; those with an ellipsis are no whole commands."""
+    fenced = re.sub(r"^```(?!sh).*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for line, is_code in lines_of(fenced):
+        if is_code and (command := re.match(r" *(attnbench .*)", line)):
+            for part in re.split(r"; +(?=attnbench )", re.split(r"\s#\s|\s+\|", command[1])[0]):
+                if "…" not in part:
+                    yield part.strip()
+
+
+def found():
+    return sorted({(page, command) for page in PAGES for command in commands_of((ROOT / page).read_text("utf-8"))})
+
+
+@pytest.mark.parametrize(("page", "command"), found())
+def test_the_command_line_takes_every_command_that_a_page_shows(page, command):
+    group = typer.main.get_command(app)
+    words = shlex.split(command)[1:]
+    while hasattr(group, "commands"):
+        assert (words and words[0] in group.commands) or words[:1] in (["--help"], ["--version"]), f"{page}: {command}"
+        if words[0].startswith("--"):
+            return
+        group, words = group.commands[words[0]], words[1:]
+    # parses and checks every option, and runs nothing
+    group.make_context(group.name, list(words))
+
+
+def shell_blocks(page):
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.strip().split("\n")]
+
+
+@pytest.mark.slow
+def test_the_first_minutes_run_as_written(tmp_path):
+    commands = shell_blocks("docs/getting-started.md")
+    assert commands[0].startswith("attnbench run")
+    for command in commands:
+        line = [sys.executable, "-m", *shlex.split(command)]
+        ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+        assert ended.returncode == 0, command + "\n" + ended.stdout + ended.stderr
+    assert (tmp_path / "page" / "index.html").is_file()
+
+
+def test_the_first_command_about_choosing_answers_from_the_committed_records(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    command = shell_blocks("docs/choosing.md")[0]
+    ended = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert ended.exit_code == 0 and "Which attention costs least" in ended.output
+
+
+def test_the_code_about_records_runs_as_it_stands(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs" / "reading-records.md").read_text(encoding="utf-8")
+    exec("\n".join(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)), {})
+    assert "lra-listops" in capsys.readouterr().out
+
+
+def test_the_variant_of_the_guide_is_softmax_with_a_temperature():
+    page = (ROOT / "docs" / "own-variant.md").read_text(encoding="utf-8")
+    names = {"__name__": "guide"}
+    exec(re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1], names)
+    variant = names["cooled"](AttentionShape(heads=1, head_dim=4, max_length=3), temperature=2.0)
+    scores = torch.randn(1, 1, 3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(variant.weigh(scores, None), (scores / 2).softmax(-1))

@@ -1,0 +1,106 @@
+"""The template of a public board: its commands take an honest request and refuse a tampered one."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from attnbench.docs.generator.repository import ROOT
+
+TEMPLATE = ROOT / "docs" / "public-board"
+TASK = "lra-listops"
+
+
+def git(folder, *arguments):
+    identity = {f"GIT_{role}_{what}": "x@example.org" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    settings = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull} | identity
+    command = ["git", "-c", "commit.gpgsign=false", *arguments]
+    return subprocess.run(command, cwd=folder, env=os.environ | settings, check=True, capture_output=True, text=True)
+
+
+def make(folder, *arguments):
+    command = ["make", "--no-print-directory", f"ATTNBENCH={sys.executable} -m attnbench", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.fixture
+def board(tmp_path):
+    """A clone of a board on a branch of a sender who adds the committed Records of two cells."""
+    if not shutil.which("git") or not shutil.which("make"):
+        pytest.skip("git and make are not installed")
+    clone = tmp_path / "board"
+    shutil.copytree(TEMPLATE, clone)
+    git(clone, "init", "-q", "-b", "main")
+    git(clone, "add", "-A")
+    git(clone, "commit", "-q", "-m", "Begin the board")
+    git(clone, "switch", "-q", "-c", "my-records")
+    (clone / "results" / "records").mkdir(parents=True)
+    (clone / "results" / "artifacts").mkdir()
+    for source in sorted((ROOT / "results" / "records").glob("*.jsonl")):
+        kept = [line for line in source.read_text(encoding="utf-8").split("\n") if wanted(line)]
+        if kept:
+            (clone / "results" / "records" / source.name).write_text("\n".join(kept) + "\n", encoding="utf-8")
+            for name in {file for line in kept for file in json.loads(line).get("artifacts", {}).values()}:
+                shutil.copy(ROOT / "results" / "artifacts" / name, clone / "results" / "artifacts")
+    git(clone, "add", "results")
+    git(clone, "commit", "-q", "-m", "Add Records")
+    return clone
+
+
+def wanted(line):
+    if f'"{TASK}"' not in line and TASK not in line:
+        return False
+    cell = json.loads(line)["cell"]
+    return str(cell["task"]).startswith(TASK) and cell["seed"] == 0 and cell["lane"] in ("train", "baseline")
+
+
+def test_an_honest_request_is_valid_and_only_adds(board):
+    checked, added = make(board, "validate"), make(board, "only-adds", "BASE=main")
+    assert checked.returncode == 0 and " 0 errors" in checked.stdout, checked.stdout + checked.stderr
+    assert added.returncode == 0 and "only Records and artifacts are added" in added.stdout
+
+
+def test_a_changed_score_is_refused_with_its_file_and_line(board):
+    (path,) = [p for p in (board / "results" / "records").iterdir() if "accuracy" in p.read_text(encoding="utf-8")][:1]
+    lines = path.read_text(encoding="utf-8").split("\n")
+    at = next(number for number, line in enumerate(lines) if line and json.loads(line)["cell"]["lane"] == "train")
+    record = json.loads(lines[at])
+    for measurement in record["measurements"]:
+        if measurement["name"] == "accuracy" and measurement["where"].get("split") == "test":
+            measurement["value"] = 0.99
+    lines[at] = json.dumps(record)
+    path.write_text("\n".join(lines), encoding="utf-8")
+    checked = make(board, "validate")
+    assert checked.returncode != 0
+    assert f"{path.name}:{at + 1}: its accuracy is 0.9900, but its predictions give" in checked.stdout + checked.stderr
+    # the same edit in a request that follows is refused by its form alone
+    git(board, "switch", "-q", "-c", "edited")
+    git(board, "commit", "-q", "-a", "-m", "Better numbers")
+    added = make(board, "only-adds", "BASE=my-records")
+    assert added.returncode != 0 and "a Record is never edited" in added.stderr
+
+
+def test_a_request_that_removes_an_artifact_or_changes_the_rules_is_refused(board):
+    artifact = sorted((board / "results" / "artifacts").iterdir())[0]
+    artifact.unlink()
+    (board / "only_adds.sh").write_text("exit 0\n", encoding="utf-8")
+    git(board, "switch", "-q", "-c", "more")
+    git(board, "commit", "-q", "-a", "-m", "Less")
+    command = ["sh", str(TEMPLATE / "only_adds.sh"), "my-records", "more"]
+    added = subprocess.run(command, cwd=board, capture_output=True, text=True)
+    assert added.returncode == 1
+    assert f"results/artifacts/{artifact.name} is changed or removed" in added.stderr
+    assert "only_adds.sh is neither in results/records nor in results/artifacts" in added.stderr
+
+
+@pytest.mark.slow
+def test_boards_and_page_are_made_from_a_request(board):
+    pytest.importorskip("altair", reason="the extra dashboard is not installed")
+    made = make(board, "boards", "page", "SITE=made")
+    assert made.returncode == 0, made.stderr
+    boards = list((board / "made" / "boards").glob("*.md"))
+    assert boards and TASK in boards[0].name and list((board / "made" / "boards").glob("*.json"))
+    assert "softmax" in (board / "made" / "index.html").read_text(encoding="utf-8")

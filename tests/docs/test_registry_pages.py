@@ -1,0 +1,65 @@
+"""Pages of variants and tasks follow the registry: what is registered is on them, without a change here."""
+
+import numpy as np
+import pytest
+
+from attnbench.bench.core.registry import TASKS, VARIANTS, parameters
+from attnbench.docs.generator import attention_map, registry_pages
+
+
+def test_the_page_of_a_variant_has_equation_paper_parameters_map_and_measurements():
+    page, pictures = registry_pages.variant_page("rela")
+    variant = VARIANTS.load("rela")
+    assert page.startswith("# rela\n") and variant.equation in page and "Zhang, Titov" in page
+    for name in parameters(variant):
+        assert f"`{name}`" in page
+    assert "](../../variants/maps/rela.py)" in page and "| causality | strict |" in page
+    assert set(pictures) == {"rela-full.png", "rela-causal.png"} and "maps/rela-causal.png" in page
+    # the reference stands beside it, with the board that it was measured on
+    assert "](../../results/boards/" in page and "| softmax |" in page
+
+
+def test_the_page_of_a_task_has_data_presets_baselines_and_published_numbers():
+    page = registry_pages.task_page("lra-text")
+    assert page.startswith("# lra-text\n") and "| `quick` |" in page and "- `bag-of-bytes`:" in page
+    assert "attnbench data get lra-text" in page and "Nyströmformer (2021)" in page
+    # the page is the same wherever it is built
+    assert "/tmp" not in page and "/home" not in page and "/root" not in page and "site-packages" not in page
+
+
+def test_a_task_that_needs_parameters_has_a_page_too():
+    assert "parallel[path=FOLDER" in registry_pages.task_page("parallel")
+
+
+@pytest.mark.parametrize("registry", [VARIANTS, TASKS], ids=lambda registry: registry.noun)
+def test_the_list_has_every_registered_name_once(registry):
+    page = registry_pages.index_page(registry, "All", "", {})
+    own = [entry.name for entry in registry.entries() if registry.is_own(entry.name)]
+    assert [page.count(f"[{name}]({name}.md)") for name in own] == [1] * len(own) and len(own) >= 20
+
+
+def test_a_new_name_appears_without_a_change(monkeypatch):
+    monkeypatch.setenv("ATTNBENCH_VARIANTS", "brand-new=attnbench.variants.maps.softmax:Softmax")
+    fresh = type(VARIANTS)("attnbench.variants", "variant")
+    monkeypatch.setattr(fresh, "is_own", lambda name: True)
+    assert "[brand-new](brand-new.md)" in registry_pages.index_page(fresh, "All", "", {})
+
+
+def test_a_map_tells_exact_zeros_from_small_weights():
+    image = attention_map.png(np.array([[0.0, 1e-9], [1.0, 0.5]]))
+    pillow = pytest.importorskip("PIL.Image")
+    from io import BytesIO
+
+    pixels = np.asarray(pillow.open(BytesIO(image)).convert("RGB"))
+    assert tuple(pixels[0, 0]) == attention_map.NOTHING and tuple(pixels[0, 1]) == attention_map.LOW
+    assert tuple(pixels[1, 0]) == attention_map.HIGH
+
+
+def test_a_causal_map_shows_nothing_of_the_future():
+    pillow = pytest.importorskip("PIL.Image")
+    from io import BytesIO
+
+    pixels = np.asarray(pillow.open(BytesIO(attention_map.attention_map("softmax", causal=True))).convert("RGB"))
+    future = np.triu(np.ones(pixels.shape[:2], dtype=bool), 1)
+    assert (pixels[future] == attention_map.NOTHING).all() and (pixels[~future] != attention_map.NOTHING).any(1).all()
+    assert attention_map.attention_map("fastformer", causal=False) is None
