@@ -12,6 +12,7 @@ from tally import Extent, Tally
 
 @pytest.fixture(params=["sample", pytest.param("all", marks=pytest.mark.slow)])
 def extent(request: pytest.FixtureRequest) -> Extent:
+    """A sample, and all; a test whose sample would be slow, too, is parametrized with "all" alone."""
     return Extent(request.param == "all")
 
 
