@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hidden_faults import ALSO, CAUSAL, HIDDEN, SELF, HalfIgnoresPadding, Honest
+from hidden_faults import ALSO, CAUSAL, HIDDEN, SELF, AtKink, HalfIgnoresPadding, Honest
 
 from attnbench.bench.gate import examine, quick_gate
 from attnbench.variants.contract import AttentionShape, Variant
@@ -48,3 +48,8 @@ def test_half_precision_is_examined_where_it_is_measured() -> None:
 @pytest.mark.parametrize("shape", [SELF, CAUSAL], ids=["self", "causal"])
 def test_the_variant_that_these_faults_start_from_is_green(shape: AttentionShape) -> None:
     assert quick_gate(Honest, shape, batch=3) is None
+
+
+def test_a_weight_at_a_kink_is_no_wrong_gradient_though_all_keys_differ() -> None:
+    """In float32 it lies on the other side, and the gradients of all keys that its query sees move."""
+    assert quick_gate(AtKink, SELF, batch=3) is None
