@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from time import process_time
 from typing import Any, get_args
 
 import torch
@@ -22,6 +23,7 @@ WIDE_BATCH, WIDEST_BATCH = 11, 64
 STEPS = 3
 DOUBLE_LENGTH, DOUBLE_BYTES = 2048, 2**31
 NARROW_LENGTH, NARROW_SCORES = 1024, 2**20
+SEQUENCE_SECONDS, NARROW_SECONDS, NARROWEST = 0.5, 0.06, 512
 HELD_SCORES = 8
 """Tensors of the size of all scores that a pass and its gradient hold at once, as measured for the plainest maps."""
 
@@ -134,22 +136,23 @@ class CheckedVariant:
 
     @cached_property
     def narrow(self) -> CheckedVariant:
-        """At the length to be measured, the variant with no more heads than a million scores take, and with no more
-        tokens than float64 may have: for float64 and gradients, which cost most."""
+        """At the length to be measured, the variant with no more heads than a million scores take, with no more tokens
+        than float64 may have, and half as many as long as a pass takes long: for float64 and gradients, which cost
+        most."""
         if not self.settings[0].own:
             return self
         length = self.shape.max_length
         if length > DOUBLE_LENGTH:
             length = NARROW_LENGTH
         heads = min(self.shape.heads, max(1, NARROW_SCORES // length**2))
-        shape = replace(self.shape, heads=heads, max_length=length)
-        if shape == self.shape:
-            return self
-        narrow = CheckedVariant(self.source, shape, self.seed, self.thorough, (own_setting(shape),))
-        try:
-            narrow.build(shape)
-        except Unsupported:
-            return self
+        narrow = self
+        if (heads, length) != (self.shape.heads, self.shape.max_length):
+            narrow = self._smaller(heads, length) or self
+        while narrow.shape.max_length >= 2 * NARROWEST and narrow.sequence_seconds > NARROW_SECONDS:
+            shorter = narrow._smaller(narrow.shape.heads, narrow.shape.max_length // 2)
+            if shorter is None:
+                break
+            narrow = shorter
         return narrow
 
     def double_of(self, view: VariantInSetting) -> VariantInSetting | None:
@@ -157,16 +160,20 @@ class CheckedVariant:
         return self._double(view.setting)
 
     def _views(self, setting: RunSetting) -> Iterator[VariantInSetting]:
-        module = self.module if setting.mode == "evaluation" else self.like(mode=setting.mode)
+        if setting.mode == "training":
+            module = self.like(mode="training")
+        else:
+            module = self.module if setting.mode == "evaluation" else self.stepped
         if interpreted(module, self.shape) and setting != self.settings[0]:
             return
-        view = VariantInSetting(module, self.shape, self._tolerance(setting, module), self.seed, setting)
+        # the same inputs and outputs in both: the first has no tolerance yet
+        view = VariantInSetting(module, self.shape, 0.0, self.seed, setting)
         if setting.mode == "training" and _draws(view):
             # what it draws depends on the shape of the inputs, so that two passes cannot be compared
             return
         if setting.mode != "evaluation" and not self.thorough and self._as_in_evaluation(view):
             return
-        yield view
+        yield replace(view, tolerance=self._tolerance(view))
         double = self._double(setting)
         if double is not None and (setting.double or (self.thorough and not double.interpreted)):
             yield double
@@ -183,21 +190,47 @@ class CheckedVariant:
             masks.append(keep)
         return all(torch.equal(view.run(inputs, m), view.with_module(plain).run(inputs, m)) for m in masks)
 
-    def _tolerance(self, setting: RunSetting, module: Variant) -> float:
+    @cached_property
+    def affordable(self) -> CheckedVariant:
+        """At the length to be measured, the variant with one head where a sequence with all of them takes long."""
+        if not self.settings[0].own or self.shape.heads == 1 or self.sequence_seconds <= SEQUENCE_SECONDS:
+            return self
+        return self._smaller(1, self.shape.max_length) or self
+
+    @cached_property
+    def sequence_seconds(self) -> float:
+        """A pass of one sequence, in seconds of the processor, which other work on the machine does not lengthen."""
+        view = VariantInSetting(self.module, self.shape, 0.0, self.seed, replace(self.settings[0], batch=1))
+        # what is done once, such as loading kernels
+        view.run(view.inputs(min(view.length, 64)))
+        start = process_time()
+        view.output()
+        return process_time() - start
+
+    def _smaller(self, heads: int, length: int) -> CheckedVariant | None:
+        """Of fewer heads or positions, at the length to be measured; None where the variant refuses it."""
+        shape = replace(self.shape, heads=heads, max_length=length)
+        smaller = CheckedVariant(self.source, shape, self.seed, self.thorough, (own_setting(shape),))
+        try:
+            smaller.build(shape)
+        except Unsupported:
+            return None
+        return smaller
+
+    def _tolerance(self, view: VariantInSetting) -> float:
+        setting = view.setting
         epsilon = torch.finfo(getattr(torch, self.shape.dtype)).eps
         # float16 and bfloat16: the sums are made in float32 there, so fewer roundings stand behind an output.
         tolerance = (4 if epsilon > 1e-4 else 64) * epsilon
-        if self.narrow.shape.max_length == setting.length and self.narrow is not self:
-            # rounding does not depend on the heads, which share nothing
+        if setting.own and self.narrow is not self and setting.length <= DOUBLE_LENGTH:
+            # rounding does not depend on the heads, which share nothing, and little on the length
             return self.narrow.native.tolerance
         double = self._double(setting)
         if double is None:
             return 4 * tolerance
-        view = VariantInSetting(module, self.shape, 0.0, self.seed, setting)
-        inputs = view.inputs()
         # A variant that rounds more, such as a long recurrence, gets more room, measured against itself in float64, but
         # never more than hides a leak.
-        own = own_error(view.run(inputs), double.run(inputs.map(Tensor.double)))
+        own = own_error(view.output(), double.output())
         return min(tolerance + 16 * own, max(5e-4, 8 * epsilon))
 
     def _double(self, setting: RunSetting) -> VariantInSetting | None:
@@ -244,7 +277,7 @@ def fits_float64(shape: AttentionShape, batch: int, length: int) -> bool:
 
 def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
     """`module` after training steps on drawn inputs, in evaluation mode."""
-    view = VariantInSetting(module.train(), shape, 0.0, seed, RunSetting(min(shape.max_length, 33), batch=3))
+    view = VariantInSetting(module.train(), shape, 0.0, seed, RunSetting(min(shape.max_length, 33)))
     trained = [p for p in module.parameters() if p.requires_grad]
     for salt in range(STEPS):
         torch.manual_seed(seed)

@@ -63,4 +63,5 @@ def beyond(found: Tensor, expected: Tensor, allowed: float) -> Tensor:
     typical = sizes.square().mean().sqrt()
     differences = (found - expected).norm(dim=-1)
     # `not <=` and not `>`, so that a row that is no number counts
-    return ~(differences <= allowed * (sizes + typical / 10) + 1e-30)
+    agree: Tensor = differences <= allowed * (sizes + typical / 10) + 1e-30
+    return ~agree

@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from time import process_time
 
 import torch
 from torch import Tensor
 
-from .checked_variant import CheckedVariant
+from .checked_variant import SEQUENCE_SECONDS, CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
 from .view import Inputs, VariantInSetting, permuted
 
-BATCH_SECONDS = 3.0
+BATCH_SECONDS = 1.5
 """Of the processor, which other work on the machine does not lengthen."""
 
 
@@ -92,28 +91,28 @@ def _filled(view: VariantInSetting, inputs: Inputs, keep: Tensor, filler: Inputs
 
 
 def _lengths(view: VariantInSetting) -> Iterator[Answer]:
-    batch = 1 if view.setting.own else 2
-    inputs = view.inputs(batch=batch)
-    keys = inputs.key.shape[2]
-    reals = (
-        {max(1, 2 * keys // 3)} if view.setting.brief else {1, max(1, keys // 3), max(1, keys - 13), max(1, keys - 1)}
-    )
-    for real in sorted(reals):
-        keep = torch.ones(batch, keys, dtype=torch.bool)
-        keep[0, real:] = False
-        alone = inputs.example(0)
+    keys = view.inputs().key.shape[2]
+    brief = {max(1, 2 * keys // 3)}
+    reals = sorted(brief if view.setting.brief else {1, max(1, keys // 3), max(1, keys - 13), max(1, keys - 1)})
+    # one sequence of each length and, but for the length to be measured, one that is whole
+    inputs = view.inputs(batch=len(reals) + (not view.setting.own))
+    keep = torch.ones(inputs.key.shape[0], keys, dtype=torch.bool)
+    for at, real in enumerate(reals):
+        keep[at, real:] = False
+    found = view.run(inputs, keep)
+    for at, real in enumerate(reals):
+        alone = inputs.example(at)
         queries = alone.query if view.shape.cross else alone.query[:, :, :real]
         expected = view.run(Inputs(queries, alone.key[:, :, :real], alone.value[:, :, :real]))
-        found = view.run(inputs, keep)[:1, :, : queries.shape[2]]
         detail = f"{real} real keys and {keys - real} of padding, {view.place}"
-        yield Measured(gap(found, expected), view.tolerance, detail)
+        yield Measured(gap(found[at : at + 1, :, : queries.shape[2]], expected), view.tolerance, detail)
 
 
 def _no_numbers(view: VariantInSetting, thorough: bool) -> Iterator[Answer]:
-    if view.setting.own or view.interpreted:
+    # precision and batch decide little over what becomes of NaN
+    if view.setting.own or view.interpreted or view.setting.repeats or view.dtype == torch.float64:
         return
-    # precision, batch and training of what is learned decide little over what becomes of NaN
-    first = view.setting.double and view.dtype != torch.float64
+    first = not view.setting.brief
     if not (thorough or first or view.setting.mode == "training"):
         return
     inputs = view.inputs(batch=4)
@@ -124,8 +123,11 @@ def _no_numbers(view: VariantInSetting, thorough: bool) -> Iterator[Answer]:
     grad_output = view.grad_output(inputs.query)
     grad_output = grad_output if view.shape.cross else grad_output * real
     expected = view.passes(_filled(view, inputs, keep, inputs.map(torch.zeros_like)), keep, grad_output)
-    for filler in (math.nan, math.inf) if thorough or first else (math.nan,):
-        filled = _filled(view, inputs, keep, inputs.map(lambda x, filler=filler: torch.full_like(x, filler)))  # type: ignore[misc]
+    both = torch.tensor([math.nan, math.inf]).repeat(inputs.query.shape[2])
+    # apart as well in `check`: beside NaN what infinity does may not show
+    fillers = {"NaN": both[:1], "infinity": both[1:2]} if thorough else {"NaN and infinity": both}
+    for filler, numbers in fillers.items():
+        filled = _filled(view, inputs, keep, inputs.map(lambda x, numbers=numbers: _full(x, numbers)))  # type: ignore[misc]
         found = view.passes(filled, keep, grad_output)
         for part, a, b in zip(("output", "query", "key", "value"), found, expected, strict=True):
             by_query = part in ("output", "query")
@@ -145,8 +147,12 @@ def _neighbours(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Ans
         return
     batch = max(3, view.setting.batch)
     inputs, other = view.inputs(batch=batch), view.inputs(batch=batch, salt=1)
-    # One by one: variants that share statistics or patterns over the batch differ here.
-    alone = torch.cat([view.run(inputs.example(at)) for at in range(batch)])
+    # One by one, and a large batch in parts of 1, 3, 7 and the rest: variants that share statistics or patterns over
+    # the batch differ here.
+    ends = [1, 4, 11, batch] if view.setting.repeats else range(1, batch + 1)
+    ends = sorted({min(end, batch) for end in ends})
+    parts = zip([0, *ends], ends, strict=False)
+    alone = torch.cat([view.run(inputs.map(lambda x, part=part: x[slice(*part)])) for part in parts])  # type: ignore[misc]
     yield Measured(gap(view.run(inputs), alone), view.tolerance, f"in a batch of {batch}, {view.place}")
     size = 100.0 if view.dtype.itemsize > 2 else 10.0
     crowd = Inputs(*(torch.cat([x[:1], size * y[1:]]) for x, y in zip(inputs.all(), other.all(), strict=True)))
@@ -161,15 +167,12 @@ def _neighbours(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Ans
 
 def _own_batch(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Answer]:
     """The whole batch to be measured, or what `BATCH_SECONDS` take of it: finite, with its first and its last example
-    as they are alone."""
-    batch = checked.own_batch or 1
+    as they are alone; the first only, where one takes long."""
+    batch, seconds = checked.own_batch or 1, checked.sequence_seconds
     # The first example is that of the other tests here, so that its output is there already.
     first, rest = view.inputs(), view.inputs(batch=max(1, batch - 1), salt=2)
     inputs = Inputs(*(torch.cat(pair) for pair in zip(first.all(), rest.all(), strict=True))).map(permuted)
     inputs = inputs.map(lambda x: x[:batch])
-    start = process_time()
-    last = view.run(inputs.example(batch - 1)) if batch > 1 else view.output()
-    seconds = process_time() - start
     if batch > 2 and batch * seconds > BATCH_SECONDS:
         # as many as there is time for, the first and the last among them
         batch = max(2, int(BATCH_SECONDS / seconds))
@@ -177,10 +180,15 @@ def _own_batch(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Answ
     output = view.run(inputs)
     bad = float((~output.isfinite()).sum())
     yield Measured(bad, 0.0, f"entries that are no number in a batch of {batch}, {view.place}")
-    for at in sorted({0, batch - 1}):
-        alone = view.output() if at == 0 else last
+    for at in sorted({0} if seconds > SEQUENCE_SECONDS else {0, batch - 1}):
+        alone = view.output() if at == 0 else view.run(inputs.example(at))
         detail = f"example {at} in a batch of {batch}, {view.place}"
         yield Measured(gap(output[at : at + 1], alone), view.tolerance, detail)
+
+
+def _full(like: Tensor, numbers: Tensor) -> Tensor:
+    """Filled with one number for each position, or with one for all."""
+    return numbers[: like.shape[2]].to(like)[:, None].expand_as(like)
 
 
 def _masked(view: VariantInSetting) -> Iterator[Answer]:

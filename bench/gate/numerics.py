@@ -29,7 +29,7 @@ def shape_and_dtype(checked: CheckedVariant) -> Answer:
     """the output has one vector per query, in the dtype and on the device of the values"""
     view = checked.native
     inputs = view.inputs()
-    output = view.run(inputs)
+    output = view.output()
     expected = (inputs.query.shape, inputs.value.dtype, inputs.value.device)
     found = (output.shape, output.dtype, output.device)
     return Measured(float(found != expected), 0.0, "" if found == expected else f"expected {expected}, got {found}")
@@ -75,7 +75,7 @@ def deterministic(checked: CheckedVariant) -> Answer:
     """
     view = checked.native
     other = view.with_module(checked.build(checked.shape))
-    first = view.passes(view.inputs())
+    first = view.first_passes()
     return worst(
         Measured(gap(a, b), _bits(view), f"{part}, {name}")
         for source, name in ((view, "the same instance"), (other, "another instance of the same seed"))
@@ -87,8 +87,8 @@ def layout(checked: CheckedVariant) -> Answer:
     """contiguous inputs give what slices of joined projections do, forward and backward"""
     view = checked.native
     inputs = view.inputs()
-    grad_output = view.grad_output(inputs.query).to(view.output().dtype)
-    expected = view.passes(inputs, None, grad_output)
+    grad_output = view.grad_output(view.output())
+    expected = view.first_passes()
     found = view.passes(inputs.map(Tensor.contiguous), None, grad_output.contiguous())
     return worst(
         Measured(gap(a, b), GRADIENT_ROOM * view.tolerance, f"{part} of contiguous inputs, {view.place}")
@@ -98,14 +98,14 @@ def layout(checked: CheckedVariant) -> Answer:
 
 def no_state(checked: CheckedVariant) -> Answer:
     """a call gives the same bits before and after calls with a larger batch, and leaves earlier outputs as they are"""
-    return worst(answer for view in checked.measured for answer in _after_others(view, checked))
+    return worst(answer for view in _without_repeats(checked) for answer in _after_others(view, checked))
 
 
 def no_side_effects(checked: CheckedVariant) -> Answer:
     """a pass leaves inputs, mask, parameters, buffers, random numbers and global settings as they were"""
     # taken before the first pass, since one that has changed them shows no second change
     before = _global_settings()
-    views = checked.measured
+    views = _without_repeats(checked)
     torch.set_default_dtype(before["the default dtype"])
     # instances that have made no pass yet: the first may change what later ones leave alone
     modules = [
@@ -124,6 +124,11 @@ def bfloat16(checked: CheckedVariant) -> Answer:
 def float16(checked: CheckedVariant) -> Answer:
     """float16 stays as near float32 as softmax does, times two and a half"""
     return _half(checked, "float16")
+
+
+def _without_repeats(checked: CheckedVariant) -> list[VariantInSetting]:
+    """The views in the precision to be measured; before a measurement without that of many sequences."""
+    return [view for view in checked.measured if checked.thorough or not view.setting.repeats]
 
 
 def _bits(view: VariantInSetting) -> float:
@@ -171,17 +176,17 @@ def _each_length(view: VariantInSetting) -> Iterator[Answer]:
 
 
 def _after_others(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Answer]:
-    inputs = view.inputs(batch=2)
-    larger = view.inputs(batch=5, salt=3)
+    inputs, batch = view.inputs(), view.setting.batch
+    larger = view.inputs(batch=batch + (3 if checked.thorough else 1), salt=3)
     keep = None
     if view.shape.padding:
         keep = torch.ones(larger.key.shape[0], larger.key.shape[2], dtype=torch.bool)
         keep[:, max(1, larger.key.shape[2] // 2) :] = False
-    first = view.passes(inputs)
+    first = view.first_passes()
     held = view.run(inputs)
     kept = held.clone()
     # without gradients as well, since a buffer may be used for outputs that need none; first of the same shape
-    view.run(view.inputs(batch=2, salt=4))
+    view.run(view.inputs(salt=4))
     used = view.run(larger, keep)
     yield Measured(gap(held, kept), 0.0, f"an output after another call, {view.place}")
     view.passes(larger, keep)
@@ -248,7 +253,7 @@ def _half(checked: CheckedVariant, name: str) -> Answer:
 
 
 def _halves(checked: CheckedVariant, view: VariantInSetting, name: str) -> Iterator[Answer]:
-    if view.shape.dtype != checked.shape.dtype:
+    if view.shape.dtype != checked.shape.dtype or view.setting.repeats:
         return
     dtype: torch.dtype = getattr(torch, name)
     mode = view.setting.mode

@@ -65,14 +65,15 @@ class GateResult:
 @dataclass(frozen=True, slots=True)
 class Property:
     """`quick`: also tested before every measurement. `own`: at which of the two it is tested at the length and batch to
-    be measured too, by few passes. `longest`: a result at that length replaces that at few positions. The test's
-    docstring is the meaning."""
+    be measured too, by few passes. `longest`: a result at that length replaces that at few positions. `whole`:
+    with all heads there, however long a pass takes. The test's docstring is the meaning."""
 
     name: str
     test: Callable[[CheckedVariant], Answer]
     quick: bool = True
     own: Literal["never", "check", "always"] = "never"
     longest: bool = False
+    whole: bool = False
 
     @property
     def meaning(self) -> str:
@@ -81,7 +82,7 @@ class Property:
     def examine(self, checked: CheckedVariant) -> GateResult:
         """A variant that raises has failed, one that declares it cannot has not."""
         try:
-            answer = self.test(checked)
+            answer = self.test(checked if self.whole else checked.affordable)
         except Unsupported as refusal:
             answer = NotApplicable(str(refusal))
         # A shortage of the machine says nothing about the variant, and must not be stored as its failure.

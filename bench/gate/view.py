@@ -32,6 +32,11 @@ class RunSetting:
     double: bool = True
 
     @property
+    def repeats(self) -> bool:
+        """Whether it differs from the usual setting in the batch alone."""
+        return self.mode == "evaluation" and not self.own and not self.double
+
+    @property
     def brief(self) -> bool:
         """Whether a test makes one pass of a kind here: all but the usual setting differ from it in one thing."""
         return self.own or not self.double
@@ -142,12 +147,19 @@ class VariantInSetting:
             return Inputs(*joined(queries, 3))
         return Inputs(*joined(queries, 1), *joined(keys, 2))
 
-    def output(self, *, batch: int | None = None) -> Tensor:
-        """The output for `inputs(batch=batch)` without a mask of keys, computed once."""
-        wanted = ("output", batch)
-        if wanted not in self._drawn:
-            self._drawn[wanted] = self.run(self.inputs(batch=batch))
-        found: Tensor = self._drawn[wanted]
+    def output(self) -> Tensor:
+        """The output for `inputs()` without a mask of keys, computed once."""
+        if "output" not in self._drawn:
+            # a copy: a variant that writes to one buffer is found by `no state`, and not by all that share this
+            self._drawn["output"] = self.run(self.inputs()).clone()
+        found: Tensor = self._drawn["output"]
+        return found
+
+    def first_passes(self) -> list[Tensor]:
+        """`passes(inputs())`, computed once."""
+        if "passes" not in self._drawn:
+            self._drawn["passes"] = [x.clone() for x in self.passes(self.inputs())]
+        found: list[Tensor] = self._drawn["passes"]
         return found
 
     def forward(self, inputs: Inputs, keep: Tensor | None = None) -> Tensor:
