@@ -146,7 +146,7 @@ class SingleGradientOfSomeKeysWrong(Honest):
 
 
 class AtKink(Honest):
-    """No fault: rounding puts a weight of the last query on the other side of a kink, which moves all keys' gradients."""
+    """No fault: rounding puts a weight of the last query beyond a kink, which moves the gradients of all keys."""
 
     def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
         scores = super().score(query, key, first)

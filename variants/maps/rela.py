@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, Range, ScoredVariant
 from ..kernels.dispatch import choose_implementation, refusal
+from ..ops.first_derivative import THROUGH_EAGER, differentiable_once
 from ..ops.inputs import check_inputs
 
 
@@ -84,9 +85,14 @@ class ReLA(ScoredVariant):
             from ..kernels.cpu import blocks as cpu_blocks
 
             # one graph for the elementwise part, which is bound by memory
-            with cpu_blocks.compilations():
-                norm = cpu_blocks.compiled_form(gated_rms_norm)
-                output: Tensor = norm(sums, *parameters, self.norm == "concat")
+            def norm(sums: Tensor, scale: Tensor, gate: Tensor | None = None) -> Tensor:
+                compiled = cpu_blocks.compiled_form(gated_rms_norm)
+                return cast(Tensor, compiled(sums, scale, gate, self.epsilon, self.norm == "concat"))
+
+            learned = [self.scale, *([] if self.gate is None else [self.gate])]
+            around = cpu_blocks.compilations
+            with around():
+                output = differentiable_once(THROUGH_EAGER, norm, sums, *learned, around=around)
             return output.to(value.dtype)
         return self.normalise(sums).to(value.dtype)
 

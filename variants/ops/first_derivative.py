@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -43,6 +44,45 @@ def first_derivative_only(reason: str | Callable[[Any], str]) -> Callable[[Backw
         return once
 
     return decorate
+
+
+def differentiable_once(
+    reason: str, function: Callable[..., Tensor], *tensors: Tensor, around: Callable[[], AbstractContextManager[Any]]
+) -> Tensor:
+    """`function(*tensors)`; whoever differentiates its gradients gets Unsupported with `reason`.
+
+    For code whose backward is not written here, such as a compiled graph. `around`: what its backward runs in.
+    """
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
+        return function(*tensors)
+    return cast(Tensor, _Enclosed.apply(reason, function, around, *tensors))  # type: ignore[no-untyped-call]
+
+
+class _Enclosed(torch.autograd.Function):
+    """A function and its graph, as one node of the graph outside."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, reason: str, function: Callable[..., Tensor], around: Callable[..., Any], *tensors: Tensor
+    ) -> Tensor:
+        leaves = [
+            x.detach().requires_grad_(wanted) for x, wanted in zip(tensors, ctx.needs_input_grad[3:], strict=True)
+        ]
+        with torch.enable_grad():
+            output = function(*leaves)
+        ctx.reason, ctx.around, ctx.enclosed = reason, around, (leaves, output)
+        ctx.save_for_backward(*tensors)
+        return output.detach()
+
+    @staticmethod
+    @first_derivative_only(lambda ctx: ctx.reason)
+    def backward(ctx: Any, grad_output: Tensor) -> Gradients:
+        leaves, output = ctx.enclosed
+        wanted = [x for x in leaves if x.requires_grad]
+        with ctx.around():
+            # retained, since the graph outside may be; it goes with this node
+            found = iter(torch.autograd.grad(output, wanted, grad_output, retain_graph=True))
+        return None, None, None, *(next(found) if x.requires_grad else None for x in leaves)
 
 
 class _Once(torch.autograd.Function):

@@ -286,9 +286,14 @@ def compilations(wanted: bool = True) -> Iterator[None]:
         yield
         return
     import torch._dynamo.config
+    import torch._functorch.config
 
     # sizes that happen to be equal are compiled for again: some ways to be so, and none may end in plain torch unseen
-    with torch._dynamo.config.patch(recompile_limit=64), warnings.catch_warnings():
+    limit = torch._dynamo.config.patch(recompile_limit=64)
+    # asked by compiled graphs when they run backward: buffers that they have given away do not serve a second time, so
+    # that the first backward is refused already under create_graph and under retain_graph
+    keep = torch._functorch.config.patch(donated_buffer=False)
+    with limit, keep, warnings.catch_warnings():
         # the compiler looks whether inputs that are no leaves have gathered a gradient
         warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
         yield
