@@ -149,7 +149,7 @@ def _short(
     few = replace(shape, heads=min(SHORT_HEADS, shape.heads))
     for sized in dict.fromkeys((few, shape)):
         checked = CheckedVariant(variant, sized, seed, thorough, short_settings(sized, batch))
-        with suppress(Exception):
+        with suppress(Exception), torch.random.fork_rng(_cuda(shape)):
             checked.build(sized)
             break
     # refused or broken with either, which its tests say
@@ -181,11 +181,15 @@ def _settings_kept(own: bool) -> Iterator[None]:
         torch.set_default_dtype(dtype)
 
 
+def _cuda(shape: AttentionShape) -> list[str]:
+    """The devices beside the CPU that draw random numbers for `shape`."""
+    return [shape.device] if torch.device(shape.device).type == "cuda" else []
+
+
 def _findings(checked: CheckedVariant, properties: tuple[Property, ...]) -> Iterator[GateResult]:
     shape, own = checked.shape, checked.settings[0].own
-    devices = [shape.device] if torch.device(shape.device).type == "cuda" else []
     # The examination draws random numbers of its own; a run that is gated must go on with those it would have had.
-    with torch.random.fork_rng(devices), _settings_kept(own), torch.inference_mode(False), torch.enable_grad():
+    with torch.random.fork_rng(_cuda(shape)), _settings_kept(own), torch.inference_mode(False), torch.enable_grad():
         try:
             checked.build(shape)
         except Unsupported as refusal:
