@@ -87,6 +87,16 @@ def preset_footnote(context: BoardContext) -> Footnote:
     return Footnote(topic="preset", text="; ".join([named, *setting_words(context.setting)]))
 
 
+def dropout_footnotes(context: BoardContext) -> Iterator[Footnote]:
+    """Which variants were trained without the attention dropout that the preset asks for."""
+    ignoring = [n for n, one in context.scores.items() if 0.0 in context.table.values("attention_dropout", one.rows)]
+    if ignoring:
+        rate = context.setting.get("attention_dropout")
+        of_rate = f" of {rate:g}" if isinstance(rate, int | float) else ""
+        text = f"{listed(sorted(ignoring))} ignored the preset's attention dropout{of_rate}: no weights to drop"
+        yield Footnote(topic="preset", text=text)
+
+
 def quality_footnotes(context: BoardContext) -> Iterator[Footnote]:
     """Meaning of the scores, their intervals and the ranks."""
     scored, metric = [one for one in context.scores.values() if one.seeds], context.metric

@@ -177,6 +177,7 @@ METRICS: dict[str, Metric] = {
         Metric("steps", "steps", "", "training steps made"),
         Metric("parameters", "count", "lower", "trainable parameters of the whole model"),
         Metric("extra_parameters", "count", "lower", "trainable parameters that the variant adds to the shared model"),
+        Metric("attention_dropout", "fraction", "", "of the weights in training, where it is not that of the preset"),
         Metric("learning_rate", "", "", "rate that was chosen from the grid of the preset"),
         Metric("train_seconds", "seconds", "lower", "wall time of the training loop, evaluation excluded"),
         # cost, from interleaved rounds; samples are one per round, in the order of the rounds

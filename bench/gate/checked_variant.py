@@ -16,7 +16,7 @@ from ..core.errors import Unsupported
 from ..core.registry import VARIANTS, parameters
 from ..core.spec import Spec
 from .distance import own_error
-from .view import Mode, RunSetting, VariantInSetting, interpreted
+from .view import Mode, RunSetting, VariantInSetting, interpreted, with_heads
 
 BASE_LENGTH = 96
 WIDE_BATCH, WIDEST_BATCH = 11, 64
@@ -209,7 +209,7 @@ class CheckedVariant:
 
     def _smaller(self, heads: int, length: int) -> CheckedVariant | None:
         """Of fewer heads or positions, at the length to be measured; None where the variant refuses it."""
-        shape = replace(self.shape, heads=heads, max_length=length)
+        shape = with_heads(replace(self.shape, max_length=length), heads)
         smaller = CheckedVariant(self.source, shape, self.seed, self.thorough, (own_setting(shape),))
         try:
             smaller.build(shape)

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...variants.contract import ScoredVariant, Variant
+from ...variants.contract import Variant
 from .checked_variant import CheckedVariant
 from .distance import gap
 from .maps import linear_in_value
@@ -21,10 +21,11 @@ from .view import Inputs, VariantInSetting
 RATE = 0.5
 DRAWS = 48
 LENGTH = 24
+DROPS_NOTHING = "it declares that it drops nothing"
 
 
 def dropout_in_training_only(checked: CheckedVariant) -> Answer:
-    """a dropout rate changes training and leaves evaluation as it is"""
+    """a dropout rate leaves evaluation as it is, and changes training unless `uses_dropout` is False"""
     view, dropped = checked.native, checked.like(dropout=RATE)
     inputs = view.inputs(min(LENGTH, view.length))
     mask = view.mask()
@@ -32,11 +33,13 @@ def dropout_in_training_only(checked: CheckedVariant) -> Answer:
         error = gap(dropped(*inputs.all(), mask), view.run(inputs))
         if error > view.tolerance:
             return Measured(error, view.tolerance, "evaluation differs with a dropout rate")
-        if _draws(dropped, view, inputs, 2, checked.seed).diff(dim=0).any():
-            return Measured(error, view.tolerance, "evaluation with a dropout rate")
-    if isinstance(checked.module, ScoredVariant):
-        return Measured(1.0, 0.0, f"two training passes at rate {RATE} are the same")
-    return NotApplicable("it drops nothing inside")
+        drops = bool(_draws(dropped, view, inputs, 2, checked.seed).diff(dim=0).any())
+    if drops:
+        declared = checked.module.uses_dropout
+        return Measured(float(not declared), 0.0, "" if declared else f"{DROPS_NOTHING}, and drops in training")
+    if checked.module.uses_dropout:
+        return Measured(1.0, 0.0, f"two training passes at rate {RATE} are the same; see `uses_dropout`")
+    return NotApplicable(DROPS_NOTHING)
 
 
 def dropout_keeps_mean(checked: CheckedVariant) -> Answer:
@@ -84,7 +87,7 @@ def _prepared(checked: CheckedVariant) -> tuple[VariantInSetting, Variant] | Not
         return NotApplicable("the output is not linear in the values")
     dropped = checked.like(dropout=RATE)
     if not _draws(dropped, view, inputs, 2, checked.seed).diff(dim=0).any():
-        return NotApplicable("it drops nothing inside")
+        return NotApplicable(DROPS_NOTHING)
     return view, dropped
 
 

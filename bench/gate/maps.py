@@ -19,7 +19,7 @@ from .checked_variant import CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
 from .twins import SLOW, examined
-from .view import Inputs, RunSetting, VariantInSetting
+from .view import Inputs, RunSetting, VariantInSetting, with_heads
 
 COMMON_SCORES = (10.3, 1000.3, 10000.3)
 COUNTS = (1000, 3000)
@@ -86,7 +86,7 @@ def _common_scores(checked: CheckedVariant, name: str) -> Iterator[Answer]:
     crosses = checked.module.supports(replace(checked.shape, cross=True)) is None
     more = {"impl": name} if name else {}
     for keys in COUNTS if checked.thorough else COUNTS[:1]:
-        shape = replace(checked.shape, heads=min(2, checked.shape.heads), max_length=keys)
+        shape = with_heads(replace(checked.shape, max_length=keys), 2)
         try:
             module = checked.build(shape, **more)
         except Unsupported as refusal:

@@ -21,7 +21,7 @@ from .checked_variant import (
     short_settings,
 )
 from .property import GateResult, Property
-from .view import interpreted
+from .view import interpreted, with_heads
 
 LONG_LENGTH = 384
 SHORT_HEADS = 5
@@ -146,7 +146,7 @@ def _short(
 ) -> CheckedVariant:
     # Dropout is set by the properties themselves.
     shape = replace(shape, max_length=min(length, shape.max_length), dropout=0.0)
-    few = replace(shape, heads=min(SHORT_HEADS, shape.heads))
+    few = with_heads(shape, SHORT_HEADS)
     for sized in dict.fromkeys((few, shape)):
         checked = CheckedVariant(variant, sized, seed, thorough, short_settings(sized, batch))
         with suppress(Exception), torch.random.fork_rng(_cuda(shape)):

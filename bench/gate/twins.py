@@ -18,7 +18,7 @@ from ..core.errors import Unsupported
 from .checked_variant import CheckedVariant, SoftmaxReference, VariantFactory, build, fits_float64
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .view import PARTS, RunSetting, VariantInSetting
+from .view import PARTS, RunSetting, VariantInSetting, with_heads
 
 FACTOR = 4
 HEAD_DIMS = (67, 5)
@@ -76,7 +76,7 @@ def _sizes(checked: CheckedVariant) -> list[CheckedVariant]:
 
 def _other_widths(checked: CheckedVariant) -> Iterator[CheckedVariant]:
     for head_dim in HEAD_DIMS:
-        shape = replace(checked.shape, head_dim=head_dim, heads=min(2, checked.shape.heads))
+        shape = with_heads(replace(checked.shape, head_dim=head_dim), 2)
         setting = RunSetting(min(checked.shape.max_length, 47), double=False)
         sized = CheckedVariant(checked.source, shape, checked.seed, checked.thorough, (setting,))
         with suppress(Unsupported):

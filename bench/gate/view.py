@@ -46,6 +46,13 @@ class RunSetting:
         return f"{self.length} long{mode}"
 
 
+def with_heads(shape: AttentionShape, heads: int) -> AttentionShape:
+    """`shape` with at most `heads` heads, or one group of them where that is more; as many of them share a key."""
+    group = shape.heads // shape.kv_heads
+    groups = max(1, min(heads, shape.heads) // group)
+    return replace(shape, heads=groups * group, kv_heads=groups)
+
+
 def permuted(x: Tensor) -> Tensor:
     """The same values, laid out in memory as (batch, length, heads, head_dim), which is how models pass them."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)

@@ -214,6 +214,12 @@ class NoDropout(Honest):
         return self.weights(query, key, mask).to(value.dtype) @ value
 
 
+class DeniesDropout(Honest):
+    """Drops weights and says that it does not."""
+
+    uses_dropout = False
+
+
 class HalfAccumulation(Honest):
     """Scores and sums stay in the dtype of the inputs."""
 
@@ -336,6 +342,7 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (FalseDensity, SELF, "density"),
     (DropoutInEvaluation, SELF, "dropout in training only"),
     (NoDropout, SELF, "dropout in training only"),
+    (DeniesDropout, SELF, "dropout in training only"),
     (DropoutUnscaled, SELF, "dropout mean"),
     (DropoutRenormalises, SELF, "dropout sums"),
 ]

@@ -7,6 +7,7 @@ its validation result; the test result is for the figure that shows every rate.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -93,6 +94,7 @@ def _train(builder: RecordBuilder) -> None:
         Measurement.of("parameters", whole),
         Measurement.of("extra_parameters", extra),
         Measurement.of("train_seconds", training.seconds),
+        *_ignored_dropout(model),
     ]
     if not objective.measures_attention and cell.lane == "train":
         context.send(Stage(cell.key, "sparsity"))
@@ -123,6 +125,12 @@ def _observe(builder: RecordBuilder, objective: Objective, model: Model, subset:
     maps = attention_maps(model, objective.batch(subset, evenly_spaced(len(subset), MAPPED), device))
     if maps is not None:
         builder.artifacts["maps"] = store.put_artifact(maps, ".npz")
+
+
+def _ignored_dropout(model: Model) -> Iterator[Measurement]:
+    """A rate of 0 where the preset asks for dropout of the attention weights, and the variant drops none."""
+    if any(variant.shape.dropout > 0 and not variant.uses_dropout for variant in model.variants):
+        yield Measurement.of("attention_dropout", 0.0)
 
 
 def _alphas(model: Model) -> list[Measurement]:

@@ -69,6 +69,16 @@ def test_quality_is_points_against_the_reference_with_a_verdict(bench) -> None:
     assert "paired by example" in notes(found, "accuracy")
 
 
+def test_variants_without_the_attention_dropout_of_the_preset_are_named(bench) -> None:
+    b = three(bench)
+    assert "dropout" not in notes(board(b), "preset")
+    for name in ("nystrom", "linear"):
+        b.train(name, [0.6] * 3, more=[Measurement.of("attention_dropout", 0.0)])
+    assert "linear and nystrom ignored the preset's attention dropout: no weights to drop" in notes(board(b), "preset")
+    b.records = [replace(record, setting=record.setting | {"attention_dropout": 0.1}) for record in b.records]
+    assert "ignored the preset's attention dropout of 0.1: no weights" in notes(board(b), "preset")
+
+
 def test_margin_decides_what_is_no_worse(bench) -> None:
     b = bench()
     b.train("softmax", [], correct=[flips(0.60)] * 3)

@@ -22,6 +22,7 @@ from attnbench.bench.core.errors import AttnbenchError, DeviceError, SelectionEr
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import PROPERTIES, GateResult, examine, quick_gate
 from attnbench.bench.gate.distance import gap, row_error
+from attnbench.bench.gate.view import with_heads
 from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Variant
 
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=200)
@@ -103,6 +104,7 @@ def test_the_length_and_the_batch_to_be_measured_are_run_and_float64_where_it_fi
         """The mean of all values, in linear time."""
 
         ignores = frozenset({"query", "key"})
+        uses_dropout = False
 
         def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
             seen.append((query.shape[0], query.shape[2], query.dtype))
@@ -153,6 +155,14 @@ def test_a_kink_on_the_way_is_no_wrong_gradient() -> None:
             return super().forward(query, key, value, mask) * (1 + F.relu(self.gate)).to(value.dtype)
 
     assert reds(examine(Hinged, SHAPE)) == []
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "found"), [(8, 8, (5, 5)), (8, 2, (4, 1)), (8, 1, (8, 1)), (2, 2, (2, 2))]
+)
+def test_fewer_heads_share_keys_as_all_do(heads: int, kv_heads: int, found: tuple[int, int]) -> None:
+    shape = with_heads(replace(SHAPE, heads=heads, kv_heads=kv_heads), 5)
+    assert (shape.heads, shape.kv_heads) == found
 
 
 def test_an_unknown_name_is_an_error_and_no_finding() -> None:
