@@ -203,6 +203,12 @@ METRICS: dict[str, Metric] = {
             "a fixed piece of work, once a round; `where.drift` is the share by which it slowed down",
         ),
         Metric(
+            "launch_seconds",
+            "seconds",
+            "lower",
+            "time that the host takes to launch one unit of work on a GPU, which is no part of that unit's time",
+        ),
+        Metric(
             "host_bound",
             "fraction",
             "lower",

@@ -29,6 +29,12 @@ LEAST_SECONDS = 1e-2
 COLD_SECONDS = 5e-2
 """On a CPU a sample of shorter work begins with a unit that is not timed, since the caches hold another's data."""
 
+LEAST_WAIT_SECONDS, MOST_WAIT_SECONDS = 5e-5, 5e-2
+"""Of the device before a sample: twice the time to launch, and so much more. Long work fills its queue by itself."""
+
+MOST_WAITS = 8
+"""How many times longer it gets where a sample found the queue empty."""
+
 DETECTABLE = 3.15
 """Standard errors of the smallest difference that a 95 % interval finds in 80 % of runs: 2.26 + 0.88.
 
@@ -44,21 +50,23 @@ LOOK = 1.25
 class Samples:
     """Samples of one piece of work, one a round, in the order of the rounds, each of one unit of work.
 
-    `cpu_seconds` counts all threads. `launch_seconds`: how long the host was busy starting the work of a GPU.
-    `repeats`: units that one sample is the mean of. `begins_cold`: whether no unit that is not timed comes before them.
+    `cpu_seconds` counts all threads. `launch_seconds`: how long the host was busy starting the work of a GPU, which is
+    no part of `seconds`. `ran_dry`: whether the GPU had begun before all was launched. `repeats`: units that one sample
+    is the mean of. `begins_cold`: whether no unit that is not timed comes before them.
     """
 
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
     launch_seconds: list[float] = field(default_factory=list)
+    ran_dry: list[bool] = field(default_factory=list)
     repeats: int = 1
     begins_cold: bool = True
 
     @property
     def host_bound(self) -> float:
-        """Share of samples that time the host, since starting the work took it as long as the whole work."""
-        pairs = list(zip(self.launch_seconds, self.seconds, strict=False))
-        return sum(launch >= 0.9 * whole for launch, whole in pairs) / len(pairs) if pairs else 0.0
+        """Share of samples that time the host: the GPU waited for it, and launching took as long as the whole work."""
+        all_ = list(zip(self.ran_dry, self.launch_seconds, self.seconds, strict=False))
+        return sum(dry and launch >= 0.9 * whole for dry, launch, whole in all_) / len(all_) if all_ else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +121,14 @@ def interleave(
     # Twice, and the shorter counts: the first call may compile, allocate or read from disk. How long one unit takes
     # decides how many make up a sample.
     for name in subjects:
-        seconds = min(_warm_up(ready(name)) for _ in range(2))
+        seconds = min(stopwatch.warm_up(ready(name)) for _ in range(2))
         if device.type == "cpu" and name not in prepare and 0 < seconds < COLD_SECONDS:
             samples[name].repeats = math.ceil(LEAST_SECONDS / seconds)
             samples[name].begins_cold = False
     probe_seconds = []
     if drift_probe is not None:
-        drift_probe()
+        for _ in range(2):
+            stopwatch.warm_up(drift_probe)
     # Only now: the warm-up of others is no load on the samples.
     others = LoadMonitor(device)
     started, rounds, look, stopped = time.perf_counter(), 0, 2 * LEAST_ROUNDS, "budget"
@@ -138,6 +147,7 @@ def interleave(
             mine.cpu_seconds.append(cpu_seconds)
             if device.type == "cuda":
                 mine.launch_seconds.append(launch_seconds)
+                mine.ran_dry.append(stopwatch.ran_dry)
         rounds += 1
         # Optional stopping makes intervals too narrow when they are looked at often, so looks grow apart.
         if rounds >= look:
@@ -205,13 +215,15 @@ def _nothing() -> None:
     """Needs no preparation."""
 
 
-def _warm_up(work: Work) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
 class _HostStopwatch:
+    ran_dry = False
+
+    def warm_up(self, work: Work) -> float:
+        """Wall seconds of one unit of work that is not a sample."""
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+
     def measure(self, work: Work, repeats: int) -> tuple[float, float, float]:
         """Wall, processor and launch seconds of one unit of work."""
         cpu, wall = time.process_time(), time.perf_counter()
@@ -222,22 +234,67 @@ class _HostStopwatch:
 
 
 class _CudaStopwatch:
-    """Events round the work; the L2 cache is flushed first, so that no subject finds its inputs warm."""
+    """Events round the work, behind a wait on the device that is longer than its launching; the L2 cache is flushed.
+
+    A GPU that has nothing to do waits for each launch, and short work would be timed by the host. Behind the wait all
+    of the work is queued before the GPU begins it. `ran_dry`: whether that failed at the last sample, since launching
+    took longer than the wait, or the work itself waits for the GPU.
+    """
 
     def __init__(self, device: torch.device):
         self.device = device
+        self.ran_dry = False
+        # Larger than the L2 cache of any GPU so far, so that writing it pushes out what the sample before left there.
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
+        self.launches: dict[Work, float] = {}
+        self.waits: dict[Work, float] = {}
+        self.cycles_per_second = self._clock()
+
+    def warm_up(self, work: Work) -> float:
+        """Seconds that the host takes to launch work that is no sample; the shortest sets the wait of its samples."""
+        torch.cuda.synchronize(self.device)
+        started = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - started
+        torch.cuda.synchronize(self.device)
+        # the first launch may compile, or load a library
+        self.launches[work] = min(seconds, self.launches.get(work, seconds))
+        self.waits[work] = self._wait(work)
+        return seconds
 
     def measure(self, work: Work, repeats: int) -> tuple[float, float, float]:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        # Larger than the L2 cache of any GPU so far, so that writing it pushes out what the sample before left there.
+        begin, end = self._event(), self._event()
+        wait = self.waits[work]
         self.flush.zero_()
-        torch.cuda.synchronize(self.device)
+        torch.cuda._sleep(int(wait * self.cycles_per_second))  # type: ignore[no-untyped-call]
         cpu, host = time.process_time(), time.perf_counter()
         # Events are stamped by the GPU itself; the host's clock would add the time to launch and to synchronise.
         begin.record()
         work()
         end.record()
         launched = time.perf_counter() - host
+        self.ran_dry = begin.query()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize(self.device)
+        if self.ran_dry:
+            # longer the next time, but not for ever: work that waits for the GPU always finds the queue dry
+            self.waits[work] = min(2 * wait, MOST_WAITS * self._wait(work))
         return begin.elapsed_time(end) / 1000.0, time.process_time() - cpu, launched
+
+    def _wait(self, work: Work) -> float:
+        return min(2 * self.launches[work] + LEAST_WAIT_SECONDS, MOST_WAIT_SECONDS)
+
+    def _clock(self) -> float:
+        """Cycles of `torch.cuda._sleep` in a second."""
+        cycles, begin, end = 10**6, self._event(), self._event()
+        # twice: the first one loads the kernel
+        for _ in range(2):
+            begin.record()
+            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+            end.record()
+            torch.cuda.synchronize(self.device)
+        milliseconds: float = begin.elapsed_time(end)
+        return 1000.0 * cycles / max(milliseconds, 1e-3)
+
+    @staticmethod
+    def _event() -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -38,6 +38,9 @@ def costs(
         repeats=mine.repeats * units,
     )  # fmt: skip
     yield Measurement.of("cpu_seconds", statistics.median(mine.cpu_seconds) / units, _each(mine.cpu_seconds, units))
+    if mine.launch_seconds:
+        launching = _each(mine.launch_seconds, units)
+        yield Measurement.of("launch_seconds", statistics.median(launching), launching)
     for label, other in (("reference", REFERENCE), ("null", NULL)):
         if other in timing.samples:
             seconds = _each(timing.samples[other].seconds, units)

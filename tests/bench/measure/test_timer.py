@@ -2,10 +2,12 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
+from fake_cuda import FakeCuda, Redirected, install
 from seeds import seed
 
 from attnbench.bench.measure import timer as clock
@@ -147,12 +149,63 @@ def test_rounds_end_even_where_work_takes_no_time_at_all(monkeypatch: pytest.Mon
     assert (timing.stopped, timing.rounds) == ("rounds", clock.MOST_ROUNDS)
 
 
-def test_a_sample_is_bound_by_the_host_where_launching_took_as_long() -> None:
-    samples = clock.Samples(seconds=[1.0, 1.0, 1.0, 1.0], launch_seconds=[0.1, 0.95, 1.2, 0.2])
-    assert samples.host_bound == 0.5
-    assert clock.Samples(seconds=[1.0]).host_bound == 0.0
-
-
 def test_the_canary_is_the_same_work_every_time() -> None:
     work = clock.drift_probe(CPU)
     assert torch.equal(work(), clock.drift_probe(CPU)())
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    fake = install(monkeypatch, clock=True)
+    with Redirected():
+        yield fake
+
+
+def kernels(cuda: FakeCuda, count: int, seconds: float, host_seconds: float) -> clock.Work:
+    def work() -> None:
+        for _ in range(count):
+            cuda.launch(seconds, host_seconds)
+
+    return work
+
+
+def on_gpu(cuda: FakeCuda, **subjects: clock.Work) -> clock.TimingRun:
+    return interleave(
+        subjects, reference="short", device=torch.device("cuda", 0), budget_seconds=0.0, drift_probe=subjects["short"]
+    )
+
+
+def test_short_work_of_a_gpu_is_timed_without_its_launching(cuda: FakeCuda) -> None:
+    """Four kernels of 5 µs that take 20 µs each to launch: 20 µs of work, not the 85 µs that an idle queue shows."""
+    timing = on_gpu(cuda, short=kernels(cuda, 4, 5e-6, 20e-6), long=kernels(cuda, 3, 2e-3, 5e-6))
+    short, long = timing.samples["short"], timing.samples["long"]
+    assert short.seconds == pytest.approx([20e-6] * LEAST_ROUNDS)
+    assert short.launch_seconds == pytest.approx([80e-6] * LEAST_ROUNDS)
+    assert long.seconds == pytest.approx([6e-3] * LEAST_ROUNDS)
+    assert long.launch_seconds == pytest.approx([15e-6] * LEAST_ROUNDS)
+    assert (short.host_bound, long.host_bound) == (0.0, 0.0)
+    assert timing.drift_probe == pytest.approx([20e-6] * LEAST_ROUNDS)
+
+
+def test_work_that_waits_for_the_gpu_is_said_to_time_the_host(cuda: FakeCuda) -> None:
+    def waiting() -> None:
+        for _ in range(10):
+            cuda.launch(1e-6, 50e-6)
+            cuda.synchronize()
+
+    timing = on_gpu(cuda, short=kernels(cuda, 4, 5e-6, 20e-6), waiting=waiting)
+    assert timing.samples["waiting"].host_bound == 1.0
+    # held back no longer than a few of its own launches
+    assert cuda.now < 0.1 + 1.0
+
+
+def test_launches_that_grow_are_held_for_longer_the_next_time(cuda: FakeCuda) -> None:
+    calls = []
+
+    def growing() -> None:
+        calls.append(0)
+        cuda.launch(5e-6, 1e-3 if len(calls) > 2 else 1e-4)
+
+    samples = on_gpu(cuda, short=kernels(cuda, 1, 5e-6, 5e-6), growing=growing).samples["growing"]
+    assert samples.seconds[-1] == pytest.approx(5e-6)
+    assert samples.host_bound < 1.0
