@@ -298,7 +298,7 @@ def _problem_line(problem: Problem) -> str:
     from ...tasks.contract import Classification
 
     if not isinstance(problem, Classification):
-        return f"{type(problem).__name__.lower()}, {problem.vocabulary} token ids"
+        return f"{problem.objective.replace('_', ' ')}, {problem.vocabulary} token ids"
     towers = "one sequence" if problem.towers == 1 else f"{problem.towers} sequences"
     return f"{problem.classes} classes, {problem.vocabulary} token ids, {towers} an example"
 

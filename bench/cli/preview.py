@@ -10,6 +10,7 @@ import numpy as np
 
 from ...tasks.contract import Classification, Ids, Problem, Subset
 from ...tasks.problems.language_modeling import Windows
+from ...tasks.problems.token_prediction import UNASKED, TokenBatch, TokenStream
 from ..core.errors import DataError
 
 BYTES = 257
@@ -64,11 +65,23 @@ def contact_sheet(subset: Subset, count: int, path: Path) -> int:
 
 def text_of(problem: Problem, subset: Subset, count: int) -> Iterator[str]:
     """The first `count` examples as lines: label, tokens, and the text of bytes or else the ids, cut at 300."""
+    if isinstance(subset, TokenStream):
+        for step in range(count):
+            yield _asked(subset.at(step, 1, "preview", 0))
+        return
     towers = subset.split.towers
     sequences = zip(range(count * towers), subset.sequences(), strict=False)
     for at, ids in sequences:
         label = f"label {subset.labels[at // towers]}, " if isinstance(problem, Classification) else ""
         yield f"{label}{len(ids):,} tokens: {_text(problem, subset, ids[:SHOWN])}{' …' if len(ids) > SHOWN else ''}"
+
+
+def _asked(batch: TokenBatch) -> str:
+    """The first sequence of a batch, with what is asked of it."""
+    ids, shown = batch.ids[0], batch.ids[0][:SHOWN].tolist()
+    asked = zip(batch.asked[0].tolist(), batch.answers[0].tolist(), strict=True)
+    answers = ", ".join(f"{answer} at {at}" for at, answer in asked if answer != UNASKED)
+    return f"{len(ids):,} tokens: {' '.join(map(str, shown))}{' …' if len(ids) > SHOWN else ''}; answers {answers}"
 
 
 def _image(ids: Ids) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:

@@ -35,7 +35,7 @@ class Text(SourcedTask):
     name: ClassVar[str] = NAME
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.2; data: Maas et al. 2011"
-    suites: ClassVar[tuple[str, ...]] = ("lra",)
+    suites: ClassVar[tuple[str, ...]] = ("lra", "lra-quick")
 
     recipes: ClassVar[dict[str, Recipe]] = {
         # The first 256 bytes, for a minute a cell on two cores. Few seeds learn more than a coin in so few steps,

@@ -139,6 +139,12 @@ class MaxPooled(Task):
             schedule="cosine", weight_decay=0.01, beta2=0.98, evaluate_every=100, train_examples=96_000,
             validation_examples=512, test_examples=2_000,
         ),
+        "base": Recipe(
+            layers=1, width=128, heads=1, feed_forward=512, dropout=0.0, attention_dropout=0.0, positions="none",
+            deviation=0.5, query_key_scale=0.1, length=256, batch=256, steps=20_000, learning_rate=1e-3, warmup=1_000,
+            schedule="cosine", weight_decay=0.01, beta2=0.98, evaluate_every=1_000, train_examples=1_000_000,
+            validation_examples=4_096, test_examples=6_000, precision="bfloat16",
+        ),
     }  # fmt: skip
 
     def __init__(self, *, levels: Levels = 32):

@@ -64,3 +64,10 @@ def test_a_suite_leaves_out_what_has_no_such_preset(here: DataPlace, monkeypatch
     result = CliRunner().invoke(app, ["data", "get", "lra", "--preset", preset])
     assert result.exit_code == 0 and "lra-pathx: left out; " in result.output
     assert "lra-pathfinder: regenerated" in result.output
+
+
+def test_fresh_sequences_are_shown_with_what_is_asked_of_them() -> None:
+    result = CliRunner().invoke(app, ["data", "preview", "max", "--examples", "2"])
+    assert result.exit_code == 0, result.output
+    lines = result.output.replace("\n", " ").split("tokens: ")[1:]
+    assert len(lines) == 2 and all("; answers " in line and " at " in line for line in lines)

@@ -228,3 +228,11 @@ def test_step_down_would_let_a_worse_variant_win_a_place() -> None:
 
     assert places_under_holm(0.0) == "2-2"
     assert places_under_holm(-0.1) == "1-3"
+
+
+def test_a_difference_of_shares_has_the_error_of_their_differences_over_examples() -> None:
+    draw = np.random.default_rng(0)
+    ours, theirs = draw.integers(0, 5, (2, 400)) / 4
+    found = accuracy_difference([ours.mean()], [theirs.mean()], 400, [ours], [theirs])
+    [noise] = found.noise
+    assert noise.error == pytest.approx((ours - theirs).std(ddof=1) / math.sqrt(400), rel=1e-9)

@@ -41,3 +41,22 @@ def test_documents_come_with_the_results() -> None:
 def test_documents_of_another_shape_kind_or_range_are_damaged(documents: np.ndarray) -> None:
     with pytest.raises(DamagedArtifact, match="documents"):
         results_of(packed(correct=RIGHT, documents=documents))
+
+
+def test_shares_of_right_answers_come_with_the_setting_of_each_example() -> None:
+    shares, setting = np.array([0.25, 1.0, 0.0]), np.array([0, 0, 1], dtype=np.uint8)
+    found = results_of(packed(correct=shares, setting=setting))
+    assert found.values.tolist() == shares.tolist()
+    assert found.setting is not None and found.setting.tolist() == [0, 0, 1]
+    assert results_of(packed(correct=RIGHT)).setting is None
+
+
+@pytest.mark.parametrize("arrays", [
+    {"correct": np.array([0.5, 1.5])}, {"correct": np.array([0.5, np.nan])}, {"correct": np.array([-0.5, 0.5])},
+    {"correct": np.array([0.5, 0.5], dtype=np.float32)},
+    {"correct": np.array([0.5, 0.5]), "setting": np.zeros(3, dtype=np.uint8)},
+    {"correct": np.array([0.5, 0.5]), "setting": np.zeros(2)},
+], ids=str)  # fmt: skip
+def test_what_is_no_share_or_no_setting_is_damaged(arrays: dict[str, np.ndarray]) -> None:
+    with pytest.raises(DamagedArtifact):
+        results_of(packed(**arrays))

@@ -411,3 +411,49 @@ def test_a_choice_without_its_trials_is_not_judged(bench: Callable[..., object],
     lines = [line for line in file.read_text().split("\n") if '"seed":100' not in line or "0.002" in line]
     file.write_text("\n".join(lines))
     assert not [issue for issue in validate_records(tmp_path).findings if "learning" in str(issue)]
+
+
+def in_settings(
+    store: Store, bench: Callable[..., object], shares: np.ndarray, stated: list[float], seed: int = 0
+) -> None:
+    """Appends a Record of two settings, ten examples each, whose results are `shares`."""
+    file = io.BytesIO()
+    np.savez(file, correct=shares, setting=np.repeat(np.arange(2, dtype=np.uint8), 10))
+    measured = [Measurement.of("accuracy", float(shares.mean()), split="test", examples=20)]
+    for length, value in zip((64, 256), stated, strict=True):
+        where = {"split": "test", "length": length, "examples": 10}
+        measured.append(Measurement.of("accuracy", value, **where))
+    measured.append(Measurement.of("accuracy", float(shares.mean()), split="validation", examples=500))
+    measured += [
+        Measurement.of("steps", STEPS), Measurement.of("best_step", STEPS), Measurement.of("train_seconds", 5.0)
+    ]  # fmt: skip
+    b = bench()
+    kept = {
+        "predictions": store.put_artifact(file.getvalue(), ".npz"),
+        "curve": store.put_artifact(curve(float(shares.mean()), seed), ".json"),
+    }
+    store.append(b.add(b.cell("softmax", seed), measured, digest="a1-b2-c3", artifacts=kept, seconds=9.0))
+
+
+def test_the_score_of_each_setting_must_be_that_of_its_predictions(
+    bench: Callable[..., object], tmp_path: Path
+) -> None:
+    shares = np.concatenate([np.linspace(0.5, 1, 10), np.linspace(0, 0.5, 10)])
+    in_settings(Store(tmp_path / "sound"), bench, shares, [0.75, 0.25])
+    assert [f for f in validate_records(tmp_path / "sound").findings if f.level == "error"] == []
+    in_settings(Store(tmp_path / "raised"), bench, shares, [0.75, 0.35])
+    assert any(
+        "its accuracy at length=256 is 0.3500, but its predictions give 0.2500" in f.text
+        for f in validate_records(tmp_path / "raised").findings
+    )
+    in_settings(Store(tmp_path / "one"), bench, shares, [0.75, 0.25])
+    edit(tmp_path / "one", 0, lambda v: v["measurements"].pop(2))
+    assert any("states scores of 1 settings, but its predictions are of 2" in f.text
+               for f in validate_records(tmp_path / "one").findings)  # fmt: skip
+
+
+def test_models_that_are_right_or_wrong_everywhere_are_not_copies(bench: Callable[..., object], tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed, value in enumerate((1.0, 1.0, 0.0, 0.0)):
+        in_settings(store, bench, np.full(20, value), [value, value], seed)
+    assert not [text for text in warnings_of(tmp_path) if "predictions are the very file" in text]
