@@ -50,7 +50,8 @@ class Differential(Variant):
         if self.impl == "sdpa":
             # two maps of half the width are twice as many heads
             doubled = torch.cat([value, value], 1)
-            first, second = fused_softmax(_halves(query), _halves(key), doubled, mask, self.weight_dropout).chunk(2, 1)
+            both, self.implementation = fused_softmax(_halves(query), _halves(key), doubled, mask, self.weight_dropout)
+            first, second = both.chunk(2, 1)
         else:
             first, second = (
                 F.dropout(weights, self.weight_dropout) @ value.to(weights.dtype)

@@ -1,22 +1,40 @@
-"""Scaled dot-product softmax attention through PyTorch's fused kernels."""
+"""Scaled dot-product softmax attention through PyTorch's fused kernels, and which of them runs."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..contract import Mask
+from ..contract import AttentionShape, Mask, Unsupported
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+"""Backends of a GPU by the names that `impl` takes and that Records show."""
+
+_NAMES = {backend.value: name for name, backend in BACKENDS.items()}
 
 
-def fused_softmax(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
+def fused_softmax(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float = 0.0, backend: str = ""
+) -> tuple[Tensor, str]:
     """softmax(Q K^T / sqrt(d)) V by `scaled_dot_product_attention`, zeros for queries that may see no key.
 
-    query, key: (batch, heads, queries | keys, d); value: (batch, heads, keys, value_dim); keys and values may have
-    fewer heads, which divide those of the queries. dropout: of the weights. Returns (batch, heads, queries, value_dim).
+    query, key: (batch, heads, queries | keys, d); value: (batch, heads, keys, value_dim); dropout: of the weights;
+    backend: one of BACKENDS, or empty for PyTorch's own choice. Returns (batch, heads, queries, value_dim), and what
+    ran: on a GPU the backend, elsewhere "sdpa". Raises Unsupported for a mask that flash
+    does not take, RuntimeError where another backend that is asked for cannot.
     """
     queries, keys = query.shape[2], key.shape[2]
     # the kernel's own causal flag aligns at the first key, so it serves only where both lengths agree
-    fused_causal = mask.causal and mask.keep is None and mask.bounds is None and queries == keys
+    fused_causal = mask.causal and mask.keep is None and queries == keys
     allowed = None if fused_causal else mask.allowed(queries, keys, query.device)
     dead = None
     if allowed is not None:
@@ -24,13 +42,32 @@ def fused_softmax(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout
         dead = ~allowed.any(-1, keepdim=True)
         # such a row may see everything, and is set to zero below
         allowed = allowed | dead
-    output = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=allowed,
-        dropout_p=dropout,
-        is_causal=fused_causal,
-        enable_gqa=key.shape[1] != query.shape[1],
-    )
-    return output if dead is None else output.masked_fill(dead, 0.0)
+    if backend == "flash" and allowed is not None:
+        raise Unsupported(
+            "impl=flash: it takes no mask but a causal one of as many queries as keys; use impl=efficient"
+        )
+    with sdpa_kernel(BACKENDS[backend]) if backend else nullcontext():
+        output = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=fused_causal
+        )
+    ran = backend or _chosen(query, key, value, allowed, dropout, fused_causal)
+    return output if dead is None else output.masked_fill(dead, 0.0), ran
+
+
+def backend_refusal(backend: str, shape: AttentionShape) -> str | None:
+    """None, or why a backend that is asked for by name cannot do `shape`; what only the kernel knows comes later."""
+    if not shape.device.startswith("cuda"):
+        return f"impl={backend}: it names a kernel of CUDA devices, and this is {shape.device}; use impl=sdpa"
+    if backend == "flash" and shape.padding:
+        return "impl=flash: it takes no padding mask; use impl=efficient, or inputs without padding"
+    if backend in ("flash", "cudnn") and shape.dtype not in ("float16", "bfloat16"):
+        return f"impl={backend}: it takes float16 and bfloat16, not {shape.dtype}"
+    return None
+
+
+def _chosen(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, dropout: float, causal: bool) -> str:
+    """The backend that PyTorch takes for these inputs, asked as it asks itself."""
+    if query.device.type != "cuda" or torch.compiler.is_compiling():
+        return "sdpa"
+    choice: int = torch._fused_sdp_choice(query, key, value, allowed, dropout, causal)
+    return _NAMES.get(choice, "sdpa")
