@@ -22,6 +22,7 @@ from attnbench.bench.core.errors import AttnbenchError, DeviceError, SelectionEr
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import PROPERTIES, GateResult, examine, quick_gate
 from attnbench.bench.gate.distance import gap, row_error
+from attnbench.bench.gate.report import SETTINGS as SETTINGS_OF_CHECK
 from attnbench.bench.gate.view import with_heads
 from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Variant
 
@@ -248,7 +249,11 @@ def test_check_names_what_is_red_and_exits_with_one(plugins: None) -> None:
     assert "padding length" in summary
 
 
-def test_check_all_goes_on_past_variants_that_do_not_load_or_build(plugins: None) -> None:
+def test_check_all_goes_on_past_variants_that_do_not_load_or_build(
+    plugins: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # one way of use, since other tests run them all
+    monkeypatch.setattr("attnbench.bench.gate.report.SETTINGS", SETTINGS_OF_CHECK[:1])
     result = invoke("--all")
     assert result.exit_code == 1
     assert "absent: it does not load: ModuleNotFoundError" in result.output
