@@ -108,7 +108,7 @@ def flow() -> Drawing:
 
 def comparison() -> Drawing:
     """Which rows stand on one board."""
-    drawn = Drawing(760, 330, "Rows of the same task, preset, data and version share a board; all others do not")
+    drawn = Drawing(820, 330, "Rows of the same task, preset, data and version share a board; all others do not")
     drawn.text(10, 22, "One board", "strong")
     drawn.box(10, 34, 350, 284, "", "plain")
     for at, seed in enumerate(("seed 0", "seed 1", "seed 2")):
@@ -132,19 +132,21 @@ def comparison() -> Drawing:
             ("time on this machine", "time on that one"),
         )
     ):
-        drawn.box(400, 34 + row * 58, 150, 44, left, "good")
-        drawn.box(600, 34 + row * 58, 150, 44, right, "bad")
-        drawn.text(575, 61 + row * 58, "≠", "strong", "middle")
+        drawn.box(400, 34 + row * 58, 180, 44, left, "good")
+        drawn.box(625, 34 + row * 58, 180, 44, right, "bad")
+        drawn.text(602, 61 + row * 58, "≠", "strong", "middle")
     return drawn
 
 
 def lanes() -> Drawing:
     """The three lanes of a task, and the Blocks that run them."""
-    drawn = Drawing(880, 330, "A task has three lanes: baseline, train and time; timing runs all variants in one Block")
+    drawn = Drawing(
+        880, 330, "Lanes: baseline, train with tune before it, and time, which runs all variants in one Block"
+    )
     for row, (name, what, block) in enumerate(
         (
             ("lane baseline", "a trivial predictor,\nno network", "one Cell a Block"),
-            ("lane train", "one variant, one seed:\ntrain, test, look at weights", "one Cell a Block"),
+            ("lane train", "one variant, one seed; before it\nlane tune, where rates are chosen", "one Cell a Block"),
             ("lane time", "one variant, no training:\nsteps, memory, FLOPs", "all variants of a task in one Block"),
         )
     ):
@@ -175,30 +177,28 @@ def lanes() -> Drawing:
 
 def gate() -> Drawing:
     """What happens before a number is written."""
-    drawn = Drawing(880, 300, "A variant passes the gate before it is measured; every end is a Record with an outcome")
-    drawn.box(10, 60, 130, 70, "a Cell\nvariant, shape, batch")
-    drawn.arrow(140, 95, 190, 95)
-    drawn.box(
-        190, 20, 250, 150, "the gate\ncausal? padding without effect?\nsame result twice, alone or in a batch?\n"
-        "gradients as finite differences?\nfused code as the definition?"
-    )  # fmt: skip
-    drawn.arrow(440, 95, 520, 95, "holds")
-    drawn.box(520, 60, 130, 70, "measure\ntrain or time", "good")
-    drawn.arrow(650, 95, 720, 95)
-    drawn.box(720, 60, 150, 70, "ok\nnumbers with samples", "good")
+    drawn = Drawing(920, 300, "A variant passes the gate before it is measured; every end is a Record with an outcome")
+    drawn.box(10, 60, 150, 70, "a Cell\nvariant, shape, batch")
+    drawn.arrow(160, 95, 190, 95)
+    questions = (
+        "the gate",
+        "causal? padding without effect?",
+        "same result twice, alone or in a batch?",
+        "gradients as finite differences?",
+        "fused code as the definition?",
+    )
+    drawn.box(190, 20, 280, 150, "\n".join(questions))
+    drawn.arrow(470, 95, 540, 95, "holds")
+    drawn.box(540, 60, 140, 70, "measure\ntrain or time", "good")
+    drawn.arrow(680, 95, 740, 95)
+    drawn.box(740, 60, 170, 70, "ok\nnumbers with samples", "good")
     drawn.arrow(315, 170, 315, 222)
     drawn.text(323, 200, "a property fails", "small")
     drawn.box(230, 222, 170, 60, "incorrect\nno speed, no rank", "bad")
-    drawn.arrow(585, 130, 585, 222)
-    drawn.text(593, 180, "it ends otherwise", "small")
-    drawn.box(
-        440,
-        222,
-        430,
-        60,
-        "out of memory · timeout · crashed · unsupported\na row with the reason, never left out",
-        "bad",
-    )
+    drawn.arrow(610, 130, 610, 222)
+    drawn.text(618, 180, "it ends otherwise", "small")
+    others = "out of memory · timeout · crashed · unsupported"
+    drawn.box(440, 222, 470, 60, f"{others}\na row with the reason, never left out", "bad")
     return drawn
 
 

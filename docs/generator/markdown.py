@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 
@@ -17,6 +18,16 @@ def cell(text: object) -> str:
     return " ".join(shown.split())
 
 
+def in_cell(text: str) -> str:
+    """Text for a cell of a table in which only backticks are markup.
+
+    >>> in_cell("as `a|b`, or *c*")
+    'as `a│b`, or &#42;c&#42;'
+    """
+    parts = re.split(r"`([^`]*)`", text)
+    return "".join(code(part) if at % 2 else _between(part) for at, part in enumerate(parts))
+
+
 def code(text: object) -> str:
     """Text as code on one line, also inside a table."""
     shown = " ".join(str(text).split()).replace("|", "\u2502")
@@ -29,3 +40,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
     lines.append(f"| {' | '.join('---:' if at in right else '---' for at in range(len(header)))} |")
     lines += [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(lines)
+
+
+def _between(text: str) -> str:
+    """A piece of a cell between two pieces of code, with the spaces at its ends."""
+    return re.sub(r"\S(?:.*\S)?", lambda match: cell(match[0]), text, flags=re.DOTALL)

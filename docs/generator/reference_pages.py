@@ -10,7 +10,7 @@ import typer
 
 from attnbench.bench.cli.app import app
 
-from .markdown import cell, code, table
+from .markdown import code, in_cell, table
 
 PYTHON = """\
 # Python interface
@@ -121,12 +121,12 @@ def _names(parameter: Any) -> str:
 
 
 def _help(parameter: Any) -> str:
-    text = cell((getattr(parameter, "help", "") or "").replace("\\[", "["))
+    text = in_cell((getattr(parameter, "help", "") or "").replace("\\[", "["))
     default = parameter.default
     if (
         parameter.required
         or not getattr(parameter, "show_default", True)
-        or default in (None, False, ())
+        or default in (None, False, (), [])
         or callable(default)
     ):
         return text

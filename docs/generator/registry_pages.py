@@ -155,7 +155,8 @@ def _head(registry: Registry, name: str, facts: list[Fact]) -> Iterator[str]:
     yield _prose(first)
     value = {fact.label: fact.value for fact in facts}
     if value.get("equation"):
-        yield f"```text\n{value['equation']}\n```"
+        # one statement a line, as long ones are cut on a narrow page
+        yield "```text\n" + "\n".join(value["equation"].split("; ")) + "\n```"
     if rest.strip():
         yield _prose(rest.strip())
     lines = [f"- **Paper**: {cell(value['paper'])}"]
