@@ -59,8 +59,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts: dict[str, str] = {}
     for page in markdown_files():
         texts[page] = (ROOT / page).read_text(encoding="utf-8")
-        SITE.places[page] = page.removeprefix("docs/") if page.startswith("docs/") else f"source/{page}"
-        if not page.startswith("docs/"):
+        SITE.places[page] = page.removeprefix("docs/") if _is_guide(page) else f"source/{page}"
+        if not _is_guide(page):
             _add(files, config, SITE.places[page], texts[page])
     nav = _navigation(texts)
     for registry, folder, title, families, introduction in (
@@ -98,6 +98,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turns links to the repository into links to the site."""
+    # who searches wants to be told, not to read how the parts are built
+    page.meta.setdefault("search", {"boost": 0.5 if page.file.src_uri.startswith("source/") else 2})
     own = {place: path for path, place in SITE.places.items()}.get(page.file.src_uri)
     if own is None:
         return markdown
@@ -129,12 +131,12 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def _navigation(texts: dict[str, str]) -> list[Any]:
-    own = [page.removeprefix("docs/") for page in texts if page.startswith("docs/")]
+    own = [page.removeprefix("docs/") for page in texts if _is_guide(page)]
     known = (*START, *GUIDES, *EVIDENCE)
     boards: dict[str, str] = {}
     for board in board_excerpts.boards():
         boards.setdefault(SITE.places[board.page], board.title)
-    readmes = [page for page in texts if not page.startswith(("docs/", "results/boards/"))]
+    readmes = [page for page in texts if not _is_guide(page) and not page.startswith("results/boards/")]
     top = [page for page in readmes if "/" not in page]
     folders = [page for page in readmes if "/" in page]
     return [
@@ -149,6 +151,11 @@ def _navigation(texts: dict[str, str]) -> list[Any]:
             ]
         },
     ]
+
+
+def _is_guide(page: str) -> bool:
+    """Whether mkdocs finds the page by itself."""
+    return page.startswith("docs/") and not page.startswith("docs/generator/")
 
 
 def _short(page: str) -> str:
