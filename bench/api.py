@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .run.executors.executor import Executor
     from .run.listener import RunListener
     from .run.runner import Runner
+    from .run.status import RunStatus
     from .score.cost import Mode
     from .score.key import BoardKey
     from .store.artifacts import StoredPredictions
@@ -143,6 +144,13 @@ def plan(
 
     with asking():
         return _runner(variants, tasks, progress or LoggingListener(), executor, **options | {"offline": True}).plan()
+
+
+def status(results: str | Path = RESULTS) -> RunStatus:
+    """What the last run has queued, what runs and where, and what has ended; nothing is asked of any engine."""
+    from .run.status import status_of
+
+    return status_of(Path(results))
 
 
 def records(results: str | Path = RESULTS, *, notice: Callable[[str], None] = LOG.warning) -> Records:

@@ -30,6 +30,7 @@ from .plugin import new
 from .run import plan, run
 from .sample import sample
 from .sharing import merge, validate
+from .status import status
 
 # typer brings a click of its own since 0.20 and needs the separate package before; this names its errors in both
 UsageProblem: Any = typer.BadParameter.__mro__[2]
@@ -74,6 +75,7 @@ def options(
 
 app.command("run")(run)
 app.command("plan")(plan)
+app.command("status")(status)
 app.command("leaderboard")(leaderboard)
 app.command("compare")(compare)
 app.command("choose")(choose)

@@ -30,6 +30,8 @@ Index = Annotated[int, Meta(ge=0, le=9_999)]
 Rate = Annotated[float, Meta(gt=0, le=MOST_MAGNITUDE)]
 """Operations or bytes a second."""
 
+Seconds = Annotated[float, Meta(ge=0, le=2**40)]
+
 Points = Annotated[float, Meta(ge=0, le=1e6)]
 """What a board multiplies a score by, and the margin that it allows."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from ..core.bounds import MOST_LINE_BYTES, Count, Name, Text
+from ..core.bounds import MOST_LINE_BYTES, Count, Name, Seconds, Text
 from ..core.decode import brief, without_surrogates
 from ..core.errors import StoreError
 from ..core.record import Machine, Record
@@ -21,11 +21,12 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event"):
 
 
 class Began(_Event, tag="began", frozen=True):
-    """A worker is ready to work on its Block. `node`, `device`: as its Records name them."""
+    """A worker is ready to work on its Block. `node`, `device`: as its Records name them; `time`: of the epoch."""
 
     machine: Machine
     node: Name = ""
     device: Name = ""
+    time: Seconds = 0.0
 
 
 class CellStarted(_Event, tag="subject", frozen=True):

@@ -20,16 +20,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
-from ..core.bounds import MOST_LINE_BYTES, Count, CountByName, Name, Names
+from ..core.bounds import MOST_LINE_BYTES, Count, CountByName, Name, Names, Seconds
 from ..core.cell import Lane
 from ..core.decode import convert, parse_json, to_builtins
 from ..core.errors import AttnbenchError, StoreError
 from ..core.files import open_regular, open_to_append, read_regular
-from .events import Alive, CellFinished, CellStarted, Event, TrainingProgress, decode, encode
+from .events import Alive, Began, CellFinished, CellStarted, Event, TrainingProgress, decode, encode
 from .job import Job
 
 FOLDER = "jobs"
@@ -48,8 +47,8 @@ _LARGEST_SUBMISSION = 4 * 2**20
 class Submission:
     """A Block that was given to an executor. `cells`: in words. `handle`: how the engine calls it, empty for none yet.
 
-    `seconds`: what it is likely to take. `submitted`, `ended`: UTC, ISO 8601; `ended` is empty until its Records are
-    stored, and `outcomes` counts them then. `lost`: how often the engine lost it.
+    `seconds`: what it is likely to take. `node`: where it ran, once it has ended. `submitted`, `ended`: UTC, ISO 8601;
+    `ended` is empty until its Records are stored, and `outcomes` counts them then. `lost`: times the engine lost it.
     """
 
     block: Name
@@ -58,7 +57,8 @@ class Submission:
     executor: Name
     handle: Name = ""
     submitted: Name = ""
-    seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    seconds: Seconds | None = None
+    node: Name = ""
     threads: Count = 0
     lost: Count = 0
     ended: Name = ""
@@ -107,7 +107,8 @@ class JobFiles:
         """Marks a Block whose Records are stored, and removes its events."""
         found = self.submission(block)
         if found is not None:
-            self.submit(replace(found, ended=now(), outcomes=outcomes))
+            nodes = [event.node for event in self.events(block)[0] if isinstance(event, Began)]
+            self.submit(replace(found, ended=now(), outcomes=outcomes, node=nodes[-1] if nodes else ""))
         self.forget_events(block)
 
     def forget_events(self, block: str) -> None:
@@ -158,13 +159,6 @@ class JobFiles:
         except OSError:
             pass
         return found, start
-
-    def started(self, block: str) -> float | None:
-        """When the events of a Block were written last, in seconds of the epoch; None where it has none."""
-        try:
-            return self._events(block).stat().st_mtime
-        except OSError:
-            return None
 
     def is_running(self, block: str) -> bool:
         """Whether a process, here or elsewhere, holds the events of the Block."""

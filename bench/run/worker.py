@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from typing import IO
 
@@ -90,7 +91,7 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
         send=send,
         rates=job.rates,
     )
-    send(Began(context.machine, context.node, context.device_name))
+    send(Began(context.machine, context.node, context.device_name, time.time()))
     timed = [cell for cell in job.cells if cell.lane == "time"]
     if timed:
         yield from time_cells(context, timed)

@@ -1,0 +1,40 @@
+"""`attnbench status`: what a run has queued, what runs and where, and what has ended."""
+
+from __future__ import annotations
+
+from .live import duration
+from .options import RESULTS, Json, Results
+from .output import line_of, say, say_json
+
+SHOWN = 40
+"""Blocks that are listed; the others are counted."""
+
+
+def status(results: Results = RESULTS, json: Json = False) -> None:
+    """Show what the last run queued, runs and has done: since when, on which node, and the time left."""
+    from .. import api
+
+    found = api.status(results)
+    if json:
+        say_json({"blocks": [block.to_json() for block in found.blocks], "submitting": found.submitting})
+        return
+    if not found.blocks:
+        say(f"No run has left a trace in {results}. `attnbench run … --results {results}` starts one.")
+        return
+    say(", ".join(f"{count} {state}" for state, count in found.counts.items()))
+    if not found.submitting and found.counts.keys() - {"done", "failed"}:
+        say("No command follows them: `attnbench run` with the same options collects what ended, and goes on.")
+    order = {"running": 0, "failed": 1, "interrupted": 2, "queued": 3, "done": 4}
+    listed = sorted(found.blocks, key=lambda block: order[block.state])
+    for block in listed[:SHOWN]:
+        place = f"{block.executor} {block.handle}".strip() + (f" on {block.node}" if block.node else "")
+        parts = [f"{block.state:<11}", block.what, place, f"since {block.since}" if block.since else ""]
+        if block.steps:
+            parts.append(f"step {block.done:,} of {block.steps:,}")
+        if block.left is not None and block.state in ("running", "queued"):
+            parts.append(f"about {duration(block.left)}" + (" left" if block.state == "running" else ""))
+        if block.outcomes:
+            parts.append(", ".join(f"{count} {outcome}" for outcome, count in sorted(block.outcomes.items())))
+        say(line_of("  ".join(filter(None, parts))))
+    if len(listed) > SHOWN:
+        say(f"and {len(listed) - SHOWN:,} more; `--json` lists all")

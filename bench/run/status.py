@@ -1,0 +1,109 @@
+"""Status of the Blocks that a run has submitted, as their job files tell it; nothing is written and no engine asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from ..core.decode import to_builtins
+from ..core.record import Outcome
+from .events import Began, CellFinished, TrainingProgress
+from .job_files import JobFiles, Submission
+
+State = Literal["queued", "running", "done", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockStatus:
+    """`since`: UTC, when it was submitted, started or ended. `left`: likely seconds. `steps`: of a training, else 0."""
+
+    block: str
+    state: State
+    what: str
+    executor: str
+    handle: str
+    node: str
+    device: str
+    since: str
+    done: int = 0
+    steps: int = 0
+    left: float | None = None
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = to_builtins(self)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """`submitting`: whether a command that submits and collects is at work."""
+
+    blocks: tuple[BlockStatus, ...]
+    submitting: bool
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many Blocks are in each state, those that run first."""
+        found = Counter(block.state for block in self.blocks)
+        order: Iterable[State] = ("running", "queued", "interrupted", "failed", "done")
+        return {state: found[state] for state in order if found[state]}
+
+
+def status_of(results: Path) -> RunStatus:
+    """The Blocks of the last run in a results folder, in the order of being submitted."""
+    files = JobFiles(results)
+    submitting = files.is_submitting
+    return RunStatus(
+        blocks=tuple(_status(each, files, submitting) for each in files.submissions()), submitting=submitting
+    )
+
+
+def _status(submission: Submission, files: JobFiles, submitting: bool) -> BlockStatus:
+    events, _ = files.events(submission.block)
+    began = [event for event in events if isinstance(event, Began)]
+    progress = [event for event in events if isinstance(event, TrainingProgress)]
+    outcomes = submission.outcomes or Counter(
+        str(event.record.outcome) for event in events if isinstance(event, CellFinished)
+    )
+    is_running = not submission.ended and files.is_running(submission.block)
+    state: State = "queued"
+    if submission.ended:
+        state = "done" if set(outcomes) <= {str(Outcome.OK)} else "failed"
+    elif is_running:
+        state = "running"
+    elif began or not (submitting or submission.executor == "slurm"):
+        # Slurm keeps its queue without us; all else waits in the process that submits
+        state = "interrupted"
+    since, left = submission.ended or submission.submitted, submission.seconds
+    if is_running and began:
+        started = datetime.fromtimestamp(began[-1].time, UTC)
+        since = started.isoformat(timespec="seconds")
+        spent = (datetime.now(UTC) - started).total_seconds()
+        if progress and progress[-1].done:
+            last = progress[-1]
+            # what was made before this start is no measure of its speed
+            first = next((event.done for event in progress if event.key == last.key), 0)
+            pace = spent / max(last.done - min(first, last.done - 1), 1)
+            left = pace * (last.of - last.done)
+        elif left is not None:
+            left = max(left - spent, 0.0)
+    more = f" and {len(submission.cells) - 1} more" if len(submission.cells) > 1 else ""
+    return BlockStatus(
+        block=submission.block,
+        state=state,
+        what=(submission.cells[0] if submission.cells else submission.lane) + more,
+        executor=submission.executor,
+        handle=submission.handle,
+        node=began[-1].node if began else submission.node,
+        device=began[-1].device if began else "",
+        since=since,
+        done=progress[-1].done if progress and is_running else 0,
+        steps=progress[-1].of if progress and is_running else 0,
+        left=None if submission.ended else left,
+        outcomes=outcomes,
+    )
