@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -12,16 +13,21 @@ from ..core.errors import SelectionError
 from ..core.record import Machine
 from ..core.site import Site
 from ..measure.machine import choose_device, describe
-from ..plan.executor_settings import ExecutorSettings
+from ..plan.executor_settings import ExecutorSettings, LocalOptions, SlurmOptions
 from .executors.block import describe_in_child
 from .executors.executor import Executor, Needs
 from .executors.local import LocalExecutor
+from .executors.ray import RayExecutor
+from .executors.slurm import SlurmExecutor
 from .job_files import JobFiles
+
+NODE_THREADS = 4
+"""Threads of a Block on a node whose cores are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """`device`: as a worker sees it. `machine`: this one. `jobs`: Blocks at once.
+    """`device`: as a worker sees it. `machine`: this one. `jobs`: Blocks at once, 0 = as the engine has room.
 
     `train_threads` may be a share of the cores; `time_threads` never depends on `jobs`, since timings key on them.
     """
@@ -43,6 +49,43 @@ class Resources:
             alone=is_timing and not on_gpu,
             seconds=seconds,
         )
+
+
+def find_resources(
+    settings: ExecutorSettings,
+    device: str | None,
+    threads: int,
+    results: Path,
+    on_warning: Callable[[str], None],
+    executor: Executor | None = None,
+) -> Resources:
+    """Those that the settings name; `executor` takes the place of this machine's own. Raises as `local_resources`."""
+    files = JobFiles(results)
+    if isinstance(settings.options, LocalOptions) or executor is not None:
+        return local_resources(settings, device, threads, files, on_warning, executor)
+    options = settings.options
+    chosen = device or ("cuda" if options.gpus else "cpu")
+    _require(chosen in ("cpu", "cuda"), "cpu or cuda as the device of nodes", repr(chosen))
+    _require(chosen == "cuda" or not options.gpus, "--device cuda beside gpus=1", chosen)
+    share = timed = threads or options.cpus or 0
+    if isinstance(options, SlurmOptions):
+        executor = SlurmExecutor(results, files, options, settings.jobs, on_warning)
+    else:
+        if not options.address:
+            cores = len(os.sched_getaffinity(0))
+            share, timed = share or max(1, cores // (settings.jobs or 1)), timed or cores
+        share, timed = share or NODE_THREADS, timed or NODE_THREADS
+        executor = RayExecutor(results, files, options, settings.jobs, on_warning)
+    torch.set_num_threads(min(timed, len(os.sched_getaffinity(0))))
+    return Resources(
+        executor=executor,
+        site=Site(machine_id="", executor=settings.name, on_gpu=chosen == "cuda", threads=timed),
+        device=torch.device("cuda:0" if chosen == "cuda" else "cpu"),
+        machine=describe(torch.device("cpu")),
+        jobs=settings.jobs or 0,
+        train_threads=share,
+        time_threads=timed,
+    )
 
 
 def local_resources(

@@ -33,7 +33,7 @@ from .executors.executor import Executor
 from .job import Job
 from .job_files import JobFiles
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
-from .resources import Resources, local_resources
+from .resources import Resources, find_resources
 
 DEFAULT_SEEDS = {"smoke": 1}
 """Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
@@ -97,8 +97,8 @@ class Runner:
     def __post_init__(self) -> None:
         request = self.request
         self.files = JobFiles(request.results)
-        self.resources = local_resources(
-            request.executor, request.device, request.threads, self.files, self.on_warning, self.executor
+        self.resources = find_resources(
+            request.executor, request.device, request.threads, request.results, self.on_warning, self.executor
         )
         _refuse_interpreted_timings(request, self.resources.device)
         self.store = Store(request.results, self.on_warning)
@@ -195,9 +195,14 @@ class Runner:
         with self.files.submitting():
             submit()
             for ended in executor.finished(store):
+                block = running.pop(ended)
                 unended.discard(ended)
-                if running.pop(ended, None) is not None:
-                    self.files.end(ended, dict(outcomes.get(ended, {})))
+                self.files.end(ended, dict(outcomes.get(ended, {})))
+                if block.lane == "tune" and any(self.record_of(cell) is None for cell in block.cells):
+                    # what was lost leaves no rate to train at; a later command tries both
+                    left_out = [each for each in waiting if ended in each.after]
+                    waiting = deque(each for each in waiting if each not in left_out)
+                    unended -= {each.id for each in left_out}
                 submit()
 
     def record_of(self, cell: Cell) -> Record | None:
@@ -207,9 +212,13 @@ class Runner:
     def _collect(self) -> None:
         """Stores what Blocks have measured since a process that submitted them has ended."""
         for block in self.files.blocks_with_events():
-            for event in self.files.events(block)[0]:
-                if isinstance(event, CellFinished) and not self.store.holds(event.record):
-                    self.store.append(event.record)
+            found = [event.record for event in self.files.events(block)[0] if isinstance(event, CellFinished)]
+            for record in found:
+                if not self.store.holds(record):
+                    self.store.append(record)
+            submission = self.files.submission(block)
+            if submission is not None and len({record.key for record in found}) >= len(submission.cells):
+                self.files.end(block, dict(Counter(str(record.outcome) for record in found)))
 
     def _job(self, block: Block, cells: tuple[Cell, ...]) -> Job:
         request = self.request

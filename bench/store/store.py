@@ -17,7 +17,7 @@ from pathlib import Path
 from ..core.cell import Cell
 from ..core.decode import brief
 from ..core.errors import StoreError
-from ..core.files import open_folder, read_regular
+from ..core.files import open_folder, open_regular, read_regular
 from ..core.record import Outcome, Record
 from ..core.site import Site
 from . import record_files
@@ -44,6 +44,7 @@ class Store:
         self._on_warning = on_warning
         self._warnings: set[str] = set()
         self._parsed: dict[str, RecordFile] = {}
+        self._lines: dict[str, tuple[int, set[bytes]]] = {}
 
     def prepare(self) -> None:
         """Tries to write in the folders; raises StoreError, before anything is measured.
@@ -118,16 +119,28 @@ class Store:
         return final[-1] if final else None
 
     def holds(self, record: Record) -> bool:
-        """Whether this very Record is stored: one that came here on two ways is appended once."""
+        """Whether this very line is stored: a Record that came here on two ways is appended once.
+
+        Only what was appended since the last call is read, and nothing is parsed, since it is asked for each Record.
+        """
+        name = f"{record.machine.id}.jsonl"
+        end, known = self._lines.setdefault(name, (0, set()))
         try:
-            with record_files.opened(self.root, record_files.FOLDER) as folder:
-                same = self._read(folder, f"{record.machine.id}.jsonl").by_cell.get((record.key, record.digest), [])
+            with (
+                record_files.opened(self.root, record_files.FOLDER) as folder,
+                open_regular(name, folder=folder, follow=False) as file,
+            ):
+                file.seek(end)
+                for line in iter(file.readline, b""):
+                    if line.endswith(b"\n"):
+                        known.add(hashlib.sha256(line).digest())
+                        end += len(line)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise StoreError(_unreadable(self.root, error)) from error
-        # as text, since values that are no numbers are not equal to themselves
-        return bool(same) and record.to_line() in {other.to_line() for other in same}
+        self._lines[name] = (end, known)
+        return hashlib.sha256(record.to_line()).digest() in known
 
     def checkpoint(self, cell: Cell, digest: str) -> Path:
         """Where a Cell's training state belongs; other code or other data never resumes it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Iterator
@@ -9,10 +10,12 @@ from contextlib import closing, suppress
 from dataclasses import replace
 
 from ...core.cell import REFERENCE
-from ...core.errors import StoreError
+from ...core.errors import AttnbenchError, PluginError, StoreError
 from ...core.hashing import content_hash
 from ...core.record import Machine
+from ...core.registry import TASKS
 from ...core.spec import Spec
+from ...process.ask import Told, ask, asking
 from ..events import CellFinished, Event, Failed
 from ..job import Job
 from ..job_files import CLAIM_SECONDS, JobFiles
@@ -31,15 +34,18 @@ def run_here(
     *,
     cancellation: Cancellation | None = None,
     keeps_records: bool = True,
+    patience: float = math.inf,
 ) -> Iterator[Event]:
     """As `run_block`; the events are written to the job files too, the Records among them where it `keeps_records`.
 
     It may be started any number of times, by an engine after a lost node or a preemption, or by two commands at once:
-    while another process runs the Block it waits, and what has a Record by then is not run again.
+    while another process runs the Block it waits, for `patience` seconds, and what has a Record by then is not run
+    again.
     """
     wish = cancellation or Cancellation()
+    ends = time.monotonic() + patience
     while (log := files.claim(job.block)) is None:
-        if wish.is_wished:
+        if wish.is_wished or time.monotonic() > ends:
             return
         time.sleep(CLAIM_SECONDS)
     with closing(log):
@@ -48,6 +54,8 @@ def run_here(
             files.forget_events(job.block)
             return
         job = _left(job, files)
+        if not job.cells:
+            return
         try:
             for event in run_block(job, machine, cancellation=wish):
                 if keeps_records:
@@ -63,6 +71,40 @@ def run_here(
             raise
         except OSError as error:
             raise StoreError(f"cannot write to {files.folder}: {error.strerror or error}") from error
+
+
+def describe_node(job: Job) -> Machine:
+    """This machine, until a child has said what GPU it has."""
+    import torch
+
+    from ...measure.machine import describe
+
+    return replace(describe(torch.device("cpu")), threads=job.threads)
+
+
+def prepare_data(job: Job, files: JobFiles) -> None:
+    """Fetches and prepares the data of a Block on this machine, once for all Blocks here: the others wait for a lock.
+
+    It is done before the child starts, which would be taken to hang. Raises WorkerError where the data cannot be had.
+    """
+    from ..questions import DATA_PATIENCE, FindData
+
+    try:
+        for task, preset, selection in dict.fromkeys((c.task, c.preset, c.selection) for c in job.cells):
+            question = FindData(
+                task=task, preset=preset, selection=selection, data_dir=job.data_dir, offline=job.offline, fetch=True
+            )
+            with asking():
+                ask(TASKS, task.name, question, told=Told(lambda text: None), patience=DATA_PATIENCE)
+    except PluginError:
+        # its cells get their outcome from the child
+        return
+    except AttnbenchError as error:
+        log = files.claim(job.block)
+        if log is not None:
+            log.append(Failed(str(error), error.exit_code))
+            log.close()
+        raise WorkerError(str(error), error.exit_code) from None
 
 
 def _left(job: Job, files: JobFiles) -> Job:

@@ -378,3 +378,14 @@ def test_a_run_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "results" / "records").mkdir(parents=True)
     Store(tmp_path / "results").prepare()
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["records"]
+
+
+def test_a_record_is_held_once_its_line_is_stored(store):
+    one, two = record(0), record(1)
+    assert not store.holds(one)
+    store.append(one)
+    assert store.holds(one) and not store.holds(two)
+    # the same cell, measured another time, is another Record
+    assert not store.holds(replace(one, seconds=one.seconds + 1))
+    Store(store.root).append(two)
+    assert store.holds(two)

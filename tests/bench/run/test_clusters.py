@@ -1,0 +1,216 @@
+"""Blocks through submitit and Ray: whatever dies, every Cell has one Record."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from attnbench.bench.core.errors import StoreError
+from attnbench.bench.core.record import Outcome
+from attnbench.bench.plan.executor_settings import SlurmOptions
+from attnbench.bench.run.executors.executor import Needs
+from attnbench.bench.run.executors.slurm import SlurmExecutor
+from attnbench.bench.run.job_files import JobFiles
+from attnbench.bench.run.status import status_of
+from attnbench.bench.store.store import Store
+
+pytest.importorskip("submitit", reason="the extra slurm is not installed")
+
+SUPPORT = Path(__file__).parents[2] / "support"
+VARIANTS = "softmax,rela,linear"
+PATIENCE = 120.0
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where fake workers read what to do and write that they have started; see `support/fake_worker.py`."""
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    monkeypatch.setenv("FAKE_NOTES", str(folder))
+    path = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+    # shells of the machine's owner have no say
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return folder
+
+
+def driver(results: Path, executor: str, jobs: int, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(SUPPORT / "fake_blocks.py"), str(results), VARIANTS, executor, str(jobs), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said
+    return said
+
+
+def wait_until(holds: Callable[[], object], what: str) -> None:
+    ends = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < ends, f"waited {PATIENCE:g} s until {what}"
+        time.sleep(0.05)
+
+
+def outcomes(results: Path) -> dict[str, list[Outcome]]:
+    """All Records, by variant: a doubled one is seen."""
+    found: dict[str, list[Outcome]] = {}
+    for record in Store(results).records():
+        found.setdefault(record.cell.variant.name, []).append(record.outcome)
+    return found
+
+
+def starts(notes: Path, variant: str) -> list[int]:
+    path = notes / f"{variant}.starts"
+    return [int(line) for line in path.read_text(encoding="ascii").split("\n") if line] if path.exists() else []
+
+
+EACH_ONCE = {name: [Outcome.OK] for name in VARIANTS.split(",")}
+
+
+def in_this_process(results: Path) -> None:
+    """submitit's `debug` runs Blocks where it is called."""
+    code = "import sys, fake_blocks; from pathlib import Path; fake_blocks.drive(fake_blocks.runner(Path(sys.argv[1]), "
+    code += f"{VARIANTS!r}, 'slurm', cluster='debug'))"
+    subprocess.run([sys.executable, "-c", code, str(results)], check=True, capture_output=True, timeout=PATIENCE)
+
+
+def test_submitit_brings_every_block_to_a_record_and_leaves_nothing_to_do(tmp_path: Path, notes: Path) -> None:
+    for _ in range(2):
+        in_this_process(tmp_path / "r")
+        assert outcomes(tmp_path / "r") == EACH_ONCE
+    assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 1, 1]
+    (record, *_) = Store(tmp_path / "r").records()
+    assert (record.executor, record.device) == ("slurm", "cpu") and record.node
+
+
+def test_a_folder_that_others_may_write_in_is_refused() -> None:
+    """Whoever may write there could give the nodes another pickle to run."""
+    # not below the folder of the tests, which others cannot enter
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        results = Path(folder) / "r"
+        executor = SlurmExecutor(results, JobFiles(results), SlurmOptions(cluster="local"), 1, print)
+        with pytest.raises(StoreError, match="nobody else can write in"):
+            executor._engine(Needs(gpus=0, threads=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["slurm", "ray"])
+def test_a_child_that_dies_and_one_that_is_too_slow_are_outcomes(tmp_path: Path, notes: Path, executor: str) -> None:
+    _needs(executor)
+    (notes / "rela.does").write_text("die", encoding="ascii")
+    (notes / "linear.does").write_text("sleep", encoding="ascii")
+    options = ["timeout=2", *(["cluster=local"] if executor == "slurm" else [])]
+    ended(driver(tmp_path / "r", executor, 2, *options))
+    assert outcomes(tmp_path / "r") == {
+        "softmax": [Outcome.OK], "rela": [Outcome.CRASHED], "linear": [Outcome.TIMEOUT],
+    }  # fmt: skip
+    assert {len(starts(notes, name)) for name in EACH_ONCE} == {1}
+    assert status_of(tmp_path / "r").counts == {"failed": 2, "done": 1}
+
+
+@pytest.mark.slow
+def test_a_killed_driver_of_slurm_submits_nothing_twice_and_collects_what_ended_meanwhile(
+    tmp_path: Path, notes: Path
+) -> None:
+    results = tmp_path / "r"
+    (notes / "softmax.does").write_text("sleep", encoding="ascii")
+    (notes / "rela.does").write_text("sleep", encoding="ascii")
+    first = driver(results, "slurm", 2, "cluster=local")
+    wait_until(lambda: starts(notes, "softmax") and starts(notes, "rela"), "two Blocks run")
+    assert status_of(results).counts.get("running") == 2 and status_of(results).submitting
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert not status_of(results).submitting
+    # one ends while nobody looks, the other still runs when the same command comes again
+    (notes / "softmax.go").touch()
+    files = JobFiles(results)
+    wait_until(lambda: sum(map(files.is_running, files.blocks_with_events())) == 1, "a Block has ended")
+    second = driver(results, "slurm", 2, "cluster=local")
+    wait_until(lambda: starts(notes, "linear"), "what was not submitted runs")
+    (notes / "rela.go").touch()
+    ended(second)
+    assert outcomes(results) == EACH_ONCE
+    assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 1, 1]
+    assert status_of(results).counts == {"done": 3}
+
+
+@pytest.mark.slow
+def test_a_preempted_block_of_slurm_goes_on(tmp_path: Path, notes: Path) -> None:
+    results = tmp_path / "r"
+    (notes / "rela.does").write_text("sleep", encoding="ascii")
+    running = driver(results, "slurm", 3, "cluster=local")
+    wait_until(lambda: starts(notes, "rela"), "the Block runs")
+    (pid,) = starts(notes, "rela")
+    # as Slurm does it: the signal reaches submitit's process on the node
+    process = next(p for p in psutil.Process(pid).parents() if "submitit.core._submit" in p.cmdline())
+    process.send_signal(signal.SIGUSR2)
+    wait_until(lambda: len(starts(notes, "rela")) == 2, "it is started again")
+    (notes / "rela.go").touch()
+    ended(running)
+    assert outcomes(results) == EACH_ONCE
+    assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 2, 1]
+
+
+@pytest.mark.slow
+def test_a_job_that_vanished_is_submitted_again(tmp_path: Path, notes: Path) -> None:
+    results = tmp_path / "r"
+    (notes / "rela.does").write_text("sleep", encoding="ascii")
+    running = driver(results, "slurm", 3, "cluster=local")
+    wait_until(lambda: starts(notes, "rela"), "the Block runs")
+    (pid,) = starts(notes, "rela")
+    for process in psutil.Process(pid).parents():
+        if any(word.startswith("submitit.") for word in process.cmdline()):
+            process.kill()
+    wait_until(lambda: len(starts(notes, "rela")) == 2, "it is submitted again")
+    (notes / "rela.go").touch()
+    assert "submitted again" in ended(running)
+    assert outcomes(results) == EACH_ONCE
+
+
+def _needs(executor: str) -> None:
+    if executor == "ray":
+        pytest.importorskip("ray", reason="the extra ray is not installed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_block_whose_ray_worker_is_lost_starts_again(tmp_path: Path, notes: Path, shared: bool) -> None:
+    _needs("ray")
+    results = tmp_path / "r"
+    (notes / "rela.does").write_text("sleep", encoding="ascii")
+    running = driver(results, "ray", 3, *([] if shared else ["share="]))
+    wait_until(lambda: starts(notes, "rela"), "the Block runs")
+    (pid,) = starts(notes, "rela")
+    worker = next(p for p in psutil.Process(pid).parents() if "supervisor" not in " ".join(p.cmdline()))
+    worker.kill()
+    wait_until(lambda: len(starts(notes, "rela")) == 2, "it is started again")
+    (notes / "rela.go").touch()
+    ended(running)
+    assert outcomes(results) == EACH_ONCE
+    assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 2, 1]
+
+
+@pytest.mark.slow
+def test_a_killed_driver_of_ray_goes_on_with_what_has_no_record(tmp_path: Path, notes: Path) -> None:
+    _needs("ray")
+    results = tmp_path / "r"
+    (notes / "rela.does").write_text("sleep", encoding="ascii")
+    first = driver(results, "ray", 1)
+    wait_until(lambda: starts(notes, "rela"), "the second Block runs")
+    (pid,) = starts(notes, "rela")
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    wait_until(lambda: not psutil.pid_exists(pid), "what it ran has ended with it")
+    (notes / "rela.go").touch()
+    ended(driver(results, "ray", 1))
+    assert outcomes(results) == EACH_ONCE
+    assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 2, 1]

@@ -1,0 +1,79 @@
+"""Blocks without training, for executors that start processes of their own: `fake_worker.py` answers there.
+
+Importing this module makes Blocks of this process fake. Processes of submitit and Ray import it because what they
+unpickle is defined here.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import attnbench.bench.run.executors.node as node
+from attnbench.bench.core.record import Machine
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.executor_settings import ExecutorSettings
+from attnbench.bench.plan.suite import Suite
+from attnbench.bench.run.executors import ray as ray_executor
+from attnbench.bench.run.executors import slurm
+from attnbench.bench.run.executors.block import run_block
+
+WORKER = Path(__file__).with_name("fake_worker.py")
+MACHINE = Machine(id="fake", system="s", processor="p", cores=2, threads=1, memory_bytes=2**30)
+
+node.run_block = functools.partial(run_block, target=str(WORKER))
+for module in (slurm, ray_executor):
+    module.describe_node = lambda job: MACHINE  # type: ignore[attr-defined]
+    module.prepare_data = lambda job, files: None  # type: ignore[attr-defined]
+
+
+class RunBlock(slurm.RunBlock):
+    """Unpickled on a node, it makes its Blocks fake."""
+
+
+def run_on_ray(line: bytes, token: str) -> Any:
+    """The same for Ray; a token that is not there stands for a folder that is not shared."""
+    return ray_executor.run_on_ray(line, token)
+
+
+def run_without_sharing(line: bytes, token: str) -> Any:
+    return ray_executor.run_on_ray(line, "not-there")
+
+
+def runner(results: Path, variants: str, executor: str, jobs: int = 1, share: bool = True, **options: Any) -> Any:
+    """A Runner of fake Blocks: one Cell to train for each variant."""
+    from attnbench.bench.run.runner import Runner, RunRequest
+
+    slurm.RunBlock = RunBlock  # type: ignore[misc]
+    slurm.ASK_SECONDS = 0.5
+    ray_executor.run_on_ray = run_on_ray if share else run_without_sharing
+    Runner._find_data = lambda self, task, fetch: None  # type: ignore[method-assign, assignment]
+    timeout = float(options.pop("timeout")) if "timeout" in options else None
+    suite = Suite(name="", tasks=(Spec("lra-listops"),), variants=tuple(map(Spec, variants.split(","))),
+                  preset=Spec("smoke"))  # fmt: skip
+    request = RunRequest(
+        suite=suite, results=results, device="cpu", threads=1, lanes=("train",), timeout=timeout,
+        executor=ExecutorSettings.of(executor, jobs, options),
+    )  # fmt: skip
+    return Runner(
+        request=request, on_warning=lambda text: print("warning:", text, flush=True), on_progress=lambda *x: None
+    )
+
+
+def drive(found: Any) -> None:
+    """As `attnbench run` does it."""
+    found.plan()
+    found.prepare()
+    found.run(found.plan(), lambda event: None)
+
+
+if __name__ == "__main__":
+    # a driver that a test may kill: RESULTS VARIANTS EXECUTOR JOBS KEY=VALUE…
+    import fake_blocks
+
+    results, variants, executor, jobs, *rest = sys.argv[1:]
+    fake_blocks.drive(
+        fake_blocks.runner(Path(results), variants, executor, int(jobs), **dict(each.split("=") for each in rest))
+    )
