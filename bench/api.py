@@ -194,19 +194,30 @@ def boards(
 def reports(
     results: str | Path | Records = RESULTS,
     *,
+    suite: str | None = None,
     margin: float | None = None,
     published: bool = False,
     notice: Callable[[str], None] = LOG.warning,
     **filters: Unpack[Filters],
 ) -> list[Report]:
-    """As `boards`, each with its figures: what a page shows of it."""
-    from .board.build_report import report_for_sweep, report_for_task
+    """As `boards`, each with its figures: what a page shows of it.
+
+    suite: first the average over the tasks of this suite with a picture of all, then its tasks alone.
+    """
+    from .board.build_report import report_for_suite, report_for_sweep, report_for_task
     from .board.length_board import modes_of, sweeps
     from .board.published import reports_with_published
     from .board.select import scored
+    from .plan.suite import load_suite
     from .store.artifacts import StoredCurves, StoredMaps
 
     table, predictions, keys = _answered(results, notice, filters)
+    whole = []
+    if suite is not None:
+        declared = load_suite(suite).declaration
+        averages = scored(table, predictions, keys, margin, suite=declared)
+        keys = [key for key in keys if key.task in declared[1]]
+        whole = [report_for_suite(table, board, keys) for board in averages]
     by_name = {board.name: board for board in scored(table, predictions, keys, margin)}
     curves, maps = StoredCurves(predictions.store), StoredMaps(predictions.store)
     trained = [key for key in keys if key.runs(table, "train", "baseline")]
@@ -217,6 +228,7 @@ def reports(
     ]
     swept = sweeps(table, trained) + sweeps(table, untrained, least=1)
     found += [report_for_sweep(table, sweep, each) for sweep in swept for each in modes_of(table, sweep)]
+    found = whole + found
     return reports_with_published(found) if published else found
 
 

@@ -5,6 +5,7 @@ A chart holds no numbers of a report: it names the datasets that it draws, so th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -12,7 +13,7 @@ from typing import Any
 
 import altair as alt
 
-from ..bench.board.report import Report
+from ..bench.board.report import Report, SettingCurves
 from .escape import visible
 
 Chart = Any
@@ -22,6 +23,9 @@ HEIGHT = 320
 # Okabe and Ito's colours, told apart by all common kinds of colour vision; then the same, as other shapes
 PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f"]
 COLOUR = alt.Scale(range=PALETTE)
+SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]
+"""Seven beside eight colours, so that 56 variants differ in one of the two."""
+
 LONGEST_NAME = 60
 
 _BY_COLOUR = alt.Color(
@@ -60,7 +64,8 @@ class FigureData:
     def of(cls, items: Sequence[Any]) -> FigureData:
         """Items of one class, the names of variants harmless and short."""
         names = tuple(field.name for field in fields(items[0]))
-        rows = map(attrgetter(*names), items)
+        # of one name the getter gives the bare value
+        rows = map(attrgetter(*names), items) if len(names) > 1 else ((getattr(item, names[0]),) for item in items)
         if "variant" not in names:
             return cls(fields=names, rows=tuple(rows))
         at = names.index("variant")
@@ -84,7 +89,18 @@ def figure_specs(report: Report) -> dict[str, FigureSpec]:
     """The charts that the report has data for, by name: the one place to add a figure of a report."""
     quality, data = visible(report.quality), datasets(report)
     kinds = tuple(kind for kind in ("quality", "loss") if f"curves_{kind}" in data)
+    by_setting = {
+        _name_of(found): FigureSpec(
+            draw=settings,
+            arguments=(f"settings_{number}", marked, *_headings(found), *_axis_words(found, quality)),
+            data=tuple(filter(None, [f"settings_{number}", marked])),
+        )
+        for number, found in enumerate(report.settings)
+        for marked in ["trained" if found.axis == "length" and "trained" in data else ""]
+    }
     specs = {
+        "suite": FigureSpec(draw=suite, arguments=(quality,), data=("suite_scores",)),
+        **by_setting,
         "frontier": FigureSpec(draw=frontier, arguments=(quality, report.better), data=("pareto",)),
         "lengths": FigureSpec(draw=lengths, data=("lengths",)),
         "curves": FigureSpec(draw=curves, arguments=(quality, *kinds), data=tuple(f"curves_{kind}" for kind in kinds)),
@@ -98,8 +114,10 @@ def figure_specs(report: Report) -> dict[str, FigureSpec]:
 def datasets(report: Report) -> dict[str, FigureData]:
     """The data of the charts, by the names that the charts use."""
     found: dict[str, list[Any]] = {
-        name: list(getattr(report, name)) for name in ("pareto", "lengths", "alphas", "nulls")
+        name: list(getattr(report, name))
+        for name in ("pareto", "lengths", "alphas", "nulls", "trained", "suite_scores")
     }
+    found |= {f"settings_{number}": list(curves.points) for number, curves in enumerate(report.settings)}
     for point in report.curves:
         found.setdefault(f"curves_{point.quantity}", []).append(point)
     for head in report.heads:
@@ -146,6 +164,97 @@ def lengths() -> Chart:
         fill=alt.Color("variant:N", scale=COLOUR, legend=None),
     )  # fmt: skip
     return _sized(rule + band + line + dots, "Cost over lengths; filled: faster than softmax from here on")
+
+
+def _name_of(curves: SettingCurves) -> str:
+    kind = "right-key" if curves.quantity == "weight" else "by"
+    return f"{kind}-{re.sub(r'[^a-z0-9]+', '-', curves.axis.lower())}"
+
+
+def _headings(curves: SettingCurves) -> tuple[str, str]:
+    """Title and subtitle: what is fixed, in the parentheses of the title, and what thin lines are."""
+    title, _, fixed = visible(curves.title).partition(" (")
+    others = "dashed: rates not chosen" if any(not point.chosen for point in curves.points) else ""
+    return title, "; ".join(filter(None, [fixed.removesuffix(")"), others]))
+
+
+def _axis_words(curves: SettingCurves, quality: str) -> tuple[str, str, str, str, str]:
+    """Titles of both axes, the tested values and the scale across, and the highest value, empty where there is none."""
+    values = sorted({point.at for point in curves.points})
+    scale = "log" if values[0] > 0 and values[-1] >= 4 * values[0] else "linear"
+    across = "length, tokens" if curves.axis == "length" else visible(curves.axis.replace("_", " "))
+    ticks = " ".join(map(repr, values))
+    if curves.quantity == "weight":
+        return across, "weight on the right key", ticks, scale, "1"
+    return across, f"test {quality}", ticks, scale, "100" if quality.endswith("%") else ""
+
+
+def settings(
+    name: str, marked: str, title: str, subtitle: str, across: str, upright: str, ticks: str, scale: str, top: str
+) -> Chart:
+    """Results along an axis: a line a variant, its band from the lowest to the highest seed, other rates thin.
+
+    `name` and `marked`: datasets of the points and of the training length, empty for none. `ticks`: the tested values.
+    """
+    log = scale == "log"
+    x = alt.X(
+        "at:Q",
+        title=f"{across} (log)" if log else across,
+        scale=alt.Scale(type="log", base=2, nice=False) if log else alt.Scale(nice=False),
+        axis=alt.Axis(format=",.12~g", values=[float(each) for each in ticks.split()], labelOverlap="greedy"),
+    )
+    y = alt.Y("value:Q", title=upright, scale=alt.Scale(domain=[0, float(top)]) if top else alt.Scale(zero=False))
+    legend = alt.Legend(title=None, symbolOpacity=1, symbolStrokeWidth=0)
+    # one legend of colours and shapes needs both in one layer alone; all layers colour the variants in one order
+    colour, unnamed = (alt.Color("variant:N", scale=COLOUR, sort=None, legend=each) for each in (legend, None))
+    shape = alt.Shape("variant:N", scale=alt.Scale(range=SHAPES), sort=None, legend=legend)
+    numbers = [alt.Tooltip(f"{each}:Q", format=".3g") for each in ("value", "low", "high")]
+    # other rates are told apart by conditions and not by filters, after which the order of the variants would differ
+    base = alt.Chart(alt.NamedData(name)).encode(detail="rate:N")
+
+    def chosen(own: Any, others: Any) -> Any:
+        return alt.condition("datum.chosen", alt.value(own), alt.value(others))
+
+    band = base.mark_area(strokeWidth=0).encode(
+        x=x, y=alt.Y("low:Q", title=upright), y2="high:Q", color=unnamed, fillOpacity=chosen(0.12, 0)
+    )
+    line = base.mark_line().encode(
+        x=x, y=y, color=unnamed, strokeWidth=chosen(2.5, 1), strokeDash=chosen([1, 0], [4, 3]),
+        strokeOpacity=chosen(1, 0.5),
+    )  # fmt: skip
+    dots = base.mark_point(filled=True, opacity=1).encode(
+        x=x, y=y, color=colour, shape=shape, size=chosen(60, 12), fillOpacity=chosen(1, 0.5),
+        tooltip=["variant:N", "at:Q", *numbers, "rate:N"],
+    )  # fmt: skip
+    layers = [band, line, dots]
+    if marked:
+        rule = alt.Chart(alt.NamedData(marked)).encode(x="length:Q")
+        words = rule.mark_text(align="left", color="#888888", text="training length").encode(y=alt.value(-7))
+        layers = [rule.mark_rule(strokeDash=[2, 2], color="#888888"), *layers, words]
+    said = alt.TitleParams(text=title, subtitle=subtitle, offset=16, anchor="start")
+    chart = alt.layer(*layers).resolve_scale(color="independent", shape="independent")
+    chart = chart.resolve_legend(color="independent", shape="independent")
+    return chart.properties(width=520, height=HEIGHT, title=said)
+
+
+def suite(quality: str) -> Chart:
+    """One square for each variant and task, with its mean test result."""
+    data = alt.NamedData("suite_scores")
+    share = quality.endswith("%")
+    scale = alt.Scale(scheme="viridis", domain=[0, 100]) if share else alt.Scale(scheme="viridis")
+    base = alt.Chart(data).encode(
+        x=alt.X("task:N", title=None, sort=None, axis=alt.Axis(labelAngle=0, orient="top")),
+        y=alt.Y("variant:N", title=None, sort=None),
+    )
+    squares = base.mark_rect().encode(
+        color=alt.Color("value:Q", title=None, scale=scale), tooltip=["variant:N", "task:N", "text:N"]
+    )
+    words = base.mark_text(fontSize=11).encode(
+        text="text:N",
+        # low values are dark squares, in any mode
+        color=alt.condition("datum.value < 60" if share else "true", alt.value("white"), alt.value("black")),
+    )
+    return _sized(squares + words, f"Mean test {quality}, by task", height=alt.Step(24))
 
 
 def curves(quality: str, *kinds: str) -> Chart:

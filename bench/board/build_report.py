@@ -9,18 +9,35 @@ from typing import Any, Literal
 
 from ..core.cell import REFERENCE
 from ..core.metrics import METRICS, Metric
+from ..core.record import Outcome
 from ..score.cost import Mode, controls, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.matched_budget import Curves
 from ..score.quality import Predictions, metric_of
+from ..score.settings import LENGTH, by_seed, series_of
 from ..stats.scoring import ratio
+from ..store.learning_rates import without_rates
 from ..store.rows import HeadMeasurement, ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board
 from .crossover import crossover
 from .length_board import LengthSweep, board_for_lengths
-from .report import Alpha, CurvePoint, HeadValue, LengthPoint, NullControl, ParetoPoint, RecordSummary, Report
+from .report import (
+    Alpha,
+    CurvePoint,
+    HeadValue,
+    LengthPoint,
+    NullControl,
+    ParetoPoint,
+    RecordSummary,
+    Report,
+    SettingCurves,
+    SettingPoint,
+    SuiteScore,
+    TrainedLength,
+)
 from .report_maps import Maps, attention_maps
+from .setting_tables import BY_AXIS, RIGHT_KEY, values_at
 from .task_board import board_for_task
 
 HEAD_METRICS = ("sparsity", "null_rate", "entropy", "attention_distance")
@@ -59,6 +76,8 @@ def report_for_task(
         heads=tuple(_heads(table, trained)),
         alphas=tuple(_alphas(table, trained)),
         curves=tuple(_curves(trained, curves, metric)),
+        settings=tuple(_settings(table, board_key, board, metric)),
+        trained=tuple(_trained_length(board, runs)),
         nulls=tuple(
             NullControl(block=f"block {at}", ratio=null.value, low=null.low, high=null.high)
             for at, null in enumerate(nulls, start=1)
@@ -83,6 +102,26 @@ def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step"
         records=tuple(_records(table, runs)),
         commands=_commands(board_keys[-1], runs),
         machines={sweep.machine: _machine_words(table, sweep.machine)},
+    )
+
+
+def report_for_suite(table: ResultTable, board: Board, board_keys: Sequence[BoardKey]) -> Report:
+    """The report of a suite's board, made from the boards of these keys."""
+    runs = [run for board_key in board_keys for run in board_key.runs(table, "train", "baseline")]
+    tasks = {board_key.task for board_key in board_keys}
+    scores = [
+        SuiteScore(variant=row.name, task=column.title, value=cell.value, text=cell.shown("bare"))
+        for _, row in board.rows
+        for column, cell in zip(board.columns, row.entries, strict=True)
+        if column.name in tasks and cell.value is not None
+    ]
+    return Report(
+        name=board.name,
+        board=board,
+        suite_scores=tuple(scores),
+        records=tuple(_records(table, runs)),
+        commands={},
+        machines={name: _machine_words(table, name) for name in sorted({run.machine for run in runs})},
     )
 
 
@@ -142,6 +181,66 @@ def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator
                 yield CurvePoint(
                     variant=variant, quantity=quantity, step=step, value=mean, low=min(values), high=max(values)
                 )
+
+
+def _settings(table: ResultTable, board_key: BoardKey, board: Board, metric: Metric) -> Iterator[SettingCurves]:
+    """The parts of the board that are by setting, and the trials of other learning rates beside them."""
+    kinds: dict[str, Literal["quality", "weight"]] = {BY_AXIS: "quality", RIGHT_KEY: "weight"}
+    rates = {
+        row.name: row.entries[at].text
+        for _, row in board.rows
+        for at, column in enumerate(board.columns)
+        if column.name == "learning_rate"
+    }
+    for part in board.parts:
+        kind, _, axis = part.name.removeprefix(f"{board_key.name}/").partition("/")
+        if kind not in kinds:
+            continue
+        points = [
+            SettingPoint(
+                variant=row.name, at=float(column.name.removeprefix(f"{axis}_")), value=cell.value,
+                low=cell.value if cell.low is None else cell.low, high=cell.value if cell.high is None else cell.high,
+                rate=rates.get(row.name, ""),
+            )
+            for _, row in part.rows
+            for column, cell in zip(part.columns, row.entries, strict=True)
+            if cell.value is not None
+        ]  # fmt: skip
+        if kinds[kind] == "quality":
+            points += _other_rates(table, board_key, metric, axis, rates)
+        yield SettingCurves(axis=axis, title=part.title, quantity=kinds[kind], points=tuple(points))
+
+
+def _other_rates(
+    table: ResultTable, board_key: BoardKey, metric: Metric, axis: str, chosen: Mapping[str, str]
+) -> Iterator[SettingPoint]:
+    """The mean over trials at every rate of the grid that a variant did not take."""
+    setting = next((run.setting for run in board_key.runs(table, "train") if run.setting.get("learning_rates")), None)
+    if setting is None:
+        return
+    grid, rest = {f"{rate:g}" for rate in setting["learning_rates"]}, without_rates(setting)
+    found: dict[tuple[str, str], list[ResultRow]] = {}
+    for row in table.trials(board_key.task, board_key.fidelity, board_key.protocol):
+        rate = f"{row.setting.get('learning_rate', 0):g}"
+        wanted = row.outcome == Outcome.OK and row.variant in chosen and rate != chosen[row.variant] and rate in grid
+        if wanted and without_rates(row.setting) == rest:
+            found.setdefault((row.variant, rate), []).append(row)
+    for (variant, rate), rows in sorted(found.items()):
+        seeds = by_seed(table, rows, metric.name)
+        for series in series_of({place for one in seeds for place in one}):
+            for at, _ in series.places if series.axis == axis else ():
+                values = [metric.points * value for value in values_at(series, at, seeds)]
+                yield SettingPoint(
+                    variant=variant, at=at, value=math.fsum(values) / len(values), low=min(values), high=max(values),
+                    rate=rate, chosen=False,
+                )  # fmt: skip
+
+
+def _trained_length(board: Board, runs: Sequence[ResultRow]) -> Iterator[TrainedLength]:
+    """The length of training, where a figure is over lengths."""
+    lengths = [run.setting["length"] for run in runs if run.lane == "train" and "length" in run.setting]
+    if lengths and any(part.name.endswith(f"/{LENGTH}") for part in board.parts):
+        yield TrainedLength(length=lengths[-1])
 
 
 def _by_variant(runs: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:

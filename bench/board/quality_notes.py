@@ -148,11 +148,15 @@ def attention_gain_footnotes(context: BoardContext) -> Iterator[Footnote]:
         return
     # of the reference over the model without attention, in points
     gain = Interval(-found.interval.value, -found.interval.high, -found.interval.low)
-    size = metric.gap(gain) if found.has_enough_seeds else metric.signed(gain.value)
-    seeds = len(found.seeds)
-    over = "" if found.has_enough_seeds else f" over {seeds} seed{'s' if seeds > 1 else ''}"
-    unit = metric.of_difference
-    text = f"{REFERENCE} against the same model with identity in the place of attention: {size} {unit}{over}"
+    unit, seeds = metric.of_difference, len(found.seeds)
+    against = f"{REFERENCE} against the same model with identity in the place of attention"
+    if not found.has_enough_seeds:
+        over = f"over {seeds} seed{'s' if seeds > 1 else ''}, which prove nothing"
+        text = f"{against}: {metric.signed(gain.value)} {unit} {over}"
+        yield Footnote(topic="attention", text=text, kind=NoteKind.LEARNING)
+        return
+    size = metric.gap(gain)
+    text = f"{against}: {size} {unit}"
     adds = found.is_separated and found.advantage.value < 0
     brief = f"attention adds {metric.signed(gain.value).lstrip('+')} {unit} here ({REFERENCE} against {NO_ATTENTION})"
     if not adds:

@@ -84,6 +84,50 @@ class LengthPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettingPoint:
+    """Test result of one variant at one value of an axis of settings: mean over seeds, lowest and highest.
+
+    `rate`: its learning rate, empty where the preset has one for all. `chosen`: whether it is the variant's own; at
+    other rates of the grid there are trials alone, at seeds that no board uses.
+    """
+
+    variant: str
+    at: float
+    value: float
+    low: float
+    high: float
+    rate: str = ""
+    chosen: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedLength:
+    """The longest sequences of training."""
+
+    length: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingCurves:
+    """Results along one axis of settings. `title`: of the axis, with what is fixed. `quantity`: quality or weight."""
+
+    axis: str
+    title: str
+    quantity: Literal["quality", "weight"]
+    points: tuple[SettingPoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteScore:
+    """Mean test result of one variant on one task of a suite, in points; `text`: as the board shows it."""
+
+    variant: str
+    task: str
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionMap:
     """Attention maps of one trained model on one example, queries down and keys across.
 
@@ -135,6 +179,9 @@ class Report:
     curves: tuple[CurvePoint, ...] = ()
     nulls: tuple[NullControl, ...] = ()
     lengths: tuple[LengthPoint, ...] = ()
+    settings: tuple[SettingCurves, ...] = ()
+    trained: tuple[TrainedLength, ...] = ()
+    suite_scores: tuple[SuiteScore, ...] = ()
     maps: tuple[AttentionMap, ...] = ()
     maps_left_out: int = 0
     records: tuple[RecordSummary, ...] = ()

@@ -36,6 +36,9 @@ HIGH = 0.9
 FACTOR = 16
 """The change of a score is shown from the training length to this many times it."""
 
+BY_AXIS, RIGHT_KEY = "by", "right-key"
+"""How the names of these boards end: `/by/pairs`, `/right-key/length`."""
+
 _TITLES = {LENGTH: "length", "pairs": "number of pairs", "noise": "share of noise"}
 
 
@@ -143,25 +146,32 @@ def setting_boards(board_key: BoardKey, found: SettingResults, names: Sequence[s
     """
     metric = found.metric
     title = metric.title[:1].upper() + metric.title[1:]
-
-    def shown(value: float) -> str:
-        return metric.value(value)
-
     boards = [
         _board(
-            f"{board_key.name}/by {series.axis}", f"{title} by {_words(series, found)}", series, found.scores, names,
-            metric.display_unit, metric.better, shown, metric.points,
+            f"{board_key.name}/{BY_AXIS}/{one.axis}",
+            f"{title} by {_words(one, found)}",
+            one,
+            found.scores,
+            names,
+            unit=metric.display_unit,
+            better=metric.better,
+            words=metric.value,
+            points=metric.points,
         )
-        for series in found.series
-    ]  # fmt: skip
+        for one in found.series
+    ]
     if found.along_length is not None:
-        heading = f"Attention weight on the right key by {_words(found.along_length, found)}"
         boards.append(
             _board(
-                f"{board_key.name}/right key", heading, found.along_length, found.weights, names, "fraction", "",
-                "{:.2f}".format, 1.0,
+                f"{board_key.name}/{RIGHT_KEY}/{LENGTH}",
+                f"Attention weight on the right key by {_words(found.along_length, found)}",
+                found.along_length,
+                found.weights,
+                names,
+                unit="fraction",
+                words="{:.2f}".format,
             )
-        )  # fmt: skip
+        )
     return boards
 
 
@@ -222,10 +232,11 @@ def _board(
     series: Series,
     results: Mapping[str, Sequence[Values]],
     names: Sequence[str],
+    *,
     unit: str,
-    better: Literal["higher", "lower", ""],
     words: Callable[[float], str],
-    points: float,
+    better: Literal["higher", "lower", ""] = "",
+    points: float = 1.0,
 ) -> Board:
     def cell(at: float, variant: str) -> TableCell:
         found = mean_cell(values_at(series, at, results.get(variant, ())), words)
@@ -235,7 +246,7 @@ def _board(
 
     columns = [
         BoardColumn(
-            name=f"{series.axis}_{at:g}", title=f"{at:,.0f}" if at == int(at) else f"{at:g}", unit=unit,
+            name=f"{series.axis}_{at:.15g}", title=f"{at:,.0f}" if at == int(at) else f"{at:g}", unit=unit,
             better=better if number == 0 else "", cell=partial(cell, at), importance=number,
             description=f"at {series.axis.replace('_', ' ')} {at:g}: mean over seeds, from the lowest to the highest",
         )

@@ -243,8 +243,10 @@ def _footnotes(
     )
     yield Footnote(topic="rank", text=f"only for variants with every task; {RANKS}")
     for task, found in sorted(contrasts.items()):
-        if any(one.seeds and not all(one.learned) for one in found.scores.values()):
-            some = sorted(name for name, one in found.scores.items() if one.seeds and not all(one.learned))
+        some = sorted(name for name, one in found.scores.items() if one.seeds and not all(one.learned))
+        # that the model without attention learned nothing is no news
+        some = [name for name in some if name != NO_ATTENTION]
+        if some:
             text = f"{task}: {listed(some)} not above the best constant prediction at every seed"
             yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text if len(text) < 80 else "")
     for each in gaps[:1]:

@@ -54,7 +54,7 @@ def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ..
         BoardColumn(name="verdict", title="verdict", importance=2, cell=partial(_verdict, context),
                     description="conclusion from that interval, given the margin",
                     footnote=f"from the 95 % interval of the difference, with a margin of {within}"),
-        BoardColumn(name="learning_rate", title="rate", importance=3, cell=partial(_learning_rate, table),
+        BoardColumn(name="learning_rate", title="rate", importance=2, cell=partial(_learning_rate, table),
                     present=bool(table.values("learning_rate", [run.at for run in context.runs])),
                     description="learning rate that validation chose from the grid of the preset",
                     footnote="the best of the preset's grid by validation on seeds that no board uses; within one "

@@ -21,14 +21,22 @@ Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", parser=folde
 
 
 @sharing(FILTERS)
-def dashboard(out: Out = Path("site"), figures: Figures = None, published: Published = False, **filters: Any) -> None:
+def dashboard(
+    out: Out = Path("site"),
+    suite: Annotated[
+        str | None, typer.Option(help="Average over the tasks of this suite, and show these alone.")
+    ] = None,
+    figures: Figures = None,
+    published: Published = False,
+    **filters: Any,
+) -> None:
     """Write one self-contained page: boards, frontier, lengths, sparsity, training curves and all Records."""
     needs_extra()
     from ...dashboards import html
     from ...dashboards.figures import figures as figures_of
     from .. import api
 
-    reports = api.reports(published=published, notice=warn, **filters)
+    reports = api.reports(suite=suite, published=published, notice=warn, **filters)
     emit(html.render(reports), out / "index.html")
     say(f"{out / 'index.html'}: {len(reports)} board{'' if len(reports) == 1 else 's'}")
     if figures is not None:

@@ -70,7 +70,7 @@ class Attention(nn.Module):
         batch, heads, length, _ = output.shape
         # without the dimensions of a bias, which hold zeros
         own = output[..., : self.project_out.in_features // heads]
-        joined: Tensor = self.project_out(own.transpose(1, 2).reshape(batch, length, -1))
+        joined: Tensor = self.project_out(own.transpose(1, 2).reshape(batch, length, self.project_out.in_features))
         return joined
 
 

@@ -17,6 +17,9 @@ LENGTH = "length"
 WEIGHT = "weight_on_right_key"
 """The metric of the attention that the right keys get, by setting."""
 
+MOST_VALUES = 64
+"""Of one axis: more are no settings that somebody chose, and no table."""
+
 _NO_AXES = ("examples", "split")
 
 Place = tuple[tuple[str, float], ...]
@@ -60,7 +63,7 @@ def setting_values(table: ResultTable, at: int, name: str) -> dict[Place, float]
 
 
 def series_of(places: Collection[Place]) -> list[Series]:
-    """One for each axis with two values or more, the length first.
+    """One for each axis with two values or more, and at most `MOST_VALUES`, the length first.
 
     >>> tested = [(("length", n), ("pairs", p)) for n, p in ((64, 4), (64, 16), (128, 32), (512, 16))]
     >>> for each in series_of(tested):
@@ -78,7 +81,7 @@ def series_of(places: Collection[Place]) -> list[Series]:
                 fixed = tuple(pair for pair in place if pair[0] not in (axis, LENGTH))
                 groups.setdefault(fixed, {}).setdefault(own[axis], place)
         fixed, along = max(sorted(groups.items()), key=lambda item: len(item[1]))
-        if len(along) > 1:
+        if 1 < len(along) <= MOST_VALUES:
             found.append(Series(axis, fixed, tuple(sorted(along.items()))))
     return found
 

@@ -6,11 +6,12 @@ are for the figure of all rates.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.metrics import ACCURACY
 from ..core.record import Outcome, Record
@@ -61,6 +62,15 @@ def first_results(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
         if known is None or known.outcome is not Outcome.OK:
             found[record.key, record.digest] = record
     return found
+
+
+def without_rates(setting: Mapping[str, Any]) -> str:
+    """A preset but for its learning rates, as text: what a trial and the training at the chosen rate share."""
+    rates = ("learning_rate", "learning_rates", "tuning_seeds")
+    # a setting that was read from a file has lists for tuples, which are the same text
+    return json.dumps(
+        {name: value for name, value in setting.items() if name not in rates}, sort_keys=True, default=str
+    )
 
 
 def _score(rate: float, records: Sequence[Record]) -> _Score | None:

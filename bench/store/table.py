@@ -77,6 +77,18 @@ class ResultTable:
             found.setdefault((row.task, row.preset, row.fidelity, row.protocol), []).append(row)
         return found
 
+    def trials(self, task: str, fidelity: str, protocol: int) -> Sequence[ResultRow]:
+        """The current trials of learning rates, of whatever preset."""
+        return self._trials.get((task, fidelity, protocol), ())
+
+    @cached_property
+    def _trials(self) -> dict[tuple[str, str, int], list[ResultRow]]:
+        found: dict[tuple[str, str, int], list[ResultRow]] = {}
+        for row in self.current:
+            if row.lane == "tune":
+                found.setdefault((row.task, row.fidelity, row.protocol), []).append(row)
+        return found
+
     def measurements(self, at: int) -> Mapping[str, Sequence[Measurement]]:
         """Those over a whole model, by name, in the Record of row `at`."""
         return self._measurements[at]

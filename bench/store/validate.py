@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Hashable, Iterator
@@ -22,7 +21,7 @@ from . import record_files
 from .agreement import Copies, curve_errors, prediction_errors, tested, time_errors
 from .arrays import DamagedArtifact
 from .artifacts import curve_of, results_of
-from .learning_rates import choose_rate, first_results
+from .learning_rates import choose_rate, first_results, without_rates
 from .store import Store, is_artifact_name
 
 MOST_BAD_LINES = 1000
@@ -269,11 +268,8 @@ def _other_choices(records: list[Record]) -> Iterator[tuple[str, str]]:
 
 
 def _trained(record: Record) -> tuple[Hashable, ...]:
-    """What a trial and the training that it chooses a rate for have in common: all of the preset but its rates."""
-    rates = ("learning_rate", "learning_rates", "tuning_seeds")
-    setting = {name: value for name, value in record.setting.items() if name not in rates}
-    code = record.digest.partition("-")[2]
-    return record.cell.variant, record.cell.task, code, json.dumps(setting, sort_keys=True, default=str)
+    """What a trial and the training that it chooses a rate for have in common."""
+    return record.cell.variant, record.cell.task, record.digest.partition("-")[2], without_rates(record.setting)
 
 
 def _missing_seeds(records: list[Record]) -> Iterator[tuple[str, str]]:

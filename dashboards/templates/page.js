@@ -273,7 +273,7 @@
     const words = { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line };
     const config = {
       background: "transparent", axis: words, legend: words, header: words,
-      title: { color: ink }, view: { stroke: line }, text: { color: ink },
+      title: { color: ink, subtitleColor: ink }, view: { stroke: line }, text: { color: ink },
     };
     const actions = { export: true, source: false, compiled: false, editor: false };
     const narrow = place.clientWidth < 560;

@@ -19,6 +19,10 @@ from attnbench.bench.board.report import (
     ParetoPoint,
     RecordSummary,
     Report,
+    SettingCurves,
+    SettingPoint,
+    SuiteScore,
+    TrainedLength,
 )
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
@@ -74,6 +78,32 @@ def lengths(board: Board) -> Report:
         for v, n, r in (("linear", 256, 2.0), ("linear", 512, 0.5), ("softmax", 256, 1.0), ("softmax", 512, 1.0))
     )
     return Report(name="sweep", board=board, lengths=spots, commands={}, machines={})
+
+
+@pytest.fixture(scope="module")
+def by_setting(board: Board) -> Report:
+    def curves(axis: str, title: str, quantity: str, values: tuple[float, ...], top: float) -> SettingCurves:
+        points = [
+            SettingPoint(variant=v, at=at, value=top * share, low=top * share / 2, high=top, rate=rate, chosen=own)
+            for v, share, rate, own in (
+                ("entmax15", 0.9, "0.001", True), (HOSTILE, 0.5, "0.004", True), ("entmax15", 0.2, "0.004", False),
+            )
+            for at in values
+        ]  # fmt: skip
+        return SettingCurves(axis=axis, title=title, quantity=quantity, points=tuple(points))
+
+    return Report(
+        name="recall", board=board, commands={}, machines={}, trained=(TrainedLength(length=64),),
+        settings=(
+            curves("length", "Accuracy by length (16 pairs)", "quality", (64.0, 1024.0), 100),
+            curves("pairs", "Accuracy by number of pairs", "quality", (4.0, 8.0), 100),
+            curves("length", "Attention weight on the right key by length", "weight", (64.0, 1024.0), 1),
+        ),
+        suite_scores=tuple(
+            SuiteScore(variant=v, task=task, value=50.0, text="50.0")
+            for v in ("entmax15", HOSTILE) for task in ("recall", "max")
+        ),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +164,35 @@ def names(opened: object) -> list[str]:
 def test_every_kind_of_data_has_its_figure(report: Report, lengths: Report) -> None:
     assert list(figures(report)) == ["frontier", "curves", "sparsity", "attention-distance", "alphas", "null-control"]
     assert list(figures(lengths)) == ["lengths"]
+
+
+def test_results_by_setting_and_by_task_have_figures(by_setting: Report) -> None:
+    assert list(figures(by_setting)) == ["suite", "by-length", "by-pairs", "right-key-length"]
+    by_length = figures(by_setting)["by-length"].to_dict()
+    across = [layer["encoding"]["x"] for layer in by_length["layer"] if layer["encoding"]["x"]["field"] == "at"]
+    assert by_length["title"]["subtitle"] == "16 pairs; dashed: rates not chosen"
+    # the tested lengths alone are named, on a logarithmic axis
+    assert across[0]["axis"]["values"] == [64, 1024] and across[0]["scale"]["type"] == "log"
+    assert by_length["datasets"]["trained"] == [{"length": 64}]
+    # doubling is shown on a logarithmic axis, other steps as they are
+    pairs = figures(by_setting)["by-pairs"].to_dict()["layer"][1]["encoding"]
+    assert "type" not in pairs["x"]["scale"] and pairs["y"]["scale"]["domain"] == [0, 100]
+
+
+def test_figures_by_setting_are_drawn_without_a_warning(browser: object, by_setting: Report, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(html.render([by_setting]), encoding="utf-8")
+    for width, scheme in ((1200, "dark"), (390, "light")):
+        opened = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        troubles = watch(opened)
+        open_at(opened, tmp_path / "index.html")
+        assert opened.locator("figure").count() == 4
+        # one legend of colours and shapes, in which each variant stands once
+        legend = opened.locator("#figure-by-length .role-legend-label text")
+        assert legend.all_text_contents() == ["entmax15", HOSTILE]
+        if width < 400:
+            assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        opened.close()
+        assert troubles == []
 
 
 def test_figures_are_also_vector_pictures(lengths: Report, tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attnbench.bench.board.build_report import report_for_sweep, report_for_task
+from attnbench.bench.board.build_report import report_for_suite, report_for_sweep, report_for_task
 from attnbench.bench.board.length_board import sweeps
 from attnbench.bench.board.report import Report
+from attnbench.bench.board.suite_board import board_for_suite
 from attnbench.bench.cli.pages import dashboard
 from attnbench.bench.core.record import Measurement
+from attnbench.bench.core.spec import Spec
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
@@ -164,3 +166,70 @@ def test_the_command_writes_one_page_and_figures(results: Path, tmp_path: Path) 
     assert "entmax[alpha=learned]" in text and '"curves"' in text
     names = sorted(path.name.rpartition("box-1-")[2] for path in (tmp_path / "site" / "figures").iterdir())
     assert names == ["alphas.svg", "curves.svg", "frontier.svg", "null-control.svg", "sparsity.svg"]
+
+
+def grid_of(bench, chosen: dict[str, float]) -> object:
+    """Two variants under a grid, tested at three lengths, with a trial at each rate; accuracy is 100 × the rate."""
+    b = bench(task="recall", preset="quick[learning_rates=0.001|0.004]")
+    base = {"length": 128, "shortest": 16, "steps": 9, "ranked": True}
+
+    def measured(rate: float, seed: int) -> list[Measurement]:
+        shares = {64: 100 * rate, 512: 90 * rate, 2048: (50 + seed) * rate}
+        of_each = [
+            Measurement.of("accuracy", share, split="test", length=length, examples=50)
+            for length, share in shares.items()
+        ]
+        return [Measurement.of("accuracy", 80 * rate, split="test", examples=150), *of_each]
+
+    for variant, own in chosen.items():
+        for rate in (0.001, 0.004):
+            cell = b.cell(variant, 100, "tune", preset=Spec.of("quick", learning_rate=rate))
+            setting = base | {"learning_rate": rate, "learning_rates": [], "tuning_seeds": 1}
+            b.add(cell, measured(rate, 0), setting=setting)
+        for seed in range(3):
+            setting = base | {"learning_rate": 0.001, "learning_rates": [0.001, 0.004], "tuning_seeds": 1}
+            b.add(b.cell(variant, seed), [*measured(own, seed), Measurement.of("learning_rate", own)], setting=setting)
+    # a trial under other settings, or of a rate outside the grid, is none of this board's
+    for rate, steps in ((0.004, 10), (0.5, 9)):
+        cell = b.cell("softmax", 100, "tune", preset=Spec.of("quick", learning_rate=rate, steps=steps))
+        setting = base | {"learning_rate": rate, "learning_rates": [], "tuning_seeds": 1, "steps": steps}
+        b.add(cell, measured(rate / 10, 0), setting=setting)
+    return b
+
+
+def test_lines_by_length_have_every_rate_and_the_chosen_one_from_the_seeds_of_the_board(bench) -> None:
+    b = grid_of(bench, {"softmax": 0.004, "linear": 0.001})
+    table = table_of(b.records)
+    (key,) = board_keys(table)
+    found = report_for_task(table, key, b.predictions, lambda name: None)
+    (curves,) = found.settings
+    assert (curves.axis, curves.quantity) == ("length", "quality") and "trained at 16 to 128" in curves.title
+    assert [one.length for one in found.trained] == [128]
+    lines: dict[tuple[str, str, bool], list[float]] = {}
+    for point in curves.points:
+        lines.setdefault((point.variant, point.rate, point.chosen), []).append(point.value)
+    assert lines == {
+        ("softmax", "0.004", True): pytest.approx([40, 36, 20.4]),
+        ("softmax", "0.001", False): pytest.approx([10, 9, 5]),
+        ("linear", "0.001", True): pytest.approx([10, 9, 5.1]),
+        ("linear", "0.004", False): pytest.approx([40, 36, 20]),
+    }
+    (last,) = [point for point in curves.points if point.variant == "softmax" and point.chosen and point.at == 2048]
+    assert (last.low, last.high) == pytest.approx((20.0, 20.8))
+
+
+def test_the_picture_of_a_suite_has_each_variant_on_each_task(bench) -> None:
+    b = bench()
+    for task, better in (("a", 0.7), ("b", 0.5)):
+        b.task = task
+        b.train("softmax", [], correct=[right(0.6)] * 3)
+        b.train("rela", [], correct=[right(better)] * 3)
+    table = table_of(b.records)
+    keys = board_keys(table)
+    board = board_for_suite(table, "mine", keys, predictions=b.predictions)
+    found = report_for_suite(table, board, keys)
+    assert {(s.variant, s.task): (s.value, s.text) for s in found.suite_scores} == {
+        ("softmax", "a"): (pytest.approx(60), "60.0"), ("rela", "a"): (pytest.approx(70), "70.0"),
+        ("softmax", "b"): (pytest.approx(60), "60.0"), ("rela", "b"): (pytest.approx(50), "50.0"),
+    }  # fmt: skip
+    assert len(found.records) == 12 and found.board is board

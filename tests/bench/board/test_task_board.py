@@ -482,6 +482,13 @@ def test_a_task_that_attention_adds_nothing_to_says_so(bench) -> None:
     assert note.warning and note.brief.startswith("no gain of attention is shown here")
 
 
+def test_too_few_seeds_show_no_gain_of_attention(bench) -> None:
+    b = three(bench)
+    b.train("no-attention", [0.1])
+    (note,) = [each for each in board(b).footnotes if each.topic == "attention"]
+    assert "+50.0 points over 1 seed, which prove nothing" in note.text and not note.warning and not note.brief
+
+
 def test_a_model_without_attention_that_failed_says_why(bench) -> None:
     b = three(bench)
     b.add(b.cell("no-attention"), outcome=Outcome.UNSUPPORTED, reason="two sequences", data=None, digest="")
