@@ -38,6 +38,7 @@ class ReLA(ScoredVariant):
     simplex: ClassVar = False
     # the norm then averages over two dimensions of zeros more: a constant factor, which `scale` holds as well
     maps_products = True
+    grouped: ClassVar = True
     takes_bounds: ClassVar = True
 
     def __init__(
@@ -69,7 +70,7 @@ class ReLA(ScoredVariant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         # scale and gate are as wide as the heads together
-        check_inputs(query, key, value, mask.keep, one_width=True)
+        check_inputs(query, key, value, mask.keep, one_width=True, grouped=True)
         sums = self.sums(query, key, value, mask)
         # the norm goes the way that the sums went, so that a path is fused as a whole
         parameters = (self.scale, self.gate, self.epsilon)
@@ -106,7 +107,7 @@ class ReLA(ScoredVariant):
         )
         if self.implementation == "eager":
             weights = F.dropout(self.weights(query, key, mask), self.weight_dropout)
-            return weights @ value.to(weights.dtype)
+            return self.average(weights, value.to(weights.dtype))
         if self.implementation == "triton":
             from ..kernels.triton import rela as triton_rela
 

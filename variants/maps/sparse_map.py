@@ -19,6 +19,7 @@ class SparseMap(ScoredVariant):
     memory: ClassVar = "O(N d); eager O(N^2)"
     simplex: ClassVar = True
     maps_products = True
+    grouped: ClassVar = True
     takes_bounds: ClassVar = True
     fixed_alpha: float | None
 

@@ -8,12 +8,17 @@ from ..contract import SelectionError
 from ..padding import check_mask
 
 
-def check_inputs(query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, *, one_width: bool = False) -> None:
+def check_inputs(
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, *, one_width: bool = False, grouped: bool = False
+) -> None:
     """Raises SelectionError for a key, value or mask that does not fit the query, (batch, heads, queries, head_dim).
 
-    `one_width`: values must be as wide as keys.
+    `one_width`: values must be as wide as keys. `grouped`: keys and values may have fewer heads, which divide those of
+    the query.
     """
     batch, heads, _, head_dim = query.shape
+    if grouped and key.dim() == 4 and key.shape[1] and heads % key.shape[1] == 0:
+        heads = key.shape[1]
     if key.shape != (batch, heads, key.shape[2], head_dim):
         expected = f"({batch}, {heads}, keys, {head_dim})"
         raise SelectionError(f"expected a key {expected} beside the query, got {tuple(key.shape)}")

@@ -69,10 +69,11 @@ def attention(
 ) -> Tensor:
     """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least; `alpha`: (heads,), or None.
 
-    Values may have another width than keys, and so has the output. Differentiable once. Raises SelectionError for
-    shapes that do not fit.
+    Keys and values may have fewer heads, which divide those of the query: the rows of the heads that share some are
+    more rows of one product. Values may have another width than keys, and so has the output. Differentiable once.
+    Raises SelectionError for shapes that do not fit.
     """
-    check_inputs(query, key, value, mask.keep)
+    check_inputs(query, key, value, mask.keep, grouped=True)
     return cast(Tensor, _Blocked.apply(query, key, value, alpha, mask, form, compiled))  # type: ignore[no-untyped-call]
 
 
@@ -80,10 +81,12 @@ def attention(
 class _Block:
     """Some queries of some heads with the same keys: they see the keys before `free`, and none from `seen` on.
 
-    limits: (rows, 1), how many keys each sees.
+    shared: the heads of keys and values that belong to `heads`, each to as many. limits: (rows, 1), how many keys each
+    sees.
     """
 
     heads: slice
+    shared: slice
     rows: slice
     free: int
     seen: int
@@ -92,11 +95,12 @@ class _Block:
     def products(self, left: Tensor, right: Tensor, room: Tensor, beyond: float) -> Tensor:
         """Products of their rows in `room`, (heads, rows, width), filled up to whole groups with `beyond`."""
         # keys behind `seen` are not even multiplied: for causal blocks that is half of the work
-        left, right = left[self.heads, self.rows], right[self.heads, : self.seen]
+        left, right = left[self.heads, self.rows], right[self.shared, : self.seen]
         shape = *left.shape[:2], _width(self.seen)
         # the same memory for all blocks: fresh pages would have to be touched, which cost as much as the product
         found = room[: math.prod(shape)].view(shape)
-        torch.bmm(left, right.transpose(1, 2), out=found[..., : self.seen])
+        target = _by_shared(found, len(right))[..., : self.seen]
+        torch.bmm(_by_shared(left, len(right)), right.transpose(1, 2), out=target)
         # -inf for scores, so that they weigh nothing; 0 for gradients, since a weight of zero times what lay there
         # may be NaN
         found[..., self.seen :] = beyond
@@ -130,7 +134,7 @@ class _Blocked(torch.autograd.Function):
         ctx.form, ctx.compiled = form, compiled
         q, k, v = _operands(query, key, value, packing, form)
         alphas, level, room = _alphas(alpha, q), q.new_zeros(*q.shape[:2], 2), q.new_empty(_room(q, k))
-        output = v.new_zeros(v.shape[0], q.shape[1], v.shape[2])
+        output = v.new_zeros(q.shape[0], q.shape[1], v.shape[2])
         with compilations(compiled):
             for block in _blocks(packing, q, k):
                 scores = block.products(q, k, room, -math.inf)
@@ -144,7 +148,7 @@ class _Blocked(torch.autograd.Function):
                 _run(form.attend, compiled, scores.flatten(0, 1), among, found)
                 # one writer for each query: blocks divide heads and queries, never the keys of a query
                 target = output[block.heads, block.rows]
-                torch.bmm(scores[..., : block.seen], v[block.heads, : block.seen], out=target)
+                _write_product(target, scores[..., : block.seen], v[block.shared, : block.seen])
         ctx.save_for_backward(query, key, value, alpha, level)
         shaped: Tensor = output.view(*query.shape[:2], *output.shape[1:])[..., : value.shape[-1]]
         return shaped
@@ -173,12 +177,13 @@ class _Blocked(torch.autograd.Function):
                 _run(form.attend, ctx.compiled, rows, among, found)
                 if learns:
                     to_alpha[block.heads, block.rows] = by_row.view(*scores.shape[:2], 1)
-                heads, own, seen = block.heads, (block.heads, block.rows), slice(block.seen)
-                torch.bmm(grad_weights[..., seen], k[heads, seen], out=to_query[own])
+                shared, own, seen = block.shared, (block.heads, block.rows), slice(block.seen)
+                _write_product(to_query[own], grad_weights[..., seen], k[shared, seen])
                 for total, left, right in ((to_key, q, grad_weights), (to_value, grad_output, scores)):
                     # in this form, unlike baddbmm_, its operations are counted by torch
-                    target = total[heads, :, seen]
-                    torch.baddbmm(target, left[own].transpose(1, 2), right[..., seen], out=target)
+                    target = total[shared, :, seen]
+                    left, right = (_by_shared(x, len(target)) for x in (left[own], right[..., seen]))
+                    torch.baddbmm(target, left.transpose(1, 2), right, out=target)
         # q was scaled before the product, so its gradient takes the factor now; that of the keys has it from q
         to_query *= form.factor * query.shape[-1] ** -0.5
         # back to (positions, columns), and to the order in which the keys came
@@ -186,6 +191,20 @@ class _Blocked(torch.autograd.Function):
         for_alpha = to_alpha.view(query.shape[:3]).sum((0, 2)).to(alpha.dtype) if learns else None
         of_query = unflat(to_query, query, query.shape[-1], query.dtype)
         return of_query, *(x.contiguous() for x in kept), for_alpha, None, None, None
+
+
+def _by_shared(x: Tensor, shared: int) -> Tensor:
+    """(heads, rows, n) as (shared, rows of the heads that share keys, n)."""
+    return x if len(x) == shared else x.reshape(shared, -1, x.shape[-1])
+
+
+def _write_product(target: Tensor, left: Tensor, right: Tensor) -> None:
+    """left @ right into target, (heads, rows, columns); right: (shared, n, columns)."""
+    if len(left) == len(right):
+        torch.bmm(left, right, out=target)
+    else:
+        # rows of a group are not side by side in the target
+        target.copy_(torch.bmm(_by_shared(left, len(right)), right).view(target.shape))
 
 
 def _operands(query: Tensor, key: Tensor, value: Tensor, packing: Packing, form: Form) -> tuple[Tensor, Tensor, Tensor]:
@@ -219,7 +238,10 @@ def _sizes(query: Tensor, key: Tensor) -> tuple[int, int]:
     width = _width(key.shape[1])
     # long sequences take fewer rows, then fewer heads, so that a block of scores stays in the cache
     rows = max(1, min(ROWS, query.shape[1], _BLOCK_SCORES // width))
-    return rows, max(1, min(query.shape[0], _BLOCK_SCORES // (rows * width)))
+    heads = max(1, min(query.shape[0], _BLOCK_SCORES // (rows * width)))
+    # whole groups of heads that share keys, or a part of one
+    group = query.shape[0] // key.shape[0]
+    return rows, heads - heads % group if heads >= group else math.gcd(heads, group)
 
 
 def _blocks(packing: Packing, query: Tensor, key: Tensor) -> Iterator[_Block]:
@@ -228,6 +250,7 @@ def _blocks(packing: Packing, query: Tensor, key: Tensor) -> Iterator[_Block]:
         return
     rows, group = _sizes(query, key)
     total, examples = query.shape[0], len(packing.limits)
+    sharing = total // key.shape[0]
     # without padding all examples are alike, and a block may hold heads of several
     shared = bool((packing.limits == packing.limits[:1]).all())
     span = total if shared else total // examples
@@ -235,12 +258,14 @@ def _blocks(packing: Packing, query: Tensor, key: Tensor) -> Iterator[_Block]:
         limits = packing.limits[start * examples // total]
         for first in range(start, start + span, group):
             heads = slice(first, min(first + group, start + span))
+            of_keys = slice(first // sharing, (heads.stop - 1) // sharing + 1)
             for at in range(0, len(limits), rows):
                 own = limits[at : at + rows]
                 # limits never fall
                 free, seen = int(own[0]), int(own[-1])
                 if seen:
-                    yield _Block(heads=heads, rows=slice(at, at + len(own)), free=free, seen=seen, limits=own[:, None])
+                    queries = slice(at, at + len(own))
+                    yield _Block(heads=heads, shared=of_keys, rows=queries, free=free, seen=seen, limits=own[:, None])
 
 
 def _solve(form: Form, scores: Tensor, alpha: Tensor | None, compiled: bool) -> Tensor:

@@ -64,8 +64,8 @@ struct Span {
         seen_in_all(0),
         limits(heads.limits_of(head_) + first),
         query(heads.query + row0 * heads.columns),
-        key(heads.key + head_ * heads.keys * heads.columns),
-        value(heads.value + head_ * heads.keys * heads.columns) {
+        key(heads.key + heads.keys_of(head_) * heads.columns),
+        value(heads.value + heads.keys_of(head_) * heads.columns) {
     for (int64_t r = 0; r < rows; r++) seen_in_all += limits[r];
     width = limits[rows - 1];
     stride = whole_vectors(width);
@@ -341,22 +341,24 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
   const Heads heads(query, key, value, limits);
   TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == query.sizes(), "expected a grad_output like the query");
   const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, columns = heads.columns;
-  // where heads are few, the queries of each are shared out, every share with sums of its own, added in order
-  const int64_t shares = heads.shares(blocks);
-  const std::vector<int64_t> parts{shares, heads.all, heads.keys, columns};
+  // a task has all queries of the heads that share keys, so that one writer sums their gradients; where such groups are
+  // few, their queries are shared out, every share with sums of its own, added in order
+  const int64_t of_group = heads.group * blocks, shares = heads.shares(of_group);
+  const std::vector<int64_t> parts{shares, heads.shared, heads.keys, columns};
   Tensor to_query = at::empty_like(query), to_key = at::zeros(parts, key.options());
   Tensor to_value = at::zeros(parts, key.options());
   Tensor to_alpha = at::empty({learns ? heads.all : 0, heads.queries}, query.options());
   const Scratch scratch(Workspace::bytes(heads.keys));
   with_map(map, [&](auto kind) {
-    at::parallel_for(0, heads.all * shares, 1, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, heads.shared * shares, 1, [&](int64_t begin, int64_t end) {
       const at::AutoDispatchBelowADInplaceOrView plain;
       const Workspace workspace(scratch.share(), heads.keys);
       for (int64_t task = begin; task < end; task++) {
-        const int64_t head = task / shares, share = task % shares;
-        const int64_t own = (share * heads.all + head) * heads.keys * columns;
+        const int64_t group = task / shares, share = task % shares;
+        const int64_t own = (share * heads.shared + group) * heads.keys * columns;
         // every shares-th block, so that causal rows are shared evenly
-        for (int64_t block = share; block < blocks; block += shares) {
+        for (int64_t at = share; at < of_group; at += shares) {
+          const int64_t head = group * heads.group + at / blocks, block = at % blocks;
           const Span span(heads, head, block * ROWS);
           const Supports kept = supports_at(weights, index, counts, levels, head * blocks + block, span.row0);
           const Sums to{to_query.data_ptr<float>() + span.row0 * columns, to_key.data_ptr<float>() + own,

@@ -65,11 +65,13 @@ class Scratch {
 };
 
 // Query, key and value as the kernels take them: contiguous floats, (heads in all, positions, columns), columns a
-// multiple of a vector. limits (batch, queries): how many keys, from the first, each query may see; it never falls.
+// multiple of a vector. Keys and values may have fewer heads, `shared` of them in all, each for the `group` heads of
+// queries that stand side by side. limits (batch, queries): how many keys, from the first, each query may see; it never
+// falls.
 struct Heads {
   const float *query, *key, *value;
   const int32_t* limits;
-  int64_t all, per_example, queries, keys, columns;
+  int64_t all, shared, group, per_example, queries, keys, columns;
 
   Heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& seen)
       : query(q.const_data_ptr<float>()),
@@ -77,23 +79,28 @@ struct Heads {
         value(v.const_data_ptr<float>()),
         limits(seen.const_data_ptr<int32_t>()),
         all(q.size(0)),
+        shared(k.size(0)),
+        group(shared ? all / shared : 1),
         per_example(q.size(0) / std::max<int64_t>(1, seen.size(0))),
         queries(q.size(1)),
         keys(k.size(1)),
         columns(q.size(2)) {
     TORCH_CHECK(q.is_contiguous() && k.is_contiguous() && v.is_contiguous() && seen.is_contiguous(),
                 "expected contiguous tensors");
-    TORCH_CHECK(k.size(0) == all && v.sizes() == k.sizes() && k.size(2) == columns && seen.size(1) == queries,
+    TORCH_CHECK(group * shared == all && v.sizes() == k.sizes() && k.size(2) == columns && seen.size(1) == queries,
                 "expected key and value (heads, keys, columns) beside the query, and limits (batch, queries)");
   }
 
   const int32_t* limits_of(int64_t head) const { return limits + head / per_example * queries; }
 
-  // Into how many shares the `blocks` of each head go, so that few heads still give every thread two tasks.
+  // Where the keys of that head of queries begin, in rows of all keys; so do its values.
+  int64_t keys_of(int64_t head) const { return head / group * keys; }
+
+  // Into how many shares the `blocks` of each head of keys go, so that few heads still give every thread two tasks.
   int64_t shares(int64_t blocks) const {
     const int64_t tasks = 2 * at::get_num_threads();
     // one where there is no head or no block: their sums are tensors without entries, or zeros
-    return std::max<int64_t>(1, all ? std::min(blocks, (tasks + all - 1) / all) : 1);
+    return std::max<int64_t>(1, shared ? std::min(blocks, (tasks + shared - 1) / shared) : 1);
   }
 };
 

@@ -57,7 +57,7 @@ void attend_block(const Heads& heads, int64_t head, int64_t first, float scale, 
   // no product would write the output of a block that sees nothing
   if (!width) out.zero_();
   for (int64_t j = 0; j < width; j += COLUMNS) {
-    const int64_t n = std::min(COLUMNS, width - j), at = (head * heads.keys + j) * columns;
+    const int64_t n = std::min(COLUMNS, width - j), at = (heads.keys_of(head) + j) * columns;
     const Tensor scores = matrix(tile, rows, n, n);
     // a tile of scores, used while it is in the second-level cache: scaled by the product itself
     multiply(scores, query, matrix(heads.key + at, n, columns, columns).t(), scale, false);
@@ -85,23 +85,28 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, cons
   return output;
 }
 
-// Gradients of a block of keys and their values, and what they add to those of the queries. The tiles are transposed:
-// a row for each key, a column for each query.
-void differentiate_block(const Heads& heads, int64_t head, int64_t first, float scale, const float* grad_output, float* tile,
-                         float* grad_weights, float* to_query, float* to_key, float* to_value) {
-  const int32_t* limits = heads.limits_of(head);
+// Gradients of a block of keys and their values, and what they add to those of the queries, of all heads that share the
+// keys. The tiles are transposed: a row for each key, a column for each query.
+void differentiate_block(const Heads& heads, int64_t group, int64_t first, float scale, const float* grad_output,
+                         float* tile, float* grad_weights, float* to_query, float* to_key, float* to_value) {
+  // heads that share keys are of one example
+  const int32_t* limits = heads.limits_of(group * heads.group);
   // limits never fall: from the last one on lie keys that no query sees, and there may be anything in them
   const int64_t columns = heads.columns, seen = heads.queries ? limits[heads.queries - 1] : 0;
   const int64_t all = std::min(ROWS, heads.keys - first), rows = std::clamp<int64_t>(seen - first, 0, all);
-  const int64_t at = (head * heads.keys + first) * columns;
+  const int64_t at = (group * heads.keys + first) * columns;
   for (float* sum : {to_key, to_value}) std::fill_n(sum + at + rows * columns, (all - rows) * columns, 0.0f);
   if (!rows) return;
   const Tensor key = matrix(heads.key + at, rows, columns, columns), value = matrix(heads.value + at, rows, columns, columns);
   const Tensor key_sum = matrix(to_key + at, rows, columns, columns), value_sum = matrix(to_value + at, rows, columns, columns);
   // queries before this one see none of these keys
   const int64_t start = std::upper_bound(limits, limits + heads.queries, first) - limits;
-  for (int64_t i = start; i < heads.queries; i += COLUMNS) {
-    const int64_t n = std::min(COLUMNS, heads.queries - i), from = (head * heads.queries + i) * columns;
+  // pieces of the queries of one head after the other
+  const int64_t pieces = (heads.queries - start + COLUMNS - 1) / COLUMNS;
+  for (int64_t piece = 0; piece < heads.group * pieces; piece++) {
+    const int64_t member = piece / pieces, i = start + piece % pieces * COLUMNS;
+    const int64_t n = std::min(COLUMNS, heads.queries - i);
+    const int64_t from = ((group * heads.group + member) * heads.queries + i) * columns;
     const Tensor query = matrix(heads.query + from, n, columns, columns);
     const Tensor grad_rows = matrix(grad_output + from, n, columns, columns);
     const Tensor scores = matrix(tile, rows, n, n), gradients = matrix(grad_weights, rows, n, n);
@@ -118,10 +123,10 @@ void differentiate_block(const Heads& heads, int64_t head, int64_t first, float 
       }
     // one pass leaves the weights in the tile and the gradients of the scores in `grad_weights`
     rectify_both(tile, grad_weights, rows * n);
-    multiply(value_sum, scores, grad_rows, 1.0f, i > start);
-    multiply(key_sum, gradients, query, scale, i > start);
+    multiply(value_sum, scores, grad_rows, 1.0f, piece > 0);
+    multiply(key_sum, gradients, query, scale, piece > 0);
     // the sum for the queries goes over all blocks of keys of this task, in one order
-    multiply(matrix(to_query + i * columns, n, columns, columns), gradients.t(), key, scale, true);
+    multiply(matrix(to_query + (member * heads.queries + i) * columns, n, columns, columns), gradients.t(), key, scale, true);
   }
 }
 
@@ -137,16 +142,17 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   Tensor to_query = at::zeros({shares, heads.all, heads.queries, heads.columns}, query.options());
   Tensor to_key = at::empty_like(key), to_value = at::empty_like(value);
   const Scratch scratch(2 * Scratch::bytes<float>(ROWS * COLUMNS));
-  at::parallel_for(0, heads.all * shares, 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, heads.shared * shares, 1, [&](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     Scratch::Share room = scratch.share();
     float *tile = room.take<float>(ROWS * COLUMNS), *grad_weights = room.take<float>(ROWS * COLUMNS);
     for (int64_t task = begin; task < end; task++) {
-      const int64_t head = task / shares, share = task % shares;
-      float* sums = to_query.data_ptr<float>() + (share * heads.all + head) * heads.queries * heads.columns;
+      const int64_t group = task / shares, share = task % shares;
+      float* sums =
+          to_query.data_ptr<float>() + (share * heads.all + group * heads.group) * heads.queries * heads.columns;
       // every shares-th block, so that causal keys are shared evenly
       for (int64_t block = share; block < blocks; block += shares)
-        differentiate_block(heads, head, block * ROWS, static_cast<float>(scale), grad_output.const_data_ptr<float>(), tile,
+        differentiate_block(heads, group, block * ROWS, static_cast<float>(scale), grad_output.const_data_ptr<float>(), tile,
                             grad_weights, sums, to_key.data_ptr<float>(), to_value.data_ptr<float>());
     }
   });

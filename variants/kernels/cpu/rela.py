@@ -20,7 +20,7 @@ def rela_attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Ten
     that of the values. Differentiable once. Needs the kernels loaded: `build.failure()` is None. Raises SelectionError
     for shapes that do not fit.
     """
-    check_inputs(query, key, value, mask.keep)
+    check_inputs(query, key, value, mask.keep, grouped=True)
     return cast(Tensor, _Sums.apply(query, key, value, mask))  # type: ignore[no-untyped-call]
 
 

@@ -45,11 +45,12 @@ def entmax_attention(
 ) -> Tensor:
     """entmax(Q K^T / sqrt(head_dim), alpha) V, in the dtype of `value`, without a tensor of queries x keys.
 
-    query (batch, heads, queries, head_dim), key and value (batch, heads, keys, head_dim), of one dtype; keep (batch,
-    keys), True = a real key, or None. alpha: a number from 1.01 to 2, where 2 is sparsemax and 1.5 has no logarithm,
-    or (heads,), which is clamped to that range and gets a gradient. A query without a key that it may see gets zeros
-    and gives no gradient. Scores, thresholds and sums are float32. Differentiable once, the same bits at every run.
-    Raises SelectionError for an alpha outside its range. Ask `reason` first.
+    query (batch, heads, queries, head_dim), key and value (batch, kv_heads, keys, head_dim), of one dtype; kv_heads
+    divide heads, and nothing is repeated for them. keep (batch, keys), True = a real key, or None. alpha: a
+    number from 1.01 to 2, where 2 is sparsemax and 1.5 has no logarithm, or (heads,), which is clamped to that range
+    and gets a gradient. A query without a key that it may see gets zeros and gives no gradient. Scores, thresholds and
+    sums are float32. Differentiable once, the same bits at every run. Raises SelectionError for an alpha outside its
+    range. Ask `reason` first.
     Peters, Niculae & Martins 2019, Sparse Sequence-to-Sequence Models; gradient in alpha: Correia, Niculae & Martins
     2019, Adaptively Sparse Transformers.
     """
@@ -65,7 +66,7 @@ def entmax_attention(
         fixed, excess = float(alpha), None
     else:
         fixed, excess = None, torch.full((heads,), alpha - 1.0, device=query.device)
-    query, key, value, keep = prepared(query, key, value, keep)
+    query, key, value, keep = prepared(query, key, value, keep, grouped=True)
     tiles = tiles or tiles_for(query.dtype, query.shape[-1])
     return cast(Tensor, _Entmax.apply(query, key, value, excess, fixed, keep, causal, tiles))
 
@@ -113,12 +114,12 @@ def _forward(
     q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, out_ptr, mean_ptr, map_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, out_batch, out_head, out_row,
     queries, keys, heads, scale,
-    MODE: tl.constexpr, TRAIN: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    MODE: tl.constexpr, TRAIN: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     _, both, batch, head, list_at, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
         q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
-        CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+        GROUP, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
     )  # fmt: skip
     index_ptr, full, total = own_list(index_ptr, count_ptr, list_at, tl.cdiv(keys, COLUMNS))
     if TRAIN:
@@ -185,7 +186,7 @@ class _Entmax(torch.autograd.Function):
             support.levels, support.lists.indices, support.lists.counts, output, means, used,
             *strides(query, key, value, output), queries, key.shape[2], heads, head_dim**-0.5,
             warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, TRAIN=train,
-            **constants(query, keep, causal, tiles),
+            **constants(query, key, keep, causal, tiles),
         )  # fmt: skip
         lists = support.lists
         ctx.save_for_backward(query, key, value, excess, keep, support.levels, lists.indices, lists.counts, means, used)
@@ -207,9 +208,12 @@ class _Entmax(torch.autograd.Function):
         return *gradients, None, None, None, None
 
 
-def _pass(dtype: torch.dtype, head_dim: int, causal: bool, padding: bool, alpha: float | Tensor) -> None:
+def _pass(
+    dtype: torch.dtype, head_dim: int, causal: bool, padding: bool, alpha: float | Tensor, kv_heads: int = 4
+) -> None:
     query, key, value = (
-        torch.empty(2, 4, 4096, head_dim, dtype=dtype, device="meta", requires_grad=True) for _ in range(3)
+        torch.empty(2, heads, 4096, head_dim, dtype=dtype, device="meta", requires_grad=True)
+        for heads in (4, kv_heads, kv_heads)
     )
     keep = torch.empty(2, 4096, dtype=torch.bool, device="meta") if padding else None
     output = entmax_attention(query, key, value, alpha, keep, causal)
@@ -224,5 +228,6 @@ COMPILE_CASES = (
     CompileCase(name="sparsemax bf16 128 padding", run=lambda: _pass(torch.bfloat16, 128, False, True, 2.0)),
     CompileCase(name="entmax15 bf16 64 causal", run=lambda: _pass(torch.bfloat16, 64, True, False, 1.5)),
     CompileCase(name="entmax15 bf16 256", run=lambda: _pass(torch.bfloat16, 256, False, False, 1.5)),
+    CompileCase(name="entmax15 bf16 64 grouped", run=lambda: _pass(torch.bfloat16, 64, True, False, 1.5, kv_heads=1)),
     CompileCase(name="learned alpha bf16 64", run=lambda: _pass(torch.bfloat16, 64, False, False, _learned())),
 )

@@ -23,6 +23,7 @@ from .tiles import (
     narrow,
     own_columns,
     own_list,
+    own_member,
     own_rows,
     store_key_gradients,
     store_rows,
@@ -60,7 +61,7 @@ def backward(
     to_alpha = torch.empty_like(delta) if of_alpha else None
     sizes = (queries, keys, heads, head_dim**-0.5)
     # the same tiles and precision as the forward: a weight computed again must be the weight that was used
-    fixed = {"MODE": sparse_map.mode, **constants(query, keep, causal, tiles)}
+    fixed = {"MODE": sparse_map.mode, **constants(query, key, keep, causal, tiles)}
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
         query, key, value, keep, sparse_map.excess, levels, indices, counts, grad_output, means, to_query, delta,
@@ -70,7 +71,7 @@ def backward(
     )  # fmt: skip
     columns = list_tiles(used, queries, keys, tiles, causal, by_rows=False)
     launch(
-        _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * heads,),
+        _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * key.shape[1],),
         query, key, value, keep, sparse_map.excess, levels, columns.indices, columns.counts, grad_output, delta,
         to_key, to_value,
         *strides(query, key, value, grad_output, to_key, to_value), *sizes,
@@ -143,12 +144,12 @@ def _backward_queries(
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dq_batch, dq_head, dq_row,
     queries, keys, heads, scale,
-    MODE: tl.constexpr, OF_ALPHA: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    MODE: tl.constexpr, OF_ALPHA: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     _, both, batch, head, own, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
         q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
-        CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+        GROUP, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
     )  # fmt: skip
     index_ptr, full, total = own_list(index_ptr, count_ptr, own, tl.cdiv(keys, COLUMNS))
     excess = excess_of(excess_ptr, head, MODE)
@@ -220,30 +221,33 @@ def _backward_keys(
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row,
     queries, keys, heads, scale,
-    MODE: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    MODE: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    both, batch, head, own, column, k, v, q_ptr, do_ptr = own_columns(
-        q_ptr, k_ptr, v_ptr, do_ptr, q_batch, q_head, k_batch, k_head, k_row, v_batch, v_head, v_row,
-        do_batch, do_head, keys, heads, HEAD_DIM, DIM, COLUMNS,
-    )  # fmt: skip
-    index_ptr, masked, total = own_list(index_ptr, count_ptr, own, tl.cdiv(queries, ROWS))
-    excess = excess_of(excess_ptr, head, MODE)
-    slope = excess * scale
-    delta_ptr += both * queries
+    column_tile, batch, head, column, k, v = own_columns(
+        k_ptr, v_ptr, k_batch, k_head, k_row, v_batch, v_head, v_row, keys, heads // GROUP, HEAD_DIM, DIM, COLUMNS
+    )
     dk = tl.zeros([COLUMNS, DIM], tl.float32)
     dv = tl.zeros([COLUMNS, DIM], tl.float32)
-    if CAUSAL:
-        dk, dv = _key_tiles(
-            dk, dv, k, v, q_ptr, do_ptr, level_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
-            both, column, queries, keys, 0, masked,
-            MODE, True, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    for member in range(GROUP):
+        both, of_query, own_q, own_do, list_ptr, masked, total = own_member(
+            member, q_ptr, do_ptr, index_ptr, count_ptr, q_batch, q_head, do_batch, do_head, column_tile, batch, head,
+            queries, keys, heads, GROUP, ROWS, COLUMNS,
         )  # fmt: skip
-    dk, dv = _key_tiles(
-        dk, dv, k, v, q_ptr, do_ptr, level_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
-        both, column, queries, keys, masked, total,
-        MODE, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
-    )  # fmt: skip
+        excess = excess_of(excess_ptr, of_query, MODE)
+        slope = excess * scale
+        own_delta = delta_ptr + both * queries
+        if CAUSAL:
+            dk, dv = _key_tiles(
+                dk, dv, k, v, own_q, own_do, level_ptr, own_delta, list_ptr, q_row, do_row, slope, excess,
+                both, column, queries, keys, 0, masked,
+                MODE, True, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+            )  # fmt: skip
+        dk, dv = _key_tiles(
+            dk, dv, k, v, own_q, own_do, level_ptr, own_delta, list_ptr, q_row, do_row, slope, excess,
+            both, column, queries, keys, masked, total,
+            MODE, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        )  # fmt: skip
     store_key_gradients(
         dk_ptr, dv_ptr, keep_ptr, dk * scale, dv, batch, head, column,
         dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys, HAS_KEEP, HEAD_DIM, DIM, COLUMNS,

@@ -89,14 +89,22 @@ def reason(device: str, dtype: torch.dtype, head_dim: int, *, largest_head_dim: 
 
 
 def prepared(
-    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, *, one_width: bool = True, whole: bool = False
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    keep: Tensor | None,
+    *,
+    one_width: bool = True,
+    whole: bool = False,
+    grouped: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Inputs as kernels take them: the last dimension, or where `whole` all, side by side.
 
     Called before the autograd function and not in it, so that what that saves is part of the graph. A mask for all
-    sequences is repeated for each. Raises SelectionError for shapes that do not fit, which a kernel would read past.
+    sequences is repeated for each. `grouped`: keys and values may have fewer heads. Raises SelectionError for shapes
+    that do not fit, which a kernel would read past.
     """
-    check_inputs(query, key, value, keep, one_width=one_width)
+    check_inputs(query, key, value, keep, one_width=one_width, grouped=grouped)
     query, key, value = (x.contiguous() if whole or x.stride(-1) != 1 else x for x in (query, key, value))
     return query, key, value, None if keep is None else keep.expand(query.shape[0], -1).contiguous()
 

@@ -49,13 +49,14 @@ def rela_attention(
 ) -> Tensor:
     """Weighted sums of the values before the norm: relu(Q K^T / sqrt(head_dim)) V, float32 whatever the inputs.
 
-    query (batch, heads, queries, head_dim), key and value (batch, heads, keys, head_dim), of one dtype; keep (batch,
-    keys), True = a real key, or None. A query without a key that it may see gets zeros and gives no gradient. Products
-    are those of the dtype, sums are float32, as is the gradient that is taken; with float16 a gradient or a weight
-    beyond 65504 counts as 65504. Differentiable once, the same bits at every run. Ask `reason` first.
+    query (batch, heads, queries, head_dim), key and value (batch, kv_heads, keys, head_dim), of one dtype; kv_heads
+    divide heads, and nothing is repeated for them. keep (batch, keys), True = a real key, or None. A query
+    without a key that it may see gets zeros and gives no gradient. Products are those of the dtype, sums are float32,
+    as is the gradient that is taken; with float16 a gradient or a weight beyond 65504 counts as 65504. Differentiable
+    once, the same bits at every run. Ask `reason` first.
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 4-6.
     """
-    query, key, value, keep = prepared(query, key, value, keep)
+    query, key, value, keep = prepared(query, key, value, keep, grouped=True)
     return cast(Tensor, _ReLA.apply(query, key, value, keep, causal, tiles or tiles_for(query.dtype, query.shape[-1])))
 
 
@@ -107,12 +108,12 @@ def _forward(
     q_ptr, k_ptr, v_ptr, keep_ptr, out_ptr, map_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, out_batch, out_head, out_row,
     queries, keys, heads, scale,
-    CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, RECORD: tl.constexpr, SKIP: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, RECORD: tl.constexpr, SKIP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     row_tile, _, batch, head, own, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
         q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
-        CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+        GROUP, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
     )  # fmt: skip
     if RECORD:
         map_ptr += own * tl.cdiv(keys, COLUMNS)
@@ -149,7 +150,7 @@ class _ReLA(torch.autograd.Function):
                 _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,), query, key, value, keep, sums, used,
                 *strides(query, key, value, sums), queries, key.shape[2], heads, head_dim**-0.5,
                 warps=tiles.warps, stages=tiles.stages, RECORD=record, SKIP=True,
-                **constants(query, keep, causal, tiles),
+                **constants(query, key, keep, causal, tiles),
             )  # fmt: skip
         return sums
 
@@ -161,9 +162,10 @@ class _ReLA(torch.autograd.Function):
         return *gradients, None, None, None
 
 
-def _pass(dtype: torch.dtype, head_dim: int, causal: bool, padding: bool) -> None:
+def _pass(dtype: torch.dtype, head_dim: int, causal: bool, padding: bool, kv_heads: int = 4) -> None:
     query, key, value = (
-        torch.empty(2, 4, 4096, head_dim, dtype=dtype, device="meta", requires_grad=True) for _ in range(3)
+        torch.empty(2, heads, 4096, head_dim, dtype=dtype, device="meta", requires_grad=True)
+        for heads in (4, kv_heads, kv_heads)
     )
     keep = torch.empty(2, 4096, dtype=torch.bool, device="meta") if padding else None
     sums = rela_attention(query, key, value, keep, causal)
@@ -172,6 +174,7 @@ def _pass(dtype: torch.dtype, head_dim: int, causal: bool, padding: bool) -> Non
 
 COMPILE_CASES = (
     CompileCase(name="bf16 64 causal", run=lambda: _pass(torch.bfloat16, 64, True, False)),
+    CompileCase(name="bf16 64 grouped", run=lambda: _pass(torch.bfloat16, 64, True, False, kv_heads=1)),
     CompileCase(name="bf16 128 causal padding", run=lambda: _pass(torch.bfloat16, 128, True, True)),
     CompileCase(name="bf16 256", run=lambda: _pass(torch.bfloat16, 256, False, False)),
 )

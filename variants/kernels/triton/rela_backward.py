@@ -17,6 +17,7 @@ from .tiles import (
     narrow,
     own_columns,
     own_list,
+    own_member,
     own_rows,
     rectified,
     store_key_gradients,
@@ -48,7 +49,7 @@ def backward(
         grad_output = grad_output.clamp(-65504.0, 65504.0)
     grad_output = grad_output.to(query.dtype).contiguous()
     sizes = (queries, keys, heads, head_dim**-0.5)
-    fixed = constants(query, keep, causal, tiles)
+    fixed = constants(query, key, keep, causal, tiles)
     # the map was written by the forward pass: 1 where a tile has a positive score
     rows = list_tiles(used, queries, keys, tiles, causal, by_rows=True)
     launch(
@@ -58,7 +59,7 @@ def backward(
     )  # fmt: skip
     columns = list_tiles(used, queries, keys, tiles, causal, by_rows=False)
     launch(
-        _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * heads,),
+        _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * key.shape[1],),
         query, key, value, keep, grad_output, to_key, to_value, columns.indices, columns.counts,
         *strides(query, key, value, grad_output, to_key, to_value), *sizes,
         warps=tiles.warps, stages=tiles.stages, **fixed,
@@ -93,12 +94,12 @@ def _backward_queries(
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dq_batch, dq_head, dq_row,
     queries, keys, heads, scale,
-    CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     _, _, batch, head, own, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
         q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
-        CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+        GROUP, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
     )  # fmt: skip
     index_ptr, full, total = own_list(index_ptr, count_ptr, own, tl.cdiv(keys, COLUMNS))
     do = load_rows(do_ptr + batch * do_batch + head * do_head, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
@@ -143,25 +144,28 @@ def _backward_keys(
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row,
     queries, keys, heads, scale,
-    CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    _, batch, head, own, column, k, v, q_ptr, do_ptr = own_columns(
-        q_ptr, k_ptr, v_ptr, do_ptr, q_batch, q_head, k_batch, k_head, k_row, v_batch, v_head, v_row,
-        do_batch, do_head, keys, heads, HEAD_DIM, DIM, COLUMNS,
-    )  # fmt: skip
-    index_ptr, masked, total = own_list(index_ptr, count_ptr, own, tl.cdiv(queries, ROWS))
+    column_tile, batch, head, column, k, v = own_columns(
+        k_ptr, v_ptr, k_batch, k_head, k_row, v_batch, v_head, v_row, keys, heads // GROUP, HEAD_DIM, DIM, COLUMNS
+    )
     dk = tl.zeros([COLUMNS, DIM], tl.float32)
     dv = tl.zeros([COLUMNS, DIM], tl.float32)
-    if CAUSAL:
-        dk, dv = _key_tiles(
-            dk, dv, k, v, q_ptr, do_ptr, index_ptr, q_row, do_row, column, queries, keys, 0, masked,
-            True, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    for member in range(GROUP):
+        _, _, own_q, own_do, list_ptr, masked, total = own_member(
+            member, q_ptr, do_ptr, index_ptr, count_ptr, q_batch, q_head, do_batch, do_head, column_tile, batch, head,
+            queries, keys, heads, GROUP, ROWS, COLUMNS,
         )  # fmt: skip
-    dk, dv = _key_tiles(
-        dk, dv, k, v, q_ptr, do_ptr, index_ptr, q_row, do_row, column, queries, keys, masked, total,
-        False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
-    )  # fmt: skip
+        if CAUSAL:
+            dk, dv = _key_tiles(
+                dk, dv, k, v, own_q, own_do, list_ptr, q_row, do_row, column, queries, keys, 0, masked,
+                True, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+            )  # fmt: skip
+        dk, dv = _key_tiles(
+            dk, dv, k, v, own_q, own_do, list_ptr, q_row, do_row, column, queries, keys, masked, total,
+            False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        )  # fmt: skip
     store_key_gradients(
         dk_ptr, dv_ptr, keep_ptr, dk * scale, dv * scale, batch, head, column,
         dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys, HAS_KEEP, HEAD_DIM, DIM, COLUMNS,

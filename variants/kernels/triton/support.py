@@ -70,7 +70,7 @@ def find_support(
         *strides(query, key), queries, keys, heads, head_dim**-0.5,
         _TOLERANCE if query.dtype == torch.float32 else _SHORT_TOLERANCE,
         warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, STEPS=_STEPS,
-        **constants(query, keep, causal, tiles),
+        **constants(query, key, keep, causal, tiles),
     )  # fmt: skip
     return Support(levels=levels, lists=TileLists(indices=indices, counts=counts))
 
@@ -166,13 +166,13 @@ def _sum_above(
 def _find_support(
     q_ptr, k_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, queries, keys, heads, scale, tolerance,
-    MODE: tl.constexpr, STEPS: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    MODE: tl.constexpr, STEPS: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     # this pass reads no values, so the keys stand in their place
     row_tile, both, _, head, list_at, first_row, q, k_ptr, _, keep_ptr = own_rows(
         q_ptr, k_ptr, k_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, k_batch, k_head, queries, keys, heads,
-        CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+        GROUP, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
     )  # fmt: skip
     index_ptr += list_at * tl.cdiv(keys, COLUMNS)
     excess = excess_of(excess_ptr, head, MODE)

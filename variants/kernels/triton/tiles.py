@@ -57,12 +57,14 @@ def strides(*tensors: Tensor) -> tuple[int, ...]:
     return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
 
 
-def constants(query: Tensor, keep: Tensor | None, causal: bool, tiles: Tiles) -> dict[str, Any]:
+def constants(query: Tensor, key: Tensor, keep: Tensor | None, causal: bool, tiles: Tiles) -> dict[str, Any]:
     """The constexprs that all kernels of attention over tiles have."""
     # constants and not arguments: the compiler drops the masks that a kernel does not need and unrolls over
     # dimensions
     head_dim = query.shape[-1]
     return {
+        # heads of queries that share keys; with one a loop over them is none
+        "GROUP": query.shape[1] // key.shape[1],
         "CAUSAL": causal,
         "HAS_KEEP": keep is not None,
         "HEAD_DIM": head_dim,
@@ -108,7 +110,8 @@ def own_tile(tiles):
 @triton.jit
 def own_rows(
     q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
-    CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     """The start of every kernel that goes along the keys: its row tile, and where its head lies.
 
@@ -124,8 +127,9 @@ def own_rows(
     first_row = row_tile * ROWS
     # in the last tile rows lie past the end: they are zero, and `store_rows` drops what is computed for them
     q = load_rows(q_ptr + batch * q_batch + head * q_head, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
-    k_ptr += batch * k_batch + head * k_head
-    v_ptr += batch * v_batch + head * v_head
+    # keys and values have a head for each GROUP of heads
+    k_ptr += batch * k_batch + head // GROUP * k_head
+    v_ptr += batch * v_batch + head // GROUP * v_head
     if HAS_KEEP:
         keep_ptr += batch * keys
     return row_tile, both, batch, head, both * row_tiles + row_tile, first_row, q, k_ptr, v_ptr, keep_ptr
@@ -133,23 +137,39 @@ def own_rows(
 
 @triton.jit
 def own_columns(
-    q_ptr, k_ptr, v_ptr, do_ptr, q_batch, q_head, k_batch, k_head, k_row, v_batch, v_head, v_row, do_batch, do_head,
-    keys, heads, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, COLUMNS: tl.constexpr,
+    k_ptr, v_ptr, k_batch, k_head, k_row, v_batch, v_head, v_row, keys, kv_heads,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The start of every kernel that goes along the queries: its column tile, and where its head lies.
+    """The start of every kernel that goes along the queries: its column tile of a head of keys.
 
-    Returns (batch, head) as one number and as two; the number of the tile among those of all heads; its first column;
-    its keys and values, both (COLUMNS, DIM); and the pointers to queries and output gradient moved to the head.
+    Returns the column tile; batch and head; its first column; its keys and values, both (COLUMNS, DIM). The program
+    then goes through the heads of queries that share these keys, `own_member` each, and so is the one writer of its
+    sums.
     """
-    column_tiles = tl.cdiv(keys, COLUMNS)
-    column_tile, both = own_tile(column_tiles)
-    batch, head = both // heads, both % heads
+    column_tile, both = own_tile(tl.cdiv(keys, COLUMNS))
+    batch, head = both // kv_heads, both % kv_heads
     column = column_tile * COLUMNS
     k = load_rows(k_ptr + batch * k_batch + head * k_head, k_row, column, keys, True, HEAD_DIM, DIM, COLUMNS)
     v = load_rows(v_ptr + batch * v_batch + head * v_head, v_row, column, keys, True, HEAD_DIM, DIM, COLUMNS)
-    q_ptr += batch * q_batch + head * q_head
-    do_ptr += batch * do_batch + head * do_head
-    return both, batch, head, both * column_tiles + column_tile, column, k, v, q_ptr, do_ptr
+    return column_tile, batch, head, column, k, v
+
+
+@triton.jit
+def own_member(
+    member, q_ptr, do_ptr, index_ptr, count_ptr, q_batch, q_head, do_batch, do_head, column_tile, batch, head, queries,
+    keys, heads, GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """One of the heads of queries that share the keys of `head`: where it lies, and its list of row tiles.
+
+    Returns (batch, its head) as one number; its head; the pointers to its queries, to its output gradient and to its
+    list; and the two counts of the list.
+    """
+    of_query = head * GROUP + member
+    both = batch * heads + of_query
+    own = both * tl.cdiv(keys, COLUMNS) + column_tile
+    list_ptr, masked, total = own_list(index_ptr, count_ptr, own, tl.cdiv(queries, ROWS))
+    own_q, own_do = q_ptr + batch * q_batch + of_query * q_head, do_ptr + batch * do_batch + of_query * do_head
+    return both, of_query, own_q, own_do, list_ptr, masked, total
 
 
 @triton.jit
