@@ -28,7 +28,8 @@ class Sweep(TimedTask):
     """Time, memory, FLOPs and sparsity of one forward pass, training step or decoding step on drawn input.
 
     `sweep[length=256..4096]` is five points: a range doubles. `batch`: number of sequences, or `tokens`: number of
-    tokens in all. `input`: the structure that queries and keys share, see `sweep_inputs.py`. Decoding is always causal.
+    tokens in all. `kv_heads`: heads of keys and values, each shared by a group of query heads. `input`: the structure
+    that queries and keys share, see `sweep_inputs.py`. Decoding is always causal.
     A preset only decides how long a point is measured: until a difference of `resolution` would be found, and at most
     `timing_seconds`, as in `quick[resolution=0.02,timing_seconds=120]`.
     """
@@ -56,7 +57,12 @@ class Sweep(TimedTask):
         padding: Annotated[float, Range(0, 0.999)] = 0.0,
         graph: bool = False,
         memory_bytes: Annotated[int, Range(1, 10**15)] | None = None,
+        kv_heads: Annotated[int, Range(1, 4_096)] | None = None,
     ):
+        if kv_heads is not None and heads % kv_heads:
+            raise SelectionError(f"sweep: expected kv_heads that divides {heads} heads, got {kv_heads}")
+        if kv_heads not in (None, heads) and level != "attention":
+            raise SelectionError(f"sweep: the {level} has as many heads of keys as of queries; use level=attention")
         if batch is not None and tokens is not None:
             raise SelectionError("sweep: expected batch (sequences) or tokens (in all), got both")
         # decoding keeps one state per sequence and grows it token by token: there is no padding at its end
@@ -91,6 +97,8 @@ class Sweep(TimedTask):
             padding=padding,
             graph=graph,
             memory_bytes=memory_bytes,
+            # 32 of 32 is the same point as 32
+            kv_heads=None if kv_heads == heads else kv_heads,
         )
 
     def recipe(self, preset: Spec) -> Point:
@@ -123,7 +131,9 @@ class Sweep(TimedTask):
         return Dataset(train=split.all(), validation=split.all(), test=split.all(), provenance=provenance)
 
     def heads(self, point: Point) -> Heads:
-        return draw_heads(point.input, point.batch, point.heads, point.length, point.head_dim, seed=0)
+        return draw_heads(
+            *(point.input, point.batch, point.heads, point.length, point.head_dim), seed=0, kv_heads=point.kv_heads
+        )
 
     def states(self, point: Point) -> Floats:
         return draw_states(point.input, point.batch, point.length, point.width, seed=0)

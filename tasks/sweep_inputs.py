@@ -49,13 +49,21 @@ def local_latent(draw: np.random.Generator, rows: int, length: int, features: in
 INPUTS: dict[str, Latent] = {"iid": iid_latent, "clustered": clustered_latent, "local": local_latent}
 
 
-def draw_heads(kind: str, batch: int, heads: int, length: int, head_dim: int, seed: int) -> Heads:
-    """Query, key and value, each (batch, heads, length, head_dim). Sequences and heads are independent."""
+def draw_heads(
+    kind: str, batch: int, heads: int, length: int, head_dim: int, seed: int, kv_heads: int | None = None
+) -> Heads:
+    """Query (batch, heads, length, head_dim), key and value (batch, kv_heads, length, head_dim).
+
+    Sequences and heads are independent, but for the heads of queries that share keys, whose number kv_heads divides.
+    """
     # query and key share the latent part, so their scores have its structure; values are independent of both
-    latent, draw = _latent(kind, batch * heads, length, head_dim, seed)
-    shape = (batch, heads, length, head_dim)
-    query, key = (_blend(kind, latent, draw).reshape(shape) for _ in range(2))
-    return Heads(query=query, key=key, value=draw.standard_normal(shape, dtype=np.float32))
+    shared = kv_heads or heads
+    latent, draw = _latent(kind, batch * shared, length, head_dim, seed)
+    of_query = np.repeat(latent, heads // shared, axis=0)
+    query, key = _blend(kind, of_query, draw), _blend(kind, latent, draw)
+    shape = (batch, shared, length, head_dim)
+    value = draw.standard_normal(shape, dtype=np.float32)
+    return Heads(query=query.reshape(batch, heads, length, head_dim), key=key.reshape(shape), value=value)
 
 
 def draw_states(kind: str, batch: int, length: int, width: int, seed: int) -> Floats:

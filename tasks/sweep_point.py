@@ -25,7 +25,8 @@ class Point(Recipe):
     `level`: the variant alone on projected heads, in a Transformer block, or in the whole encoder. `mode`: a forward
     pass without gradients; a training step; the last tokens of decoding a sequence of that length. `padding`: share of
     padding at the end of each sequence. `graph`: on CUDA, capture the work once and replay it. `memory_bytes`: search
-    for the longest length that runs in so many bytes, and time nothing.
+    for the longest length that runs in so many bytes, and time nothing. `kv_heads`: heads of keys and values; None =
+    `heads`.
     """
 
     level: Level = "attention"
@@ -36,6 +37,7 @@ class Point(Recipe):
     padding: float = 0.0
     graph: bool = False
     memory_bytes: int | None = None
+    kv_heads: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
     timing_seconds: float = 60.0
@@ -53,7 +55,7 @@ class Point(Recipe):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Projected heads, each (batch, heads, length, head_dim)."""
+    """Projected heads: query (batch, heads, length, head_dim), key and value (batch, kv_heads, length, head_dim)."""
 
     query: Floats
     key: Floats

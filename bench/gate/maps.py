@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...variants.contract import ScoredVariant
+from ...variants.contract import ScoredVariant, repeat_heads
 from ..core.errors import Unsupported
 from .checked_variant import CheckedVariant
 from .distance import gap
@@ -86,7 +86,8 @@ def _common_scores(checked: CheckedVariant, name: str) -> Iterator[Answer]:
     crosses = checked.module.supports(replace(checked.shape, cross=True)) is None
     more = {"impl": name} if name else {}
     for keys in COUNTS if checked.thorough else COUNTS[:1]:
-        shape = with_heads(replace(checked.shape, max_length=keys), 2)
+        # a value for each query head, so that its gradients sum to the queries
+        shape = with_heads(replace(checked.shape, kv_heads=checked.shape.heads, max_length=keys), 2)
         try:
             module = checked.build(shape, **more)
         except Unsupported as refusal:
@@ -178,7 +179,7 @@ def _products(view: VariantInSetting) -> Iterator[Answer]:
         return
     for inputs, keep in (_masked(view), (view.inputs(), None)):
         weights = _all(view, inputs, keep)
-        product = weights.double() @ inputs.value.double()
+        product = weights.double() @ repeat_heads(inputs.value.double(), weights.shape[1])
         # both the product and the weights are rounded on their way
         yield Measured(gap(view.run(inputs, keep), product), 2 * view.tolerance, "output against weights times values")
 
@@ -189,7 +190,7 @@ def _last_products(view: VariantInSetting) -> Iterator[Answer]:
     rows = slice(max(0, inputs.query.shape[2] - 8), inputs.query.shape[2])
     weights = _weights(view, inputs, None, rows)
     assert weights is not None
-    product = weights.double() @ inputs.value.double()
+    product = weights.double() @ repeat_heads(inputs.value.double(), weights.shape[1])
     yield Measured(gap(view.output()[:, :, rows], product), 2 * view.tolerance, f"the last rows, {view.place}")
 
 

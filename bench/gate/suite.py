@@ -11,7 +11,7 @@ import torch
 
 from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
-from . import causality, decode, dropout, gradients, maps, masks, numerics, twins
+from . import causality, decode, dropout, gradients, groups, maps, masks, numerics, twins
 from .checked_variant import (
     BASE_LENGTH,
     WIDEST_BATCH,
@@ -51,6 +51,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("padding without numbers", masks.padding_without_numbers),
     Property("batch independence", masks.batch_independence, own="always", whole=True),
     Property("masked rows", masks.masked_rows),
+    Property("grouped heads", groups.grouped_heads),
     Property("gradient reaches", gradients.gradient_reaches),
     # at few positions some parameters have nothing to decide, such as those that choose between blocks
     Property("parameters learn", gradients.parameters_learn, quick=False, own="check", longest=True),

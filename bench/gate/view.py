@@ -60,7 +60,7 @@ def permuted(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """(batch, heads, queries | keys, head_dim)."""
+    """(batch, heads | kv_heads, queries | keys, head_dim)."""
 
     query: Tensor
     key: Tensor
@@ -150,9 +150,9 @@ class VariantInSetting:
             drawn = torch.randn(batch, length, parts, heads, width, generator=generator)
             return drawn.to(self.shape.device, self.dtype).permute(2, 0, 3, 1, 4)
 
-        if queries == keys:
-            return Inputs(*joined(queries, 3))
-        return Inputs(*joined(queries, 1), *joined(keys, 2))
+        query, key, value = joined(queries, 3) if queries == keys else [*joined(queries, 1), *joined(keys, 2)]
+        shared = self.shape.kv_heads
+        return Inputs(query, key[:, :shared], value[:, :shared])
 
     def output(self) -> Tensor:
         """The output for `inputs()` without a mask of keys, computed once."""

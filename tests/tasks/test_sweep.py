@@ -108,3 +108,13 @@ def test_padding_shortens_every_sequence_of_ids():
     task = Sweep(length=100, batch=3, padding=0.25, level="model")
     ids, lengths, _ = task.load(PLACE, task.point, 0, "validation").train.batch(np.arange(3), 100)
     assert lengths.tolist() == [[75]] * 3 and (ids[:, 0, :75] > 0).all() and (ids[:, 0, 75:] == 0).all()
+
+
+def test_groups_of_query_heads_share_keys_and_values():
+    task = Sweep(heads=6, kv_heads=2, length=8, head_dim=4)
+    drawn = task.heads(task.point)
+    assert drawn.query.shape == (1, 6, 8, 4) and drawn.key.shape == drawn.value.shape == (1, 2, 8, 4)
+    assert Sweep(heads=4, kv_heads=4).point == Sweep(heads=4).point
+    for wrong in ({"heads": 6, "kv_heads": 4}, {"heads": 4, "kv_heads": 2, "level": "block"}):
+        with pytest.raises(SelectionError, match=r"kv_heads|as many heads"):
+            Sweep(**wrong)

@@ -39,7 +39,7 @@ LEAST_LIMIT = 10.0
 
 @dataclass(slots=True, kw_only=True)
 class SweepWorkloads(Workloads):
-    """Every workload gets the very same tensors: `heads` (3, batch, heads, length, head_dim), or `states`, or `batch`.
+    """Every workload gets the very same tensors: `heads`, query, key and value, or `states`, or `batch`.
 
     `grad_output`: the gradient that arrives at the output in a training step.
     """
@@ -284,6 +284,7 @@ def shape_of(point: Point, device: torch.device) -> AttentionShape:
     """The shape that a variant is built for at a point, at the levels below the model."""
     return AttentionShape(
         heads=point.heads,
+        kv_heads=point.kv_heads or 0,
         head_dim=point.head_dim,
         max_length=point.length,
         causal=point.causal,
