@@ -34,7 +34,7 @@ def fused_softmax(
     """
     queries, keys = query.shape[2], key.shape[2]
     # the kernel's own causal flag aligns at the first key, so it serves only where both lengths agree
-    fused_causal = mask.causal and mask.keep is None and queries == keys
+    fused_causal = mask.causal and mask.keep is None and mask.bounds is None and queries == keys
     allowed = None if fused_causal else mask.allowed(queries, keys, query.device)
     dead = None
     if allowed is not None:
@@ -48,7 +48,13 @@ def fused_softmax(
         )
     with sdpa_kernel(BACKENDS[backend]) if backend else nullcontext():
         output = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=fused_causal
+            query,
+            key,
+            value,
+            attn_mask=allowed,
+            dropout_p=dropout,
+            is_causal=fused_causal,
+            enable_gqa=key.shape[1] != query.shape[1],
         )
     ran = backend or _chosen(query, key, value, allowed, dropout, fused_causal)
     return output if dead is None else output.masked_fill(dead, 0.0), ran
@@ -69,5 +75,7 @@ def _chosen(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, d
     """The backend that PyTorch takes for these inputs, asked as it asks itself."""
     if query.device.type != "cuda" or torch.compiler.is_compiling():
         return "sdpa"
-    choice: int = torch._fused_sdp_choice(query, key, value, allowed, dropout, causal)
+    choice: int = torch._fused_sdp_choice(
+        query, key, value, allowed, dropout, causal, enable_gqa=key.shape[1] != query.shape[1]
+    )
     return _NAMES.get(choice, "sdpa")
