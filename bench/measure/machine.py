@@ -45,6 +45,9 @@ def describe(device: torch.device) -> Machine:
         accelerators = (torch.cuda.get_device_name(device),)
         driver = torch.version.cuda or ""
     versions = {"python": platform.python_version()}
+    if device.type == "cuda" and (cudnn := torch.backends.cudnn.version()):  # type: ignore[no-untyped-call]
+        # one of the backends of softmax, the reference, and its speed moves with the version
+        versions["cudnn"] = str(cudnn)
     # Only what decides a speed or explains a failure: Records are published, and a full list would name private
     # packages.
     for package in ("attnbench", "torch", "triton", "numpy"):

@@ -107,7 +107,7 @@ class RecordBuilder:
             digest=self.context.digests[self.cell.key],
             block=self.context.block,
             metric=self.metric if self.cell.lane != "time" else None,
-            setting=asdict(self.recipe) if self.recipe else {},
+            setting=(asdict(self.recipe) if self.recipe else {}) | self._numerics(),
             implementation=self.implementation,
             artifacts=self.artifacts,
             started=self.started.isoformat(timespec="seconds"),
@@ -116,6 +116,13 @@ class RecordBuilder:
             node=self.context.node,
             device=self.context.device_name,
         )
+
+    def _numerics(self) -> dict[str, str]:
+        """Settings of the process that decide over digits and speed of float32 products on a GPU: TF32 or not."""
+        if self.context.device.type != "cuda":
+            return {}
+        convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "highest"
+        return {"float32_products": torch.get_float32_matmul_precision(), "float32_convolutions": convolutions}
 
     def failure(self, error: Exception) -> Record:
         """The Record of a Cell that `error` ended; errors that the person who runs it must cure are raised again."""

@@ -48,7 +48,11 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         return 0
     # A timing is of the code as a user would run it; training must end with the same bits when it is resumed, which
     # the atomic additions of some backward passes would break.
-    torch.use_deterministic_algorithms(all(cell.lane != "time" for cell in job.cells), warn_only=True)
+    deterministic = all(cell.lane != "time" for cell in job.cells)
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    if deterministic:
+        # cuBLAS reads it when it is loaded; with workspaces of its own choice the sums of a product change their order
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # filling every new tensor is no part of determinism for code that reads no uninitialised memory, and costs time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cuda":

@@ -43,9 +43,7 @@ def fused_softmax(
         # such a row may see everything, and is set to zero below
         allowed = allowed | dead
     if backend == "flash" and allowed is not None:
-        raise Unsupported(
-            "impl=flash: it takes no mask but a causal one of as many queries as keys; use impl=efficient"
-        )
+        raise Unsupported("impl=flash: it takes no mask but the causal one of a square; use impl=efficient")
     with sdpa_kernel(BACKENDS[backend]) if backend else nullcontext():
         output = F.scaled_dot_product_attention(
             query,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,6 +49,9 @@ def test_the_device_that_is_chosen_is_one_that_a_worker_can_be_set_to(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wanted: str | None
 ) -> None:
     """`torch.cuda.set_device` takes no device without an index."""
+    # set once, so that what the worker sets is taken back too
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     for name in ("torch.set_num_threads", "torch.use_deterministic_algorithms"):
         monkeypatch.setattr(name, lambda *_, **__: None)
     monkeypatch.setattr(worker, "import_foreign_plugins_here", lambda: None)
@@ -57,6 +61,8 @@ def test_the_device_that_is_chosen_is_one_that_a_worker_can_be_set_to(
     )  # fmt: skip
     assert worker.main(io.BytesIO(encode_job(job)), io.BytesIO()) == 0
     assert cuda.chosen == [0]
+    # training repeats its sums only where cuBLAS is told how much memory it may take
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 class Scripted(Workloads):
@@ -98,6 +104,7 @@ def test_an_error_that_loses_the_device_ends_the_process_with_one_culprit(
     records, sent = time_records(monkeypatch, tmp_path, works)
     assert [(str(r.cell.variant), r.outcome) for r in records] == [("linear", Outcome.CRASHED)]
     assert "illegal memory access" in records[0].reason
+    assert records[0].setting["float32_products"] == "highest"
     assert isinstance(sent[-1], Restarted)
 
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...ops.first_derivative import OF_ADDITIVE, first_derivative_only
-from .launch import CompileCase, launch, prepared
+from .launch import SIZES, CompileCase, launch, prepared
 from .tiles import (
     LOG2E,
     load_rows,
@@ -145,7 +145,7 @@ def _scores(e_ptr, f_ptr, w_ptr, scores, hidden, queries, keys, i, j):
     return scores
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _forward(
     e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, output, masses, heads, queries, keys, hidden,
     CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
@@ -174,7 +174,7 @@ def _forward(
     tl.store(masses + row * queries + at, mass, mask=at < queries)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _backward_queries(
     e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, gradients, masses, deltas, of_query, of_direction,
     heads, queries, keys, hidden,
@@ -218,7 +218,7 @@ def _backward_queries(
     tl.store(place, -2.0 * tl.sum(shares, 0), mask=units < hidden)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _backward_keys(
     e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, gradients, masses, deltas, of_key, of_value,
     heads, queries, keys, hidden,

@@ -19,7 +19,7 @@ from ...contract import SelectionError
 from ...ops.first_derivative import OF_SIMPLEX, first_derivative_only
 from . import launch as triton_launch
 from .entmax_backward import backward
-from .launch import CompileCase, launch, prepared
+from .launch import SIZES, CompileCase, launch, prepared
 from .support import SupportMap, excess_of, find_support, load_levels, weigh
 from .tiles import Tiles, constants, empty_map, load_rows, own_list, own_rows, padded, store_rows, strides, visible
 
@@ -109,7 +109,7 @@ def _sum_tiles(
     return sums, means, factors
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _forward(
     q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, out_ptr, mean_ptr, map_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, out_batch, out_head, out_row,

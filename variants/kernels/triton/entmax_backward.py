@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import launch
+from .launch import SIZES, launch
 from .support import SupportMap, excess_of, load_levels, weigh
 from .tiles import (
     Tiles,
@@ -137,7 +137,7 @@ def _query_tiles(
     return dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _backward_queries(
     q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, do_ptr, mean_ptr, dq_ptr,
     delta_ptr, dalpha_ptr,
@@ -215,7 +215,7 @@ def _key_tiles(
     return dk, dv
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _backward_keys(
     q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, do_ptr, delta_ptr, dk_ptr, dv_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,

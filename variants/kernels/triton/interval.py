@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from .interval_backward import backward_keys, backward_queries
-from .launch import CompileCase, launch, prepared
+from .launch import SIZES, CompileCase, launch, prepared
 from .pairs import bounds_of, by_distance, hide, put_rows, rows_of
 from .tiles import LOG2E, Tiles, narrow, own_tile, padded, softmax_end, softmax_step
 
@@ -160,7 +160,7 @@ class _IntervalAttention(torch.autograd.Function):
         return of_query, of_key, of_value, None, None, None, of_bias, None, None, None
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _forward(
     q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, keep, bias, output, masses, collected,
     heads, bounds_stride, queries, keys, offset, back, ahead, scale,

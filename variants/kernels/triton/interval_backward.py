@@ -6,11 +6,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .launch import SIZES
 from .pairs import bounds_of, by_distance, hide, put_rows, rows_of
 from .tiles import LOG2E, narrow, own_tile
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def backward_queries(
     q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, keep, bias, gradients, masses, deltas, of_collected, of_query, of_bias,
     heads, bounds_stride, queries, keys, offset, back, ahead, scale, plain_scale,
@@ -60,7 +61,7 @@ def backward_queries(
         tl.store(ends + back + ahead, future, mask=at < queries)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def backward_keys(
     q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, begin_ptr, end_ptr, keep, bias, gradients, masses, deltas, of_collected,
     of_key, of_value, heads, bounds_stride, queries, keys, offset, back, ahead, scale, plain_scale, edges_stride,

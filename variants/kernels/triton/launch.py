@@ -30,6 +30,13 @@ from .interpreter import ENABLE, interpreted, prepared_once
 LOWEST_ALPHA = 1.01
 """The smallest alpha of alpha-entmax that the kernels solve for: nearer 1 their Newton method leaves float32."""
 
+SIZES = ("queries", "keys", "heads", "minor", "parts")
+"""Arguments for which no kernel is compiled anew where they are 1 or a multiple of 16: rows do not lie by them.
+
+By itself Triton compiles one for each of these cases, and a gate tries many lengths. Strides stay as they are, since
+wide loads need to know them.
+"""
+
 _POINTERS = {
     torch.float32: "*fp32",
     torch.float16: "*fp16",
@@ -155,11 +162,12 @@ def _compile(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any],
     signature, values, attributes = {}, dict(constants), {}
     for at, (name, argument) in enumerate(zip(names, arguments, strict=False)):
         # what Triton itself does at a launch: None and 1 become constants, multiples of 16 are said to be so
-        if argument is None or (isinstance(argument, int) and argument == 1):
+        special = isinstance(argument, int) and name not in (kernel.do_not_specialize or ())
+        if argument is None or (special and argument == 1):
             values[name] = argument
         else:
             signature[name] = _type_of(argument)
-            if isinstance(argument, Tensor) or (isinstance(argument, int) and argument % 16 == 0):
+            if isinstance(argument, Tensor) or (special and argument % 16 == 0):
                 # aligned pointers and strides allow wide loads, and change what a thread keeps in registers
                 attributes[(at,)] = [["tt.divisibility", 16]]
     missing = [name for name in names if name not in values and name not in signature]

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
-from .launch import CompileCase, launch
+from .launch import SIZES, CompileCase, launch
 from .tiles import own_tile
 
 # queries whose part of the parameters' gradients is added up by one program, always in the same order
@@ -70,7 +70,7 @@ def _own_rows(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _norm_forward(
     x_ptr, scale_ptr, gate_ptr, y_ptr,
     queries, heads, head_dim, GROUP,
@@ -93,7 +93,7 @@ def _norm_forward(
         y_at += y_query
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _norm_backward(
     x_ptr, scale_ptr, gate_ptr, dy_ptr, dx_ptr, dscale_ptr, dgate_ptr,
     queries, heads, head_dim, GROUP,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from . import launch as triton_launch
-from .launch import CompileCase, launch, prepared
+from .launch import SIZES, CompileCase, launch, prepared
 from .rela_backward import backward
 from .tiles import (
     Tiles,
@@ -103,7 +103,7 @@ def _forward_tiles(
     return sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _forward(
     q_ptr, k_ptr, v_ptr, keep_ptr, out_ptr, map_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, out_batch, out_head, out_row,

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import launch
+from .launch import SIZES, launch
 from .tiles import (
     Tiles,
     constants,
@@ -88,7 +88,7 @@ def _query_tiles(
     return dq
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _backward_queries(
     q_ptr, k_ptr, v_ptr, keep_ptr, do_ptr, dq_ptr, index_ptr, count_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
@@ -138,7 +138,7 @@ def _key_tiles(
     return dk, dv
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _backward_keys(
     q_ptr, k_ptr, v_ptr, keep_ptr, do_ptr, dk_ptr, dv_ptr, index_ptr, count_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,

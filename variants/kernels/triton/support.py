@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import launch
+from .launch import SIZES, launch
 from .tiles import TileLists, Tiles, constants, full_columns, load_rows, own_rows, seen_columns, strides, visible
 
 # the hardest rows that were found took 11
@@ -162,7 +162,7 @@ def _sum_above(
     return total, factors, kept
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _find_support(
     q_ptr, k_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, queries, keys, heads, scale, tolerance,
