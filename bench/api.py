@@ -411,6 +411,9 @@ def _selection(
         "selection": selection,
     }
     base = load_suite(suite) if suite is not None else Suite(name="", tasks=(), variants=())
+    # the time of a suite's trainings is that of its own tasks, by its own preset
+    if tasks is not None or (preset is not None and str(preset) != str(base.preset)):
+        base = replace(base, cell_seconds=None)
     return replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 

@@ -94,12 +94,13 @@ def plan(
     digest_of: DigestOf,
     site: Site,
     retry: bool = False,
+    cell_seconds: float | None = None,
 ) -> Plan:
     """Baselines first, then training seed by seed, then the timings: an interrupted run leaves whole, smaller boards.
 
     Of a preset with a grid of learning rates, the cells that choose among them come before all training. The reference
     is always part of the plan, and so is the training of the model without attention, where the preset is ranked.
-    Raises SelectionError for a name, parameter, preset or count that cannot be run.
+    `cell_seconds`: what a training is taken to last until one like it has run here. Raises SelectionError for a name, parameter, preset or count that cannot be run.
     """
     if seeds < 1:
         raise SelectionError(f"expected a count of seeds of 1 or more, got {seeds}")
@@ -115,7 +116,7 @@ def plan(
     if Spec(NO_ATTENTION) not in specs and any(question.takes_no_attention for question in questions):
         notices.append(NO_ATTENTION_ADDED)
     records = list(store.records())
-    known = _Known(records, site)
+    known = _Known(records, site, cell_seconds)
     counted = first_results(record for record in records if record.cell.lane == "tune")
 
     def step(cell: Cell) -> Step:
@@ -252,9 +253,10 @@ def _block(lane: Lane, cells: tuple[Cell, ...], site: Site, digest_of: DigestOf)
 
 
 class _Known:
-    """Seconds that cells took before at this site."""
+    """Seconds that cells took before at this site. `usual`: those of a training, until one like it has run."""
 
-    def __init__(self, records: list[Record], site: Site):
+    def __init__(self, records: list[Record], site: Site, usual: float | None = None):
+        self._usual = usual
         mine = [record for record in records if site.counts(record)]
         sizes: dict[str, int] = {}
         for record in mine:
@@ -270,10 +272,14 @@ class _Known:
                 self._others.setdefault(_question_of(cell), []).append(share)
 
     def seconds(self, cell: Cell) -> float | None:
-        """Last time of this variant, else the median of the others on the same question; None where none is known."""
+        """Last time of this variant, else the median of the others on the same question, else what is usual.
+
+        None where none is known.
+        """
         same = self._variant.get((*_question_of(cell), str(cell.variant)))
         others = self._others.get(_question_of(cell))
-        return same if same is not None else median(others) if others else None
+        usual = self._usual if cell.lane in ("train", "tune") else None
+        return same if same is not None else median(others) if others else usual
 
 
 def _question_of(cell: Cell) -> tuple[str, ...]:

@@ -124,6 +124,7 @@ class Runner:
             digest_of=self._digest,
             site=self.resources.site,
             retry=self.request.retry,
+            cell_seconds=self.request.suite.cell_seconds,
         )
         found = (f"{error}; its cells get the outcome {error.outcome}" for error in self.broken.values())
         notices = tuple(dict.fromkeys(found))

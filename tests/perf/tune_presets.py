@@ -4,7 +4,7 @@
 
 A choice of a preset is made by such a table and never on test data: the test split is not even evaluated. Boards use
 seeds from 0; these begin at 100. Every setting is trained with the reference variant alone, so that no variant is
-favoured by what was tried for it.
+favoured by what was tried for it. A preset's `learning_rates` lets each variant take its own rate, in any run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 
 import torch
 
-from attnbench.bench.core.cell import REFERENCE
+from attnbench.bench.core.cell import FIRST_TUNING_SEED, REFERENCE
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.train.objectives.registry import objective_for
@@ -23,8 +23,6 @@ from attnbench.bench.train.trainer import Trainer
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data.data import place as data_place
 from attnbench.variants import build
-
-FIRST_SEED = 100
 
 
 def best(task: str, preset: Spec, seed: int, place: DataPlace) -> tuple[float, float]:
@@ -49,12 +47,13 @@ def main() -> None:
     place = data_place(offline=True)
     axes = [(name, values.split("|")) for name, _, values in (s.partition("=") for s in chosen.settings.split(","))]
     print(
-        f"{chosen.task} {chosen.preset}: validation, {REFERENCE}, seeds {FIRST_SEED} to {FIRST_SEED + chosen.seeds - 1}"
+        f"{chosen.task} {chosen.preset}: validation, {REFERENCE}, seeds {FIRST_TUNING_SEED} to "
+        f"{FIRST_TUNING_SEED + chosen.seeds - 1}"
     )
     for values in itertools.product(*(values for _, values in axes)):
         words = ",".join(f"{name}={value}" for (name, _), value in zip(axes, values, strict=True))
         preset = Spec.parse(f"{chosen.preset}[{words}]")
-        scores = [best(chosen.task, preset, FIRST_SEED + at, place) for at in range(chosen.seeds)]
+        scores = [best(chosen.task, preset, FIRST_TUNING_SEED + at, place) for at in range(chosen.seeds)]
         mean = math.fsum(score for score, _ in scores) / len(scores)
         loss = math.fsum(loss for _, loss in scores) / len(scores)
         each = " ".join(f"{score:.4f}" for score, _ in scores)
