@@ -100,7 +100,8 @@ def plan(
 
     Of a preset with a grid of learning rates, the cells that choose among them come before all training. The reference
     is always part of the plan, and so is the training of the model without attention, where the preset is ranked.
-    `cell_seconds`: what a training is taken to last until one like it has run here. Raises SelectionError for a name, parameter, preset or count that cannot be run.
+    `cell_seconds`: what a training is taken to last until one like it has run here.
+    Raises SelectionError for a name, parameter, preset or count that cannot be run.
     """
     if seeds < 1:
         raise SelectionError(f"expected a count of seeds of 1 or more, got {seeds}")
