@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.docs.generator import board_excerpts, figures, reference_pages, registry_pages
+from attnbench.docs.generator.lists import for_python_markdown
 from attnbench.docs.generator.repository import (
     LEFT_OUT,
     ROOT,
@@ -97,12 +98,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns links to the repository into links to the site."""
+    """Turns links to the repository into links to the site, and lists into those of Python-Markdown."""
     # who searches wants to be told, not to read how the parts are built
     page.meta.setdefault("search", {"boost": 0.5 if page.file.src_uri.startswith("source/") else 2})
     own = {place: path for path, place in SITE.places.items()}.get(page.file.src_uri)
     if own is None:
-        return markdown
+        return for_python_markdown(markdown)
 
     def changed(line: int, match: re.Match[str]) -> str:
         picture, text, target = match.groups()
@@ -116,7 +117,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         there = relpath(place, page.file.src_uri.rpartition("/")[0] or ".")
         return f"{picture}[{text}]({there}{hash_sign}{anchor})"
 
-    return rewrite(markdown, changed)
+    return for_python_markdown(rewrite(markdown, changed))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
