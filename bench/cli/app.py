@@ -19,6 +19,7 @@ from .advice import advice_for
 from .answers import choose, compare
 from .catalogue import list_, show
 from .check import check
+from .convert import convert
 from .data import app as data
 from .doctor import doctor
 from .in_child import LeftToChild
@@ -88,6 +89,7 @@ app.command("merge")(merge)
 app.command("validate")(validate)
 app.command("explain")(explain)
 app.command("sample")(sample)
+app.command("convert")(convert)
 app.command("inspect")(inspect)
 app.command("doctor")(doctor)
 app.add_typer(data, name="data")

@@ -53,3 +53,12 @@ def test_records_become_a_table_and_a_plot(tmp_path):
         assert "vega" in (tmp_path / "accuracy.html").read_text()
     else:
         assert "no plot" in shown and not (tmp_path / "accuracy.html").exists()
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="needs the extra attnbench[transformers]")
+def test_a_hugging_face_model_gets_another_attention(tmp_path):
+    lines = run("huggingface.py", folder=tmp_path).split("\n")[:-1]
+    found = {line[:40].strip(): float(line.split()[-1]) for line in lines}
+    trained, tuned = found["softmax, as trained"], found["entmax15, after 100 steps"]
+    # bytes at random would be 256, and the letters of the text alone about 17
+    assert len(found) == 4 and trained < 2.0 and tuned < found["entmax15, zero-shot, temperature 1.0"]

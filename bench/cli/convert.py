@@ -1,0 +1,58 @@
+"""`attnbench convert`: a local checkpoint with its attention replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .in_child import leave_to_child
+from .options import RESULTS, DataDir, Device, Results
+from .output import say, warn
+
+
+def convert(
+    path: Annotated[Path, typer.Argument(help="Folder of a causal language model that save_pretrained wrote.")],
+    to: Annotated[str, typer.Option("--to", help="Variant to convert to.")] = "entmax15",
+    text: Annotated[
+        Path | None, typer.Option(help="Text to measure and train on.", show_default="that of tinyshakespeare")
+    ] = None,
+    temperatures: Annotated[str, typer.Option(help="Temperatures to try, with commas.")] = "0.5,0.7,1,1.4,2",
+    alphas: Annotated[int, typer.Option(help="Number of alphas to try, from 1 to that of the variant.", min=2)] = 5,
+    steps: Annotated[int, typer.Option(help="Steps of fine-tuning; 0 for none.", min=0)] = 100,
+    seeds: Annotated[int, typer.Option(help="Seeds of fine-tuning; 3 are ranked.", min=1)] = 1,
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of fine-tuning.", min=0.0)] = 3e-4,
+    batch: Annotated[int, typer.Option(help="Sequences of a step.", min=1)] = 8,
+    context: Annotated[int, typer.Option(help="Tokens of a sequence.", min=8)] = 256,
+    windows: Annotated[int, typer.Option(help="Sequences of each split to evaluate.", min=1)] = 64,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    device: Device = None,
+) -> None:
+    """Convert a local checkpoint to another attention: zero-shot perplexity, fine-tuning, zeros by layer and head."""
+    from ..core.errors import SelectionError
+    from ..core.registry import VARIANTS
+    from ..core.spec import Spec
+    from ..store.store import Store
+
+    try:
+        tried = tuple(float(each) for each in temperatures.split(","))
+    except ValueError:
+        raise SelectionError(f"expected temperatures such as 0.7,1,1.4, got {temperatures!r}") from None
+    leave_to_child(VARIANTS, VARIANTS.resolve(Spec.parse(to)))
+    # importing torch takes seconds, which a wrong word must not cost
+    from ..measure.machine import choose_device
+    from ..run.convert import ConvertSetting, default_text
+    from ..run.convert import convert as converted
+    from ..run.convert_table import table_of
+
+    setting = ConvertSetting(
+        to=to, alphas=alphas, temperatures=tried, steps=steps, seeds=seeds, learning_rate=learning_rate, batch=batch,
+        context=context, windows=windows,
+    )  # fmt: skip
+    store = Store(results, warn)
+    store.prepare()
+    records = converted(path, text or default_text(data_dir, warn), setting, store, choose_device(device), warn)
+    say(table_of(records, to))
+    say(f"\n{len(records)} Records in {results}; `attnbench leaderboard --results {results}` shows their boards")
