@@ -30,6 +30,8 @@ def check_positions(problem: Problem, recipe: Recipe) -> None:
             "positions=alibi is for causal models: a bias -m |i - j| for both directions is no product of something of "
             "the query with something of the key; take positions=rope"
         )
+    if recipe.convolution == 1:
+        raise SelectionError("convolution=1 sees no token before: expected 0, for none, or a width of 2 or more")
     if recipe.convolution and isinstance(problem, Translation):
         raise SelectionError(
             "the model of translation has no convolution before its blocks; leave convolution at 0, or choose a task "

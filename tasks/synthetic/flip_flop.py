@@ -45,7 +45,7 @@ class FlipFlop(SyntheticTask):
             evaluate_every=3, validation_examples=16, test_examples=24, ranked=False, timing_seconds=4.0,
         ),
         "quick": TokenRecipe(
-            layers=2, heads=2, positions="rope", convolution=2, shortest=32, length=128, longest=1_024, batch=64,
+            layers=2, heads=4, positions="alibi", convolution=2, shortest=32, length=64, longest=1_024, batch=64,
             steps=500, learning_rate=2e-3, validation_examples=128, test_examples=600,
         ),
         "base": TokenRecipe(

@@ -39,7 +39,8 @@ class NoisyRecall(SyntheticTask):
         ),
         "quick": TokenRecipe(
             convolution=2, query_key_scale=0.3, shortest=32, length=128, longest=2_048, batch=32, steps=1_000,
-            learning_rate=4e-3, validation_examples=96, test_examples=448, evaluate_batch=32,
+            learning_rate=4e-3, learning_rates=(1e-3, 4e-3), validation_examples=96, test_examples=448,
+            evaluate_batch=32,
         ),
         "base": TokenRecipe(
             layers=2, width=128, feed_forward=512, convolution=3, query_key_scale=0.3, shortest=64, length=256,

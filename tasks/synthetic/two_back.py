@@ -27,8 +27,8 @@ class TwoBack(SyntheticTask):
             evaluate_every=3, validation_examples=16, test_examples=24, ranked=False, timing_seconds=4.0,
         ),
         "quick": TokenRecipe(
-            layers=2, positions="rope", convolution=2, shortest=32, length=64, longest=1_024, batch=32, steps=400,
-            validation_examples=64, test_examples=192,
+            layers=2, heads=4, positions="alibi", convolution=2, shortest=32, length=64, longest=1_024, batch=32,
+            steps=400, validation_examples=64, test_examples=192,
         ),
         "base": TokenRecipe(
             layers=4, width=256, heads=8, feed_forward=512, positions="rope", shortest=32, length=64, longest=4_096,

@@ -179,10 +179,10 @@ def test_a_decoder_that_brings_positions_gets_no_rotation() -> None:
 def test_the_convolution_is_the_sum_over_the_tokens_before() -> None:
     torch.manual_seed(0)
     layer, x = EmbeddingConvolution(5, 3), torch.randn(2, 7, 5)
-    weight = layer.convolution.weight  # (out, in, kernel), the last for the present token
+    weight = layer.convolution.weight  # (out, in, kernel - 1), the last for the token before
     expected = x.clone()
     for t in range(7):
-        for u in range(3):
+        for u in (1, 2):
             if t - u >= 0:
                 expected[:, t] += x[:, t - u] @ weight[:, :, 2 - u].T
     torch.testing.assert_close(layer(x), expected)
@@ -230,6 +230,7 @@ def test_what_cannot_be_is_refused_with_its_reason() -> None:
         (Classification(vocabulary=9, classes=2), Recipe(positions="alibi"), "for causal models"),
         (Language(), LanguageRecipe(positions="rope", width=12, heads=4), "even head_dim"),
         (Translation(vocabulary=9), TranslationRecipe(convolution=2), "has no convolution"),
+        (Classification(vocabulary=9, classes=2), Recipe(convolution=1), "sees no token before"),
         (Translation(vocabulary=9), TranslationRecipe(positions="alibi"), "for causal models"),
     ]
     for problem, recipe, reason in cases:
