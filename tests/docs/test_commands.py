@@ -20,7 +20,7 @@ PAGES = [page for page in markdown_files() if page.startswith("docs/") or "/" no
 def commands_of(text):
     """Lines of code that begin with `attnbench`, without comments; those with an ellipsis are no whole commands."""
     fenced = re.sub(r"^```(?!sh).*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    for line, is_code in lines_of(fenced):
+    for line, is_code in lines_of(re.sub(r"\\\n *", "", fenced)):  # a line that ends in a backslash goes on
         if is_code and (command := re.match(r" *(attnbench .*)", line)):
             for part in re.split(r"; +(?=attnbench )", re.split(r"\s#\s|\s+\|", command[1])[0]):
                 if "…" not in part:
