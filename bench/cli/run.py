@@ -44,7 +44,9 @@ def run(
         counts = Counter(str(record.outcome) for record in failed).items()
         listed = ", ".join(f"{count} {outcome}" for outcome, count in counts)
         warn(f"Not all cells are ok: {listed}. The board gives the reasons; `--retry` runs these cells again.")
-    if found.left_out or not all(map(_is_expected, failed)):
+    if found.missing:
+        warn(f"{len(found.missing)} cells have no Record, since the executor lost them; the same command tries again.")
+    if found.left_out or found.missing or not all(map(_is_expected, failed)):
         raise typer.Exit(1)
 
 

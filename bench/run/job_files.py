@@ -73,20 +73,23 @@ class JobFiles:
 
     @contextmanager
     def submitting(self) -> Iterator[None]:
-        """Held by a process that submits. What ended under one before is forgotten, unless another is at work."""
+        """Held by a process that submits, so that others see that one is at work."""
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = open_to_append(self.folder / "driver")
         try:
-            if _locked(descriptor, fcntl.LOCK_EX):
-                for submission in self.submissions():
-                    if submission.ended:
-                        self.forget(submission.block)
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield
         finally:
             os.close(descriptor)
+
+    def forget_ended(self) -> None:
+        """Before a run: the status is of the last one. Nothing, while another process submits."""
+        if not self.is_submitting:
+            for submission in self.submissions():
+                if submission.ended:
+                    self.forget(submission.block)
 
     @property
     def is_submitting(self) -> bool:

@@ -23,6 +23,9 @@ def run_selection(runner: Runner, told: RunListener) -> Records:
                 f"`attnbench data list {task.name}` says how to get it"
             )
     told.begin(made, str(runner.preset), runner.resources.machine)
+    site = runner.resources.site
+    if made.blocks and not site.machine_id:
+        told.notice(f"{len(made.blocks)} Blocks go to {site.executor}; this machine only submits and collects them")
     measured: dict[str, Record] = {}
 
     def on_event(event: Event) -> None:
@@ -36,6 +39,7 @@ def run_selection(runner: Runner, told: RunListener) -> Records:
     return Records(
         results=runner.request.results,
         records=tuple(record for record in found if record is not None),
+        missing=tuple(step.cell for step, record in zip(made.steps, found, strict=True) if record is None),
         measured=tuple(measured.values()),
         left_out=tuple(runner.left_out),
     )

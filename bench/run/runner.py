@@ -138,6 +138,7 @@ class Runner:
         """
         # A folder that cannot be written is found out now and not after an hour of training.
         self.store.prepare()
+        self.files.forget_ended()
         self._collect()
         lacking: dict[Spec, DataError] = {}
         for task in self.tasks:

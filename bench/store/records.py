@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
+from ..core.cell import Cell
 from ..core.record import Outcome, Record
 from ..core.spec import Spec
 
@@ -20,13 +21,15 @@ class Records(Sequence[Record]):
     """The Records of one selection, those that failed among them.
 
     `results`: the folder that holds them. `measured`: those that the call made itself; the others were there before.
-    `left_out`: tasks whose plugins did not load, and which have none.
+    `left_out`: tasks whose plugins did not load, and which have none. `missing`: cells without a Record, since an
+    engine lost them; the next run tries them again.
     """
 
     results: Path
     records: tuple[Record, ...]
     measured: tuple[Record, ...] = ()
     left_out: tuple[Spec, ...] = ()
+    missing: tuple[Cell, ...] = ()
 
     def __len__(self) -> int:
         return len(self.records)

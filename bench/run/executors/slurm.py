@@ -172,7 +172,7 @@ class SlurmExecutor:
                         del self._running[block]
                         yield block
                 yield from self._give_up_lost(on_event)
-                if self._running and not self._waiting:
+                if self._running:
                     time.sleep(POLL_SECONDS if self.options.cluster == "slurm" else POLL_SECONDS / 10)
         except WorkerError:
             # all others lack the same

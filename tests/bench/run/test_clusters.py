@@ -43,12 +43,15 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def driver(results: Path, executor: str, jobs: int, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(SUPPORT / "fake_blocks.py"), str(results), VARIANTS, executor, str(jobs), *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # no pipe: what outlives a killed driver would keep it open
+    with (results.parent / "said").open("a") as said:
+        return subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, text=True)
 
 
-def ended(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, said
+def ended(process: subprocess.Popen[str], results: Path) -> str:
+    code = process.wait(timeout=PATIENCE)
+    said = (results.parent / "said").read_text(encoding="utf-8")
+    assert code == 0, said
     return said
 
 
@@ -109,7 +112,7 @@ def test_a_child_that_dies_and_one_that_is_too_slow_are_outcomes(tmp_path: Path,
     (notes / "rela.does").write_text("die", encoding="ascii")
     (notes / "linear.does").write_text("sleep", encoding="ascii")
     options = ["timeout=2", *(["cluster=local"] if executor == "slurm" else [])]
-    ended(driver(tmp_path / "r", executor, 2, *options))
+    ended(driver(tmp_path / "r", executor, 2, *options), tmp_path / "r")
     assert outcomes(tmp_path / "r") == {
         "softmax": [Outcome.OK], "rela": [Outcome.CRASHED], "linear": [Outcome.TIMEOUT],
     }  # fmt: skip
@@ -128,7 +131,7 @@ def test_a_killed_driver_of_slurm_submits_nothing_twice_and_collects_what_ended_
     wait_until(lambda: starts(notes, "softmax") and starts(notes, "rela"), "two Blocks run")
     assert status_of(results).counts.get("running") == 2 and status_of(results).submitting
     first.send_signal(signal.SIGKILL)
-    first.communicate()
+    first.wait()
     assert not status_of(results).submitting
     # one ends while nobody looks, the other still runs when the same command comes again
     (notes / "softmax.go").touch()
@@ -137,7 +140,7 @@ def test_a_killed_driver_of_slurm_submits_nothing_twice_and_collects_what_ended_
     second = driver(results, "slurm", 2, "cluster=local")
     wait_until(lambda: starts(notes, "linear"), "what was not submitted runs")
     (notes / "rela.go").touch()
-    ended(second)
+    ended(second, results)
     assert outcomes(results) == EACH_ONCE
     assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 1, 1]
     assert status_of(results).counts == {"done": 3}
@@ -155,7 +158,7 @@ def test_a_preempted_block_of_slurm_goes_on(tmp_path: Path, notes: Path) -> None
     process.send_signal(signal.SIGUSR2)
     wait_until(lambda: len(starts(notes, "rela")) == 2, "it is started again")
     (notes / "rela.go").touch()
-    ended(running)
+    ended(running, results)
     assert outcomes(results) == EACH_ONCE
     assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 2, 1]
 
@@ -172,7 +175,7 @@ def test_a_job_that_vanished_is_submitted_again(tmp_path: Path, notes: Path) -> 
             process.kill()
     wait_until(lambda: len(starts(notes, "rela")) == 2, "it is submitted again")
     (notes / "rela.go").touch()
-    assert "submitted again" in ended(running)
+    assert "submitted again" in ended(running, results)
     assert outcomes(results) == EACH_ONCE
 
 
@@ -194,7 +197,7 @@ def test_a_block_whose_ray_worker_is_lost_starts_again(tmp_path: Path, notes: Pa
     worker.kill()
     wait_until(lambda: len(starts(notes, "rela")) == 2, "it is started again")
     (notes / "rela.go").touch()
-    ended(running)
+    ended(running, results)
     assert outcomes(results) == EACH_ONCE
     assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 2, 1]
 
@@ -208,9 +211,33 @@ def test_a_killed_driver_of_ray_goes_on_with_what_has_no_record(tmp_path: Path, 
     wait_until(lambda: starts(notes, "rela"), "the second Block runs")
     (pid,) = starts(notes, "rela")
     first.send_signal(signal.SIGKILL)
-    first.communicate()
+    first.wait()
     wait_until(lambda: not psutil.pid_exists(pid), "what it ran has ended with it")
     (notes / "rela.go").touch()
-    ended(driver(results, "ray", 1))
+    ended(driver(results, "ray", 1), results)
     assert outcomes(results) == EACH_ONCE
     assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 2, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["slurm", "ray"])
+def test_the_numbers_are_those_of_this_machine(tmp_path: Path, notes: Path, executor: str) -> None:
+    """Real training, whole commands: the same Records but for times, places and names."""
+    _needs(executor)
+    found = {}
+    for name in ("local", executor):
+        command = [sys.executable, "-m", "attnbench", "run", "--variants", "softmax", "--task", "lra-listops"]
+        command += ["--preset", "smoke", "--lanes", "baseline,train", "--threads", "1", "--device", "cpu"]
+        command += ["--executor", name, "--results", str(tmp_path / name)]
+        command += ["--executor-option", "cluster=local"] if name == "slurm" else []
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=5 * PATIENCE)
+        assert ran.returncode == 0, ran.stderr
+        records = list(Store(tmp_path / name).records())
+        assert {record.executor for record in records} == {name} and len(records) > 1
+        found[name] = {
+            record.key: (record.outcome, record.digest, record.artifacts.get("predictions"), [
+                measured for measured in record.measurements if measured.name != "train_seconds"
+            ])
+            for record in records
+        }  # fmt: skip
+    assert found["local"] == found[executor]

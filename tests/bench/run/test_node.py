@@ -1,0 +1,64 @@
+"""A node prepares the data of a Block before its child starts, once for all Blocks that want the same."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.run.events import Failed
+from attnbench.bench.run.executors.block import WorkerError
+from attnbench.bench.run.executors.node import prepare_data
+from attnbench.bench.run.job import Job, encode_job
+from attnbench.bench.run.job_files import JobFiles
+
+
+def job(task: str, results: Path, block: str = "0123456789") -> Job:
+    cell = Cell(variant=Spec("softmax"), task=Spec(task), preset=Spec("smoke"))
+    return Job(block=block, cells=(cell,), digests={}, sources={}, device="cpu", results=results, data_dir=None,
+               offline=True)  # fmt: skip
+
+
+def test_blocks_of_one_node_prepare_their_data_once(tmp_path: Path) -> None:
+    script = """
+import sys; from pathlib import Path
+from attnbench.bench.run.executors.node import prepare_data
+from attnbench.bench.run.job import decode_job
+from attnbench.bench.run.job_files import JobFiles
+from attnbench.tasks.data import prepared
+build, job = prepared._build, decode_job(sys.stdin.buffer.readline())
+def counted(*given):
+    print("built", flush=True)
+    build(*given)
+prepared._build = counted
+prepare_data(job, JobFiles(job.results))
+"""
+    environment = {**os.environ, "HOME": str(tmp_path), "ATTNBENCH_CACHE": str(tmp_path / "cache")}
+    several = [
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        for _ in range(2)
+    ]
+    for process in several:
+        assert process.stdin
+        process.stdin.write(encode_job(job("lra-listops", tmp_path)))
+        process.stdin.flush()
+    said = b"".join(process.communicate()[0] for process in several)
+    assert [process.returncode for process in several] == [0, 0]
+    assert said.split() == [b"built"]
+
+
+def test_data_that_is_not_there_is_told_to_the_person_and_is_no_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ATTNBENCH_DATA", "TFDS_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
+    files = JobFiles(tmp_path)
+    with pytest.raises(WorkerError, match="has no data here") as caught:
+        prepare_data(job("enwik8", tmp_path), files)
+    (event,) = files.events("0123456789")[0]
+    assert isinstance(event, Failed) and event.exit_code == caught.value.exit_code == 3
