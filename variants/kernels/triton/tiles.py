@@ -287,18 +287,12 @@ def first_full_row(column_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.co
 
 
 @triton.jit
-def _first_row(ptr, stride, first):
-    # in int64: with heads side by side in a joined projection of 3,072 columns, int32 ends at row 699,051
-    return ptr + tl.cast(first, tl.int64) * stride
-
-
-@triton.jit
 def load_rows(ptr, stride, first, length, CHECK: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
               ROWS: tl.constexpr):  # fmt: skip
     """(ROWS, DIM) from row `first` on, zero outside; CHECK says that rows may lie past the end."""
     rows = first + tl.arange(0, ROWS)
     dims = tl.arange(0, DIM)
-    at = _first_row(ptr, stride, first) + tl.arange(0, ROWS)[:, None] * stride + dims[None, :]
+    at = ptr + rows[:, None] * stride + dims[None, :]
     if CHECK and HEAD_DIM == DIM:
         return tl.load(at, mask=rows[:, None] < length, other=0.0)
     elif CHECK:
@@ -314,7 +308,7 @@ def store_rows(ptr, stride, first, length, values, HEAD_DIM: tl.constexpr, DIM: 
     """Writes (ROWS, DIM), in the dtype of the tensor, what lies inside of it."""
     rows = first + tl.arange(0, ROWS)
     dims = tl.arange(0, DIM)
-    at = _first_row(ptr, stride, first) + tl.arange(0, ROWS)[:, None] * stride + dims[None, :]
+    at = ptr + rows[:, None] * stride + dims[None, :]
     inside = (rows[:, None] < length) & (dims[None, :] < HEAD_DIM)
     tl.store(at, narrow(values, ptr.dtype.element_ty), mask=inside)
 

@@ -8,33 +8,19 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1", allow_module_level=True)
-import triton
-import triton.language as tl
-
 from attnbench.variants.kernels.triton import additive, entmax, entmax_backward, interval, norm, rela, rela_backward
 from attnbench.variants.kernels.triton import interval_backward as interval_back
-from attnbench.variants.kernels.triton.launch import SIZES, launch
-from attnbench.variants.kernels.triton.tiles import load_rows
-
-ROW, STRIDE = 700_000, 3072
-"""A row of a joined projection of 1,024 columns each, which begins beyond 2^31 numbers."""
+from attnbench.variants.kernels.triton.launch import SIZES, prepared
 
 
-@triton.jit
-def _copy(ptr, out, stride, first, length):
-    tile = tl.program_id(0) + first
-    rows = load_rows(ptr, stride, tile, length, True, 4, 4, 16)
-    tl.store(out + tl.arange(0, 16)[:, None] * 4 + tl.arange(0, 4)[None, :], rows)
-
-
-def test_rows_beyond_two_to_the_31_numbers_are_read_where_they_lie() -> None:
-    # memory that nobody touches is none
-    far = torch.empty((ROW + 16) * STRIDE, dtype=torch.int8).view(ROW + 16, STRIDE)[:, :4]
-    assert ROW * STRIDE > 2**31
-    far[ROW:] = torch.arange(64, dtype=torch.int8).view(16, 4)
-    found = torch.zeros(16, 4, dtype=torch.int8)
-    launch(_copy, (1,), far, found, STRIDE, ROW, ROW + 16)
-    assert torch.equal(found, far[ROW:])
+def test_rows_that_int32_does_not_reach_are_brought_near_and_others_left_where_they_lie() -> None:
+    """The first head of a joined projection of 3 times 1,024 columns: a kernel counts the numbers to its rows."""
+    for length, moved in ((699_050, False), (699_051, True)):
+        joined = torch.empty(1, length, 3, 16, 64, device="meta").permute(2, 0, 3, 1, 4)
+        found = prepared(*joined.unbind(0), None)[:3]
+        for given, taken in zip(joined.unbind(0), found, strict=True):
+            assert (taken.stride() != given.stride()) == moved
+            assert length * taken.stride(2) < 2**31
 
 
 @pytest.mark.parametrize(
