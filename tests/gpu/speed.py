@@ -1,13 +1,18 @@
-"""Speed of the kernels beside FlashAttention, interleaved; `check_kernels.py` runs it.
+"""Speed of the kernels beside FlashAttention, interleaved: `python tests/gpu/speed.py`, within nine minutes.
+
+Check them first, with `check_kernels.py`. Sampling takes the harness's own clock, which keeps the queue full.
 
 ReLA and the entmax family on inputs whose tiles are all full (`iid`) and mostly empty (`clustered`, `local`), each
 beside the share of tiles that it skipped; then every other variant with a kernel, as users get it. The reference is the
 flash form of `scaled_dot_product_attention`, by name, since what PyTorch chooses by itself may be cuDNN's.
 """
 
+import argparse
 import functools
 import json
+import os
 import statistics
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -131,7 +136,7 @@ def _compile_one(plan, head_dim, causal, at):
         output = function(*leaves)
         torch.autograd.grad(output, leaves, torch.ones_like(output))
         with torch.no_grad():
-            function(*leaves)
+            function(*(x.detach() for x in leaves))
 
 
 @functools.lru_cache(maxsize=1)
@@ -184,9 +189,12 @@ def _measure_module(plan, name, length, seconds):
 def _time(plan, case, functions, leaves, skipped, seconds):
     upstreams = {name: torch.randn_like(function(*leaves)) for name, function in functions.items()}
 
+    # detached: a kernel sees leaves that want gradients as training even under `no_grad`, and records for it
+    detached = [x.detach() for x in leaves]
+
     def forward(name):
         with torch.no_grad():
-            return functions[name](*leaves)
+            return functions[name](*detached)
 
     def both(name):
         return torch.autograd.grad(functions[name](*leaves), leaves, upstreams[name], allow_unused=True)
@@ -228,3 +236,44 @@ def _skipped(used, tiles, causal):
     columns = torch.arange(used.shape[2], device=used.device)
     inside = columns[None] * tiles.columns < (rows[:, None] + 1) * tiles.rows if causal else columns[None] >= 0
     return 1.0 - float(used[:, inside.expand(used.shape[1:])].double().mean())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=9.0, help="begin no measurement that would end later")
+    parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1), help="processes that compile")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16384, 32768, 8192])
+    parser.add_argument("--head-dims", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--inputs", nargs="+", default=["iid", "clustered", "local"])
+    parser.add_argument("--tiles", nargs="+", default=[], metavar="ROWSxCOLUMNSxWARPS", help="tile sizes to compare")
+    parser.add_argument("--json", metavar="PATH", help="add each measurement to this file, one object a line")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="try it at tiny sizes on this CPU; set TRITON_INTERPRET=1"
+    )
+    arguments = parser.parse_args()
+    if not arguments.rehearse and not torch.cuda.is_available():
+        print("skipped: no CUDA device")
+        return 0
+    print(
+        f"{'rehearsal' if arguments.rehearse else torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True
+    )
+    run(
+        Plan(
+            device="cpu" if arguments.rehearse else "cuda",
+            dtype="float16" if arguments.rehearse else "bfloat16",
+            lengths=(48,) if arguments.rehearse else tuple(arguments.lengths),
+            head_dims=(16,) if arguments.rehearse else tuple(arguments.head_dims),
+            inputs=tuple(arguments.inputs),
+            tiles=tuple(arguments.tiles),
+            width=32 if arguments.rehearse else 1024,
+            tokens=48 if arguments.rehearse else 16384,
+            end=time.monotonic() + 60 * arguments.minutes,
+            jobs=arguments.jobs,
+            path=arguments.json,
+        )
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
