@@ -37,7 +37,7 @@ class Ended:
         if self.orphans:
             return f"left behind: {', '.join(self.orphans)}"
         if self.code not in codes:
-            return f"exit code {self.code}, expected {codes}: {self.errors[-300:]}"
+            return f"exit code {self.code}, expected {codes}: {(self.errors or self.output)[-300:]}"
         return None
 
 

@@ -100,7 +100,7 @@ class Outline(html.parser.HTMLParser):
 
 def in_spec(text: str) -> str:
     """`text` as the value of a parameter; without the letters that only a Spec of several values may hold."""
-    shown = text.replace(",", ";").replace("..", ". .").strip()
+    shown = text.replace(",", ";").replace("..", ". .").replace("|", "¦").strip()
     try:
         Spec.parse(f"a[p={shown}]")
     except SelectionError:
