@@ -19,7 +19,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch pyproject.toml
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,dashboard,imdb,oracles,slurm,translation,triton]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,dashboard,docs,imdb,oracles,ray,slurm,transformers,translation,triton]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.torch pyproject.toml
