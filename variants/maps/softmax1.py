@@ -18,6 +18,7 @@ class Softmax1(ScoredVariant):
     """
 
     simplex: ClassVar = False
+    maps_products = True
     grouped: ClassVar = True
     takes_bounds: ClassVar = True
     equation: ClassVar = "P_ij = exp(s_ij) / (exp(sink) + sum_j exp(s_ij)), s = Q K^T / sqrt(d); O = P V"

@@ -19,6 +19,8 @@ class NoAttention(Variant):
 
     uses_dropout = False
     ignores = frozenset({"query", "key"})
+    # nothing of them is read, a bias neither: as a baseline it stands beside every choice of positions
+    maps_products = True
     crosses: ClassVar = False
     simplex: ClassVar = True
     equation: ClassVar = "O = V"
