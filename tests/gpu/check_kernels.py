@@ -229,7 +229,7 @@ def in_process(case, device, seconds):
 def harness(device, seconds):
     """One small run of the harness on this device, from the command to Records."""
     with tempfile.TemporaryDirectory() as folder:
-        words = "run --variants rela,entmax15 --task sweep[length=512],lra-listops --preset smoke --seeds 1"
+        words = "run --variants rela,entmax15 --task lra-listops --preset smoke --seeds 1"
         command = [sys.executable, "-m", "attnbench", *words.split(), "--device", device, "--results", folder]
         started = time.monotonic()
         try:
@@ -282,7 +282,8 @@ def main():
         Path(arguments.json).write_text(json.dumps({"on": title, "answers": answers}, indent=1), encoding="utf-8")
 
     if not (arguments.no_harness or arguments.rehearse):
-        note("the harness", harness(device, min(arguments.seconds, end - time.monotonic())))
+        # its gate compiles one kernel after the other
+        note("the harness", harness(device, min(2 * arguments.seconds, end - time.monotonic())))
 
     def one(case):
         left = end - time.monotonic()

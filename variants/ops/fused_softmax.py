@@ -27,10 +27,10 @@ def fused_softmax(
 ) -> tuple[Tensor, str]:
     """softmax(Q K^T / sqrt(d)) V by `scaled_dot_product_attention`, zeros for queries that may see no key.
 
-    query, key: (batch, heads, queries | keys, d); value: (batch, heads, keys, value_dim); dropout: of the weights;
-    backend: one of BACKENDS, or empty for PyTorch's own choice. Returns (batch, heads, queries, value_dim), and what
-    ran: on a GPU the backend, elsewhere "sdpa". Raises Unsupported for a mask that flash
-    does not take, RuntimeError where another backend that is asked for cannot.
+    query, key: (batch, heads, queries | keys, d); value: (batch, heads, keys, value_dim), keys and values of as many
+    heads or fewer; dropout: of the weights; backend: one of BACKENDS, or empty for PyTorch's own choice. Returns
+    (batch, heads, queries, value_dim), and what ran: on a GPU the backend, elsewhere "sdpa". Raises Unsupported for a
+    mask that flash does not take, RuntimeError where another backend that is asked for cannot.
     """
     queries, keys = query.shape[2], key.shape[2]
     # the kernel's own causal flag aligns at the first key, so it serves only where both lengths agree

@@ -60,9 +60,9 @@ def test_flash_takes_no_mask() -> None:
 
 def test_what_pytorch_chooses_by_itself_is_recorded_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice is PyTorch's own answer for these inputs."""
-    on_gpu = SimpleNamespace(device=torch.device("cuda", 0))
+    on_gpu = SimpleNamespace(device=torch.device("cuda", 0), shape=(1, 2, 8, 16))
     for name, backend in module.BACKENDS.items():
-        monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *_, backend=backend: backend.value)
+        monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *_, backend=backend, **__: backend.value)
         assert module._chosen(on_gpu, on_gpu, on_gpu, None, 0.0, True) == name  # type: ignore[arg-type]
 
 
