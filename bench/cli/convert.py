@@ -18,7 +18,7 @@ def convert(
     text: Annotated[
         Path | None, typer.Option(help="Text to measure and train on.", show_default="that of tinyshakespeare")
     ] = None,
-    temperatures: Annotated[str, typer.Option(help="Temperatures to try, with commas.")] = "0.5,0.7,1,1.4,2",
+    temperatures: Annotated[str, typer.Option(help="Temperatures to try, with commas.")] = "0.5,0.7,1,1.4,2,2.8",
     alphas: Annotated[int, typer.Option(help="Number of alphas to try, from 1 to that of the variant.", min=2)] = 5,
     steps: Annotated[int, typer.Option(help="Steps of fine-tuning; 0 for none.", min=0)] = 100,
     seeds: Annotated[int, typer.Option(help="Seeds of fine-tuning; 3 are ranked.", min=1)] = 1,

@@ -61,7 +61,7 @@ class ConvertSetting:
 
     to: str = "entmax15"
     alphas: int = 5
-    temperatures: tuple[float, ...] = (0.5, 0.7, 1.0, 1.4, 2.0)
+    temperatures: tuple[float, ...] = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
     steps: int = 100
     seeds: int = 1
     learning_rate: float = 3e-4
