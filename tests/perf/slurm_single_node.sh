@@ -54,6 +54,7 @@ stop() {
     if [ -z "${KEEP:-}" ]; then rm -rf "$folder"; else echo "logs are in $folder" >&2; fi
 }
 trap stop EXIT
+trap "exit 130" INT TERM
 
 munged --force --socket="$folder/munge.socket" --key-file="$folder/munge.key" --pid-file="$folder/munged.pid" \
     --seed-file="$folder/munge.seed" --log-file="$folder/munged.log"

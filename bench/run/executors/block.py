@@ -26,6 +26,9 @@ GOODBYE_SECONDS = 5.0
 """How long a child may take to exit after its last event, before it is killed."""
 
 
+ENGINE_SECONDS = 1.0
+"""How much later than a child this process may be told that an engine ends both."""
+
 DESCRIBE_SECONDS = 300.0
 """How long a child may take to start and to say what machine it runs on."""
 
@@ -34,7 +37,8 @@ class Cancellation:
     """The wish to end a Block, which any thread may utter."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # a signal may interrupt the thread that holds it
+        self._lock = threading.RLock()
         self._child: Child | None = None
         self.is_wished = False
 
@@ -124,6 +128,12 @@ def run_block(
         job = replace(job, cells=tuple(left.values()))
         if not left or restarted:
             continue
+        was_killed = child.exit_code in (-signal.SIGTERM, -signal.SIGKILL)
+        if cancellation is not None and was_killed and job.executor != "local":
+            # an engine that takes the machine away tells all processes at once; ours may hear it after the child's end
+            time.sleep(ENGINE_SECONDS)
+        if cancellation is not None and cancellation.is_wished:
+            return
         # A process that died before any Cell started is blamed on the first, so that the loop always ends.
         ended = left.get(current, job.cells[0])
         if not reason:

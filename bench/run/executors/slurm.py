@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import subprocess
 import time
 from collections import deque
@@ -32,7 +33,7 @@ from ...plan.executor_settings import SlurmOptions, gigabytes_of, seconds_of
 from ..events import Began, CellFinished, CellStarted, OnEvent
 from ..job import Job, decode_job, encode_job
 from ..job_files import JobFiles, submission_of
-from .block import WorkerError
+from .block import Cancellation, WorkerError
 from .executor import Needs
 from .follow import Followed
 from .node import describe_node, prepare_data, run_here
@@ -73,9 +74,12 @@ class RunBlock:
         job = replace(job, node=os.environ.get("SLURMD_NODENAME") or platform.node())
         files, machine, current = JobFiles(job.results), describe_node(job), job.cells[0]
         by_key = {cell.key: cell for cell in job.cells}
+        # Slurm tells every process of a job that it ends: the death of the child is then no fault of its Cell
+        wish = Cancellation()
+        before = signal.signal(signal.SIGTERM, lambda *_: wish.wish())
         try:
             prepare_data(job, files)
-            for event in run_here(job, machine, files, patience=60.0):
+            for event in run_here(job, machine, files, cancellation=wish, patience=60.0):
                 if isinstance(event, Began):
                     machine = event.machine
                 elif isinstance(event, CellStarted):
@@ -102,6 +106,8 @@ class RunBlock:
                     files,
                 )
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
     def checkpoint(self) -> Any:
         """Called by submitit on the signal that comes before the end; None where it shall not be tried again."""

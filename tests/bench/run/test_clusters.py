@@ -164,15 +164,17 @@ def test_a_preempted_block_of_slurm_goes_on(tmp_path: Path, notes: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_job_that_vanished_is_submitted_again(tmp_path: Path, notes: Path) -> None:
+@pytest.mark.parametrize("told", [signal.SIGKILL, signal.SIGTERM])
+def test_a_job_that_the_engine_ends_is_submitted_again(tmp_path: Path, notes: Path, told: signal.Signals) -> None:
+    """Slurm sends SIGTERM to all processes of a job at once; the end of the child is no outcome then."""
     results = tmp_path / "r"
     (notes / "rela.does").write_text("sleep", encoding="ascii")
     running = driver(results, "slurm", 3, "cluster=local")
     wait_until(lambda: starts(notes, "rela"), "the Block runs")
     (pid,) = starts(notes, "rela")
-    for process in psutil.Process(pid).parents():
-        if any(word.startswith("submitit.") for word in process.cmdline()):
-            process.kill()
+    ancestors = [p for p in psutil.Process(pid).parents() if "submitit." in " ".join(p.cmdline())]
+    for process in [psutil.Process(pid), *psutil.Process(pid).parents()[:2]] if told == signal.SIGTERM else ancestors:
+        process.send_signal(told)
     wait_until(lambda: len(starts(notes, "rela")) == 2, "it is submitted again")
     (notes / "rela.go").touch()
     assert "submitted again" in ended(running, results)
