@@ -15,6 +15,7 @@ from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Var
 CAUSAL = AttentionShape(heads=2, head_dim=16, max_length=96, causal=True)
 SELF = replace(CAUSAL, causal=False)
 CROSS = replace(SELF, cross=True)
+FOUR_HEADS = replace(SELF, heads=4)
 
 
 class Honest(ScoredVariant):
@@ -302,6 +303,22 @@ class NeedsOneLength(Honest):
         return super().score(query, key, first) + torch.eye(query.shape[2])
 
 
+class PairsHeadsInTurn(Honest):
+    """Gives query head i the keys of head i modulo their number, where heads of a group stand side by side."""
+
+    grouped: ClassVar = True
+
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
+        return super().weights(query, self._tiled(query, key), mask, rows)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return super().forward(query, self._tiled(query, key), self._tiled(query, value), mask)
+
+    @staticmethod
+    def _tiled(query: Tensor, shared: Tensor) -> Tensor:
+        return shared.repeat(1, query.shape[1] // shared.shape[1], 1, 1)
+
+
 FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (CausalLeak, CAUSAL, "causal"),
     (FaintCausalLeak, CAUSAL, "causal"),
@@ -320,6 +337,7 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (WrongDtype, SELF, "shape and dtype"),
     (FailsAtLengthOne, SELF, "any length"),
     (NeedsOneLength, CROSS, "queries differ from keys"),
+    (PairsHeadsInTurn, FOUR_HEADS, "grouped heads"),
     (Overflows, SELF, "finite"),
     (WrongGradient, SELF, "gradient"),
     (DetachedKey, SELF, "gradient reaches"),

@@ -166,7 +166,9 @@ def test_shapes_that_do_not_fit_are_refused_with_what_was_expected(name: str, im
         ((query, key, value), many, r"a mask bool \(2, 30\), .* got bool \(2, 40\)"),
         ((query, key, value), torch.ones(2, 30), r"a mask bool \(2, 30\), .* got float32 \(2, 30\)"),
         ((query, key, value[:, :, :-1]), None, r"a value \(2, 2, 30, .*\) beside the key, got \(2, 2, 29, 16\)"),
-        ((query, key[:, :1], value), None, r"a key \(2, 2, keys, 16\) beside the query, got \(2, 1, 30, 16\)"),
+        ((query, key[:, [0, 1, 1]], value), None, r"a key \(2, 2, keys, 16\) beside the query, got \(2, 3, 30, 16\)"),
+        # one head of keys for both of the query is right, but not beside two of values
+        ((query, key[:, :1], value), None, r"a value \(2, 1, 30, .*\) beside the key, got \(2, 2, 30, 16\)"),
         ((query, key[:1], value), None, r"a key \(2, 2, keys, 16\) beside the query, got \(1, 2, 30, 16\)"),
     ):
         with pytest.raises(SelectionError, match=message):

@@ -239,8 +239,10 @@ def _sizes(query: Tensor, key: Tensor) -> tuple[int, int]:
     # long sequences take fewer rows, then fewer heads, so that a block of scores stays in the cache
     rows = max(1, min(ROWS, query.shape[1], _BLOCK_SCORES // width))
     heads = max(1, min(query.shape[0], _BLOCK_SCORES // (rows * width)))
-    # whole groups of heads that share keys, or a part of one
-    group = query.shape[0] // key.shape[0]
+    # whole groups of heads that share keys, or a part of one; an empty batch has neither
+    group = query.shape[0] // max(key.shape[0], 1)
+    if not group:
+        return rows, heads
     return rows, heads - heads % group if heads >= group else math.gcd(heads, group)
 
 
