@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -31,11 +32,11 @@ from .store.records import Records
 if TYPE_CHECKING:
     from .board.board import Board
     from .board.compare import Comparison
+    from .board.probe import ProbeReport
     from .board.report import Report
     from .gate.checked_variant import VariantSource
     from .gate.report import CheckReport
     from .plan.planner import Plan
-    from .plan.suite import Suite
     from .run.executors.executor import Executor
     from .run.listener import RunListener
     from .run.runner import Runner
@@ -313,6 +314,37 @@ def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32"
             return CheckReport(name=str(spec), results=(), seconds=0.0, problem=error.reason)
 
 
+def probe(
+    variant: str | Spec,
+    *,
+    preset: str | Spec = "quick",
+    results: str | Path = RESULTS,
+    device: str | None = None,
+    threads: int = 0,
+    timeout: float | None = None,
+    retry: bool = False,
+    progress: RunListener | None = None,
+) -> ProbeReport:
+    """What a new variant can do, in minutes: the gate, three synthetic tasks, the cost at three lengths.
+
+    Each task is trained once, by seed 0 at the preset's own learning rate, beside softmax; nothing is run twice, and
+    nothing where the gate fails. A variant without a causal form is probed on `max-pooled` alone. preset: `quick` or
+    `smoke`, with changes such as `quick[steps=200]`. Variants of like behaviour are looked for in `results` and in the
+    folder `results` here. For the rest see `RunOptions`. Raises as `run`.
+
+    >>> print(attnbench.probe("entmax15").headline)                                                # doctest: +SKIP
+    """
+    from .board.probe import page_of
+    from .run.probe import run_probe
+    from .store.table import table_of
+
+    told = partial(run, results=results, device=device, threads=threads, timeout=timeout, retry=retry, seeds=1)
+    with asking():
+        done = run_probe(specs_of(variant), preset, device, check=check, run=partial(told, progress=progress))
+    tables = [table_of(records(folder)) for folder in dict.fromkeys([Path(results), Path("results")])]
+    return page_of(str(done.variant), done.examined, done.trained, done.beside, done.timed, tables)
+
+
 def register(name: str, target: type) -> None:
     """Give a variant or task of a script a name, for this process and the workers that it starts.
 
@@ -366,12 +398,12 @@ def _runner(
     executor_options: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Runner:
+    from .plan.suite import suite_with, with_longest
     from .run.runner import Runner, RunRequest
 
-    asked = _selection(variants, tasks, suite, preset, seeds, selection)
+    named = (None if names is None else specs_of(names) for names in (variants, tasks))
+    asked = suite_with(suite, *named, preset=preset, seeds=seeds, selection=selection)
     if memory_budget is not None:
-        from .plan.suite import with_longest
-
         asked = replace(asked, tasks=with_longest(asked.tasks, int(bytes_of(str(memory_budget)))))
     if lanes is not None:
         others["lanes"] = tuple(lane.strip() for lane in (lanes.split(",") if isinstance(lanes, str) else lanes))
@@ -385,36 +417,6 @@ def _runner(
         on_progress=progress.progress,
         executor=None if isinstance(executor, str) else executor,
     )
-
-
-def _selection(
-    variants: Names | None,
-    tasks: Names | None,
-    suite: str | None,
-    preset: str | Spec | None,
-    seeds: int | None,
-    selection: str | None,
-) -> Suite:
-    """The named suite with what else is given in its place, or the rest alone."""
-    from .plan.suite import Suite, load_suite, tasks_of
-
-    if suite is None and (variants is None or tasks is None):
-        raise SelectionError(
-            "expected variants and a task, or a suite; for example: "
-            "attnbench run --variants rela,entmax15 --task lra-text"
-        )
-    given = {
-        "variants": None if variants is None else specs_of(variants),
-        "tasks": None if tasks is None else tasks_of(specs_of(tasks)),
-        "preset": None if preset is None else Spec.parse(str(preset)),
-        "seeds": seeds,
-        "selection": selection,
-    }
-    base = load_suite(suite) if suite is not None else Suite(name="", tasks=(), variants=())
-    # the time of a suite's trainings is that of its own tasks, by its own preset
-    if tasks is not None or (preset is not None and str(preset) != str(base.preset)):
-        base = replace(base, cell_seconds=None)
-    return replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
 def _store(results: str | Path, notice: Callable[[str], None]) -> Store:

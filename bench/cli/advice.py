@@ -13,6 +13,7 @@ EXAMPLES = {
     "compare": "attnbench compare rela linear",
     "new": "attnbench new variant my-attention",
     "check": "attnbench check rela linear",
+    "probe": "attnbench probe entmax15",
     "show": "attnbench show rela",
     "sample": "attnbench sample rela",
     "inspect": "attnbench inspect rela",

@@ -28,6 +28,7 @@ from .leaderboard import leaderboard
 from .output import flush, give_up, say, tolerate_any_encoding, warn, warn_of
 from .pages import dashboard, explain
 from .plugin import new
+from .probe import probe
 from .run import plan, run
 from .sample import sample
 from .sharing import merge, validate
@@ -84,6 +85,7 @@ app.command("dashboard")(dashboard)
 app.command("list")(list_)
 app.command("show")(show)
 app.command("check")(check)
+app.command("probe")(probe)
 app.command("new")(new)
 app.command("merge")(merge)
 app.command("validate")(validate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -130,6 +130,35 @@ def load_suite(name_or_file: str) -> Suite:
         executor=executor_of(found.executor or {}, where),
         cell_seconds=found.cell_seconds,
     )
+
+
+def suite_with(
+    suite: str | None,
+    variants: tuple[Spec, ...] | None,
+    tasks: tuple[Spec, ...] | None,
+    *,
+    preset: str | Spec | None,
+    seeds: int | None,
+    selection: str | None,
+) -> Suite:
+    """The named suite with what else is given in its place, or the rest alone; raises SelectionError for too little."""
+    if suite is None and (variants is None or tasks is None):
+        raise SelectionError(
+            "expected variants and a task, or a suite; for example: "
+            "attnbench run --variants rela,entmax15 --task lra-text"
+        )
+    given = {
+        "variants": variants,
+        "tasks": None if tasks is None else tasks_of(tasks),
+        "preset": None if preset is None else Spec.parse(str(preset)),
+        "seeds": seeds,
+        "selection": selection,
+    }
+    base = load_suite(suite) if suite is not None else Suite(name="", tasks=(), variants=())
+    # the time of a suite's trainings is that of its own tasks, by its own preset
+    if tasks is not None or (preset is not None and str(preset) != str(base.preset)):
+        base = replace(base, cell_seconds=None)
+    return replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
 def tasks_of(specs: tuple[Spec, ...]) -> tuple[Spec, ...]:

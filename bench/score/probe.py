@@ -16,15 +16,7 @@ from ..core.record import Outcome, Record
 from ..store.learning_rates import without_rates
 from ..store.rows import ResultRow
 from ..store.table import ResultTable, table_of
-from .settings import LENGTH, Values, ends_of_extrapolation, longest_at, series_of, setting_values
-
-CAUSAL_TASKS = ("recall", "selective-copy", "max")
-"""What separates mechanisms most within minutes: how much, how far, how sharp (tasks/synthetic/README.md)."""
-
-POOLED_TASKS = ("max-pooled",)
-"""For a variant without a causal form."""
-
-SWEPT_LENGTHS = (256, 1_024, 4_096)
+from .settings import LENGTH, Values, longest_at, series_of, setting_values
 
 HELD = 0.9
 """The accuracy from which a task counts as done at a setting."""
@@ -35,7 +27,8 @@ class ProbedTask:
     """One training of one variant on one task, by the seed and the rate that the probe uses.
 
     `accuracies`: by setting, shares from 0 to 1; one without axes where the task tests a single one. `trained`: the
-    longest length of training. `examples`: of the test in all. `outcome`, `reason`: why there are no accuracies.
+    longest length of training. `examples`: of the test in all. `ranked`: whether its preset is one for results, not for
+    trials. `outcome`, `reason`: why there are no accuracies.
     """
 
     task: str
@@ -48,6 +41,7 @@ class ProbedTask:
     learning_rate: float = 0.0
     seed: int = 0
     examples: int = 0
+    ranked: bool = True
     seconds: float = 0.0
 
     @property
@@ -58,12 +52,15 @@ class ProbedTask:
 
     @property
     def at_training_length(self) -> float | None:
-        """The accuracy at the longest tested length within training, at no more difficulty than other lengths have."""
+        """The accuracy at the longest tested length within training, at no more difficulty than other lengths have.
+
+        The mean where a task is tested at one length; None where no test is that short.
+        """
         by_length = self.by_length
-        ends = ends_of_extrapolation(list(by_length), self.trained, 1) if by_length else None
-        if ends is None:
-            return next(iter(self.accuracies.values()), None) if len(self.accuracies) == 1 else None
-        return by_length[ends[0]]
+        if not by_length:
+            return fmean(self.accuracies.values()) if self.accuracies else None
+        within = [length for length in by_length if length <= self.trained]
+        return by_length[max(within)] if within else None
 
     @property
     def by_length(self) -> dict[float, float]:
@@ -108,6 +105,7 @@ def probed_task(record: Record) -> ProbedTask:
         learning_rate=rate.value if rate else float(row.setting.get("learning_rate") or 0),
         seed=row.seed,
         examples=int(whole.where.get("examples") or 0) if whole else 0,
+        ranked=bool(row.setting.get("ranked", True)),
         seconds=row.seconds,
     )
 

@@ -269,6 +269,18 @@ show 'topk[k=0]'
 show 'quick[steps=0]'
 show {NAME}
 check
+probe
+probe relaa
+probe rela linear
+probe rela,linear
+probe lra-text
+probe 'topk[k=0]'
+probe rela --preset base
+probe rela --preset 'quick[steps=0]'
+probe rela --preset 'quick[nothing=1]'
+probe rela --device nowhere
+probe rela --timeout nan
+probe rela --results {{file}}
 check relaa
 check rela --all
 check 'topk[k=0]'

@@ -30,6 +30,8 @@ RESULTS = str(Path(__file__).parents[3] / "results")
         ("explain softmax", "`attnbench explain --variants softmax,sparsemax`"),
         ("plan --task rela --variants softmax", "'rela': that is a variant"),
         ("check lra-text", "'lra-text': that is a task"),
+        ("probe lra-text", "'lra-text': that is a task"),
+        ("probe rela linear", "`attnbench probe entmax15`"),
         ("show lra", "`attnbench plan --suite lra`"),
         ("plan --variants rela --task lra", "'lra' is a suite; `--suite lra`"),
         (f"leaderboard --json --results {RESULTS}", "`attnbench leaderboard --format json`"),

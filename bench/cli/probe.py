@@ -1,0 +1,85 @@
+"""`attnbench probe`: a page on what one variant can do, in minutes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..core.errors import Unsupported
+from .options import RESULTS, Device, Json, Results, Seconds, Threads
+from .output import say, say_json, warn
+
+if TYPE_CHECKING:
+    from ..board.probe import ProbeReport, ProbeTable
+
+
+def probe(
+    variant: Annotated[str, typer.Argument(help="A variant, such as `rela` or `local\\[flange=64]`.")],
+    preset: Annotated[
+        str, typer.Option(help="quick, or smoke to prove that it runs; `quick\\[steps=200]` changes it.")
+    ] = "quick",
+    device: Device = None,
+    threads: Threads = 0,
+    results: Results = RESULTS,
+    timeout: Seconds = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed cells again.")] = False,
+    json: Json = False,
+) -> None:
+    """Tell on one page what a variant can recall, how far it holds, what it costs, and who behaves like it.
+
+    Run the gate, then train the variant and softmax once each on recall, selective-copy and max, then time attention at
+    256, 1,024 and 4,096 tokens: within 10 minutes on two cores for a variant about as fast as softmax. The same command
+    goes on where it stopped. Exit with code 1 if the gate fails or a training ends without a result.
+
+    Example: attnbench probe entmax15
+    """
+    from .. import api
+    from .live import Live
+
+    with Live(quiet=json) as live:
+        found = api.probe(
+            variant, preset=preset, device=device, threads=threads, results=Path(results), timeout=timeout,
+            retry=retry, progress=live,
+        )  # fmt: skip
+    if json:
+        say_json(asdict(found))
+    else:
+        _print(found)
+    if found.unsupported:
+        raise typer.Exit(Unsupported.exit_code)
+    if not found.passed:
+        raise typer.Exit(1)
+    if not found.complete:
+        warn("Not all trainings have a result; the page gives the reasons, and `--retry` runs them again.")
+        raise typer.Exit(1)
+
+
+def _print(report: ProbeReport) -> None:
+    say(f"{report.variant}: {report.headline}\n")
+    width = max(len(line.topic) for line in report.lines) + 2
+    for line in report.lines:
+        say(f"{line.topic:{width}}{line.text}")
+        for text in line.evidence:
+            say(f"{'':{width}}{text}")
+        for table in line.tables:
+            for row in _rows(table):
+                say(f"{'':{width}}{row}")
+    for note in report.notes:
+        say(note if note is not report.notes[0] else f"\n{note}")
+
+
+def _rows(table: ProbeTable) -> list[str]:
+    """An accuracy table in per cent, with the values of its axis above it."""
+    names = [
+        f"% right by {table.axis}" + (f" ({table.fixed})" if table.fixed else ""),
+        *(name for name, _ in table.rows),
+    ]
+    width = max(map(len, names))
+    head = "".join(f"{value:>8,g}" for value in table.values)
+    lines = [f"{names[0]:{width}}{head}"]
+    for name, values in table.rows:
+        lines.append(f"{name:{width}}" + "".join(f"{'' if v is None else format(v, '.1f'):>8}" for v in values))
+    return lines

@@ -1,0 +1,102 @@
+"""Run what a probe asks of one variant: the gate, a training on each task, the time of attention over lengths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ..core.cell import REFERENCE
+from ..core.errors import PluginError, SelectionError
+from ..core.probe import CAUSAL_TASKS, POOLED_TASKS, SWEPT_LENGTHS, Examined
+from ..core.record import Record
+from ..core.registry import VARIANTS
+from ..core.spec import Spec
+from ..gate.report import CheckReport
+from ..measure.machine import choose_device
+from ..plan.facts import recipe_facts, resolve
+from ..store.records import Records
+
+TIMING_SECONDS = 20.0
+"""At most this long at each length."""
+
+Run = Callable[..., Records]
+Check = Callable[..., CheckReport]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRun:
+    """What was found: a Record a task of the variant (`trained`) and of the reference (`beside`); `timed`: a sweep."""
+
+    variant: Spec
+    examined: Examined
+    trained: tuple[Record, ...] = ()
+    beside: tuple[Record, ...] = ()
+    timed: tuple[Record, ...] = ()
+
+
+def run_probe(specs: tuple[Spec, ...], preset: str | Spec, device: str | None, *, check: Check, run: Run) -> ProbeRun:
+    """Examines the one variant of `specs`; where the gate is green, trains and times it.
+
+    check, run: those of the Python interface. Raises SelectionError for several variants and for another preset.
+    """
+    preset = Spec.parse(str(preset))
+    if len(specs) != 1:
+        raise SelectionError(f"expected one variant to probe, got {len(specs)}: {', '.join(map(str, specs))}")
+    if preset.name not in ("quick", "smoke"):
+        raise SelectionError(f"expected the preset quick or smoke, got {preset.name!r}: others are no probe of minutes")
+    (spec,), place = specs, choose_device(device)
+    # the report of the check says why a plugin does not answer
+    with suppress(PluginError):
+        spec = resolve(VARIANTS, spec)
+    # wrong words are told before the minute that the check takes
+    presets = {task: _at_own_rate(Spec(task), preset) for task in CAUSAL_TASKS}
+    examined = _examined(check(spec, device=str(place)))
+    if not examined.passed:
+        return ProbeRun(variant=spec, examined=examined)
+    if not examined.causal:
+        presets = {task: _at_own_rate(Spec(task), preset) for task in POOLED_TASKS}
+    # the variant and the reference side by side, a core each
+    jobs = 2 if place.type == "cpu" and (os.cpu_count() or 1) > 1 else None
+    found = [
+        record
+        for task, at_rate in presets.items()
+        for record in run(spec, task, preset=at_rate, lanes="train", jobs=jobs)
+    ]
+    causal = {"causal": True} if examined.only_causal else {}
+    points = [Spec.of("sweep", length=length, **causal) for length in SWEPT_LENGTHS]
+    timing = Spec.of("quick", timing_seconds=TIMING_SECONDS) if preset.name == "quick" else Spec(preset.name)
+    return ProbeRun(
+        variant=spec,
+        examined=examined,
+        trained=tuple(record for record in found if record.cell.variant == spec),
+        beside=tuple(record for record in found if record.cell.variant.name == REFERENCE != spec.name),
+        timed=tuple(run(spec, points, preset=timing)),
+    )
+
+
+def _at_own_rate(task: Spec, preset: Spec) -> Spec:
+    """The preset with the task's own learning rate in the place of a grid."""
+    facts = recipe_facts(task, preset)
+    if not facts.grid:
+        return preset
+    rest = {name: value for name, value in preset.parameters if name not in ("learning_rates", "tuning_seeds")}
+    return Spec.of(preset.name, **rest | {"learning_rate": float(facts.setting["learning_rate"])})
+
+
+def _examined(report: CheckReport) -> Examined:
+    worst = [result for _, result in report.worst()]
+    applies = dict.fromkeys((True, False), False)
+    for setting, result in report.results:
+        applies[setting.causal] |= result.held is not None
+    return Examined(
+        holding=tuple(result.property for result in worst if result.held),
+        failures=tuple(f"{each.property}: {each.detail}".removesuffix(": ") for each in report.failures),
+        not_applicable=sum(result.held is None for result in worst),
+        seconds=report.seconds,
+        problem=report.problem or report.unsupported,
+        unsupported=bool(report.unsupported),
+        causal=applies[True],
+        only_causal=not applies[False],
+    )

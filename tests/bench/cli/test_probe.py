@@ -1,0 +1,91 @@
+"""`attnbench probe`, from its words to its page."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import attnbench
+from attnbench.bench import api
+from attnbench.bench.board.probe import ProbedCost, probe_report
+from attnbench.bench.cli.app import app
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.interval import Interval
+from attnbench.bench.core.probe import Examined
+from attnbench.bench.core.record import Outcome
+from attnbench.bench.gate import report as gate_report
+from attnbench.bench.score.probe import Neighbour, ProbedTask
+
+PLACES = {(("length", 64.0),): 1.0, (("length", 1024.0),): 0.95}
+DONE = ProbedTask("selective-copy", "mine", PLACES, trained=64, steps=800, learning_rate=2e-3, examples=600)
+GREEN = Examined(holding=("causal", "padding content", "padding length"))
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What the command prints, and its exit code, where the probe has found `tasks`."""
+
+    def run(*words, tasks=((DONE, DONE),), examined=GREEN):
+        cost = ProbedCost(length=1024, ratio=Interval(0.8, 0.78, 0.82), rounds=9)
+        made = probe_report("mine", examined, list(tasks), [cost], [Neighbour("softmax", 0.0, 2)])
+        monkeypatch.setattr(api, "probe", lambda *given, **options: made)
+        ended = CliRunner().invoke(app, ["probe", "mine", *words])
+        return ended.exit_code, ended.stdout
+
+    return run
+
+
+def test_prints_one_page_with_the_answer_first(said):
+    code, text = said()
+    assert code == 0 and len(text.split("\n")) < 40
+    first = text.split("\n")[0]
+    assert first.startswith("mine: holds to 16× its training length in selective-copy · 0.8× softmax's time")
+    assert "1,024 tokens: 0.80× (0.78 to 0.82), 9 rounds" in text and "95.0" in text
+
+
+def test_prints_the_same_as_json(said):
+    code, text = said("--json")
+    found = json.loads(text)
+    assert code == 0 and found["variant"] == "mine" and found["passed"]
+    assert [line["topic"] for line in found["lines"]] == ["gate", "selective-copy", "cost", "nearest"]
+    assert found["lines"][1]["tables"][0]["rows"][0] == ["mine", [100.0, 95.0]]
+
+
+def test_the_exit_code_tells_a_red_gate_from_what_cannot_run_here(said):
+    assert said(examined=Examined(failures=("causal: no",)))[0] == 1
+    assert said(examined=Examined(problem="needs a GPU", unsupported=True))[0] == 6
+    lost = ProbedTask("max", "mine", {}, outcome=Outcome.TIMEOUT, reason="600 s")
+    assert said(tasks=[(lost, None)])[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "preset", "message"),
+    [
+        ("rlea", "quick", "rlea"),
+        ("rela,linear", "quick", "expected one variant"),
+        ("rela", "base", "expected the preset quick or smoke"),
+        ("rela", "quick[stps=3]", "stps"),
+        ("local[flange=-1]", "quick", "flange"),
+    ],
+)
+def test_wrong_words_are_told_before_anything_is_examined(variant, preset, message, monkeypatch, tmp_path):
+    monkeypatch.setattr(api, "check", lambda *given, **options: pytest.fail("examined"))
+    with pytest.raises(SelectionError, match=message.replace("[", r"\[")):
+        attnbench.probe(variant, preset=preset, results=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "tasks"), [("linear", ["recall", "selective-copy", "max"]), ("fastformer", ["max-pooled"])]
+)
+def test_a_probe_goes_from_the_gate_to_the_page_and_measures_nothing_twice(variant, tasks, monkeypatch, tmp_path):
+    monkeypatch.setattr("attnbench.bench.run.probe.SWEPT_LENGTHS", (32, 64))
+    monkeypatch.setattr(gate_report, "LENGTH", 96)
+    found = attnbench.probe(variant, preset="smoke", results=tmp_path)
+    assert [line.topic for line in found.lines] == ["gate", *tasks, "cost", "nearest"]
+    assert found.passed and found.complete and "padding-safe" in found.headline
+    assert "softmax" in found.lines[-1].text
+    made = len(attnbench.records(tmp_path))
+    assert made == 2 * len(tasks) + 4
+    again = attnbench.probe(variant, preset="smoke", results=tmp_path)
+    assert len(attnbench.records(tmp_path)) == made and again.lines[1:] == found.lines[1:]
