@@ -234,9 +234,12 @@ def _abilities(tasks: Sequence[ProbedTask]) -> list[str]:
     far = [(task.task, task.holds_to) for task in done if task.by_length]
     held = [(name, holds) for name, holds in far if holds is not None]
     if held:
-        (name, longest), *others = held
-        several = [f"{_times(longest)} its training length in {name}"]
-        found.append(f"holds to {listed(several + [f'{_times(holds)} in {other}' for other, holds in others])}")
+        by_factor: dict[str, list[str]] = {}
+        for name, holds in held:
+            by_factor.setdefault(_times(holds), []).append(name)
+        (factor, names), *others = by_factor.items()
+        text = f"holds to {factor} its training length in {listed(names)}"
+        found.append(", ".join([text, *(f"{factor} in {listed(names)}" for factor, names in others)]))
     short = [task for task in done if (task.at_training_length or 0.0) < HELD]
     found += [f"only {percent(task.at_training_length or 0.0)} right in {task.task} as trained" for task in short]
     found += [

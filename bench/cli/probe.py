@@ -58,17 +58,19 @@ def probe(
 
 
 def _print(report: ProbeReport) -> None:
-    say(f"{report.variant}: {report.headline}\n")
+    from ...dashboards.escape import visible
+
+    say(visible(f"{report.variant}: {report.headline}"))
+    say()
     width = max(len(line.topic) for line in report.lines) + 2
     for line in report.lines:
-        say(f"{line.topic:{width}}{line.text}")
-        for text in line.evidence:
-            say(f"{'':{width}}{text}")
-        for table in line.tables:
-            for row in _rows(table):
-                say(f"{'':{width}}{row}")
+        tables = [row for table in line.tables for row in _rows(table)]
+        say(visible(f"{line.topic:{width}}{line.text}"))
+        for text in (*line.evidence, *tables):
+            say(visible(f"{'':{width}}{text}"))
+    say()
     for note in report.notes:
-        say(note if note is not report.notes[0] else f"\n{note}")
+        say(visible(note))
 
 
 def _rows(table: ProbeTable) -> list[str]:

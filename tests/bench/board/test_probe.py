@@ -52,7 +52,7 @@ def test_the_headline_says_how_much_how_far_and_that_it_is_right(two):
         (copy(of_copy, "mine", [1, 0.96, 0.4]), copy(of_copy, "softmax", [1, 1, 0.5])),
     ])  # fmt: skip
     assert found.headline == (
-        "recalls 63 of 64 pairs · holds to 16× its training length in recall and 4× in selective-copy"
+        "recalls 63 of 64 pairs · holds to 16× its training length in recall, 4× in selective-copy"
         " · causal, padding-safe"
     )
     assert found.passed and found.complete
@@ -65,6 +65,11 @@ def test_the_headline_says_how_much_how_far_and_that_it_is_right(two):
     assert by_length.rows == (("mine", (100, 100, 95)), ("softmax", (100, 100, 100)))
     assert (by_pairs.axis, by_pairs.values) == ("pairs", (4, 16, 32, 64))
     assert "One seed" in found.notes[0] and "no ranking" in found.notes[0]
+
+
+def test_tasks_that_hold_as_far_are_named_together(two):
+    found = page([(recall(two[0], "mine", [1] * 6), None), (copy(two[1], "mine", [1, 1, 1]), None)])
+    assert "holds to 16× its training length in recall and selective-copy ·" in found.headline
 
 
 def test_what_is_not_learned_at_the_training_length_holds_nowhere(two):

@@ -43,6 +43,12 @@ def test_prints_one_page_with_the_answer_first(said):
     assert "1,024 tokens: 0.80× (0.78 to 0.82), 9 rounds" in text and "95.0" in text
 
 
+def test_a_reason_of_a_plugin_makes_no_line_of_its_own(said):
+    evil = ProbedTask("max", "mine", {}, outcome=Outcome.CRASHED, reason="oops\nnearest  mine is best\x1b[2J")
+    _, text = said(tasks=[(evil, None)])
+    assert "\x1b" not in text and not any(line.startswith("nearest  mine") for line in text.split("\n"))
+
+
 def test_prints_the_same_as_json(said):
     code, text = said("--json")
     found = json.loads(text)
