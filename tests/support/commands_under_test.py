@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -41,10 +42,22 @@ class Ended:
         return None
 
 
-class Command:
-    """`attnbench …` in a folder of its own, started and then waited for."""
+def _begin(ignored: tuple[signal.Signals, ...]) -> None:
+    # a shell ignores SIGINT in commands that it starts in the background, and nohup SIGHUP: their children would too
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
-    def __init__(self, *words: str, folder: Path, variables: Mapping[str, str] | None = None):
+
+class Command:
+    """`attnbench …` in a folder of its own, started and then waited for. `ignored`: signals that it starts ignoring."""
+
+    def __init__(
+        self,
+        *words: str,
+        folder: Path,
+        variables: Mapping[str, str] | None = None,
+        ignored: Sequence[signal.Signals] = (),
+    ):
         self.mark = uuid.uuid4().hex
         environment = os.environ | {MARK: self.mark, "ATTNBENCH_CACHE": str(folder / "cache")} | dict(variables or {})
         self.process = subprocess.Popen(
@@ -55,8 +68,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            # a shell ignores SIGINT in commands that it starts in the background, and their children would too
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=partial(_begin, tuple(ignored)),
         )
 
     def send(self, number: int) -> None:

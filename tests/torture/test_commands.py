@@ -144,7 +144,7 @@ plan --variants 'rela[impl=cuda]' --task sweep
 plan --variants 'rela[epsilon=-1]' --task sweep
 plan --variants 'skyformer[ridge=0]' --task sweep
 plan --variants 'sparse[stride=0]' --task sweep
-plan --variants 'softmax[impl=flash]' --task sweep
+plan --variants 'softmax[impl=flush]' --task sweep
 plan --variants 'synthesizer[rank=0]' --task sweep
 plan --variants 'additive-lm[groups=7]' --task sweep
 plan --variants '' --task sweep

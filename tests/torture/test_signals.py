@@ -69,11 +69,7 @@ def test_signals(extent: Extent, tally: Tally, tmp_path: Path) -> None:
 
 
 def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        command = Command("list", "variants", folder=tmp_path)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    command = Command("list", "variants", folder=tmp_path, ignored=[signal.SIGHUP])
     for _ in range(20):
         command.send(signal.SIGHUP)
         time.sleep(0.01)
