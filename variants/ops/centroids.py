@@ -109,23 +109,21 @@ class Groups:
         index = (index + last).sort(-1).values
         return cls(index % length, index < length)
 
+    # By gather and scatter, not by an index in brackets: the gradient of that, as index_put, adds up in whatever order
+    # two threads come, so that a training would not repeat.
+
     def gather(self, x: Tensor) -> Tensor:
         """(batch, heads, length, d) -> (batch, heads, clusters, window, d)."""
-        return x[self._rows()]
+        return x.gather(2, self._places(x.shape[-1])).unflatten(2, self.index.shape[2:])
 
     def scatter(self, x: Tensor, length: int) -> Tensor:
         """(batch, heads, clusters, window, d) -> sums (batch, heads, length, d), in one order, always."""
-        batch, heads = x.shape[:2]
-        return x.new_zeros(batch, heads, length, x.shape[-1]).index_put(self._rows(), x, accumulate=True)
+        batch, heads, _, _, dim = x.shape
+        return x.new_zeros(batch, heads, length, dim).scatter_add(2, self._places(dim), x.flatten(2, 3))
 
-    def _rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        batch, heads = self.index.shape[:2]
-        device = self.index.device
-        return (
-            torch.arange(batch, device=device)[:, None, None, None],
-            torch.arange(heads, device=device)[:, None, None],
-            self.index,
-        )
+    def _places(self, dim: int) -> Tensor:
+        """The positions of all groups, (batch, heads, clusters · window, dim)."""
+        return self.index.flatten(2)[..., None].expand(-1, -1, -1, dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,9 @@ class BigBird(PatternVariant):
         # a shorter sequence lacks blocks of the plan
         counts = self.planned[:, :blocks] & (self.plan[:, :blocks] < blocks)
         plan = self.plan[:, :blocks].clamp(max=blocks - 1)
+        # place of each seen block among the blocks of all heads
         head = torch.arange(self.shape.heads, device=device)[:, None, None]
+        places = (head * blocks + plan).flatten()
 
         def parts(x: Tensor) -> Tensor:
             """(batch, heads, length, d) -> (batch, heads, blocks, block, d)."""
@@ -105,7 +107,10 @@ class BigBird(PatternVariant):
 
         def pick(x: Tensor) -> Tensor:
             """(batch, heads, length, d) -> (batch, heads, blocks, seen · block, d)."""
-            return parts(x)[:, head, plan].flatten(3, 4)
+            # the gradient of an index in brackets adds up in any order where there are several threads; this one's does
+            # not
+            picked = parts(x).flatten(1, 2).index_select(1, places)
+            return picked.view(len(x), *plan.shape[:2], -1, x.shape[3])
 
         # (batch, heads, blocks, 1, seen · block)
         allowed = (keep.view(keep.shape[0], blocks, block)[:, plan] & counts[None, ..., None]).flatten(3)[:, :, :, None]
