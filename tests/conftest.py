@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from seeds import seed
@@ -76,3 +77,21 @@ def real_data() -> Path:
     if not root:
         pytest.skip("real data: ATTNBENCH_DATA is not set")
     return Path(root)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Prints the torture cases tried and passed; here, since with several processes only this file is read in time."""
+    tried: Counter[str] = Counter()
+    passed: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "teardown":
+                for name, value in report.user_properties:
+                    if name == "torture":
+                        kind, cases, good = value
+                        tried[kind] += cases
+                        passed[kind] += good
+    if tried:
+        terminalreporter.section("torture: cases tried and passed")
+        for kind in sorted(tried):
+            terminalreporter.write_line(f"{kind:40} {tried[kind]:6} tried {passed[kind]:6} passed")

@@ -114,7 +114,7 @@ class Groups:
 
     def gather(self, x: Tensor) -> Tensor:
         """(batch, heads, length, d) -> (batch, heads, clusters, window, d)."""
-        return x.gather(2, self._places(x.shape[-1])).unflatten(2, self.index.shape[2:])
+        return x.gather(2, self._places(x.shape[-1])).view(*self.index.shape, x.shape[-1])
 
     def scatter(self, x: Tensor, length: int) -> Tensor:
         """(batch, heads, clusters, window, d) -> sums (batch, heads, length, d), in one order, always."""
