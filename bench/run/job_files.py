@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -100,7 +101,7 @@ class JobFiles:
         """Writes a submission, in the place of one of the same Block."""
         content = msgspec.json.encode(to_builtins(submission))
         path = self._submission(submission.block)
-        unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
+        unfinished = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.unfinished")
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             unfinished.write_bytes(content)

@@ -29,7 +29,10 @@ LEAST_BYTES = 2**30
 
 @dataclass(slots=True)
 class _Run:
-    """A Block that a thread runs. `beside`: whether another has run meanwhile; `left`: Cells without a Record."""
+    """A Block that a thread runs. `beside`: whether another has run meanwhile; `left`: Cells without a Record.
+
+    `stored`: set once whoever called has stored the Records of the ended Block.
+    """
 
     job: Job
     needs: Needs
@@ -39,6 +42,7 @@ class _Run:
     beside: bool = False
     starved: bool = False
     left: set[str] = field(default_factory=set)
+    stored: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,11 @@ class LocalExecutor:
                     self._release(block)
                     if said.error is not None:
                         raise said.error
-                    if not run.starved:
-                        yield block
+                    try:
+                        if not run.starved:
+                            yield block
+                    finally:
+                        run.stored.set()
                 elif run is not None and not self._starved(run, said):
                     on_event(said)
         finally:
@@ -92,6 +99,7 @@ class LocalExecutor:
         run = self._running.get(block)
         if run is not None:
             run.cancellation.wish()
+            run.stored.set()
             # its child has ended once this returns
             if run.thread is not None:
                 run.thread.join()
@@ -123,13 +131,22 @@ class LocalExecutor:
         """In a thread of its own."""
         block = run.job.block
         error: BaseException | None = None
+
+        def told() -> None:
+            # another command that waits for this Block may begin only after its Records are stored
+            self._said.put((block, _End(None)))
+            run.stored.wait()
+
         try:
             machine = replace(self.machine, threads=run.job.threads or self.machine.threads)
-            for event in run_here(run.job, machine, self.files, cancellation=run.cancellation, keeps_records=False):
+            for event in run_here(
+                run.job, machine, self.files, cancellation=run.cancellation, keeps_records=False, before_release=told
+            ):
                 self._said.put((block, event))
         except BaseException as problem:
             error = problem
-        self._said.put((block, _End(error)))
+        if not run.stored.is_set():
+            self._said.put((block, _End(error)))
 
     def _starved(self, run: _Run, event: Event) -> bool:
         """Whether a Cell ran out of memory beside another, which is no property of it: it is run again, alone."""

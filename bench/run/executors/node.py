@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -35,12 +35,13 @@ def run_here(
     cancellation: Cancellation | None = None,
     keeps_records: bool = True,
     patience: float = math.inf,
+    before_release: Callable[[], object] = lambda: None,
 ) -> Iterator[Event]:
     """As `run_block`; the events are written to the job files too, the Records among them where it `keeps_records`.
 
     It may be started any number of times, by an engine after a lost node or a preemption, or by two commands at once:
     while another process runs the Block it waits, for `patience` seconds, and what has a Record by then is not run
-    again.
+    again. `before_release`: called once the Block has ended, while no other process may start it.
     """
     wish = cancellation or Cancellation()
     ends = time.monotonic() + patience
@@ -65,6 +66,7 @@ def run_here(
                     with suppress(OSError):
                         log.append(event)
                 yield event
+            before_release()
         except WorkerError as error:
             with suppress(OSError):
                 log.append(Failed(str(error), error.exit_code))
