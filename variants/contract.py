@@ -157,11 +157,12 @@ class Variant(nn.Module):
     that two more dimensions of both can add a bias to the scores, as `positions=alibi` does (an instance may set its
     own). `grouped`: whether `forward`, `weights` and `score` take keys and values of fewer heads than queries as they
     are; others get them repeated, and a `step` of their own repeats them by `repeat_heads`. `takes_bounds`: whether
-    `bounds` of a mask are heeded; others refuse such a mask. `equation`, `paper`, `time` and `memory` (of one pass, in
-    N and d) are shown. `implementation`: the code that the last forward went through, such as "eager" or "triton";
-    recorded with every number (an instance sets its own). `parameters_from`: the function whose keyword-only arguments
-    are the parameters that `name[key=value]` sets; None = the constructor. `Annotated[int, Range(1, 64)]` bounds a
-    parameter.
+    `bounds` of a mask are heeded; others refuse such a mask. `drops_inside`: which words of `impl`, beside "eager",
+    drop weights by the mask that `eager` has too, `ops/dropout`; the gate compares them. `equation`, `paper`, `time`
+    and `memory` (of one pass, in N and d) are shown. `implementation`: the code that the last forward went through,
+    such as "eager" or "triton"; recorded with every number (an instance sets its own). `parameters_from`: the function
+    whose keyword-only arguments are the parameters that `name[key=value]` sets; None = the constructor.
+    `Annotated[int, Range(1, 64)]` bounds a parameter.
     """
 
     kind: ClassVar[Kind] = "different"
@@ -179,6 +180,7 @@ class Variant(nn.Module):
     uses_dropout: bool = True
     grouped: ClassVar[bool] = False
     takes_bounds: ClassVar[bool] = False
+    drops_inside: ClassVar[frozenset[str]] = frozenset()
     brings_positions: bool = False
     maps_products: bool = False
     implementation: str = "eager"

@@ -46,7 +46,7 @@ def build_checked_cached(cache: Path, machine_id: str, batch: int = 1) -> Builde
                 ("own", shape, batch),
             )
             for form, examined, size in forms:
-                file = cache / "passed" / _key(spec, form, examined, size, machine_id)
+                file = cache / "passed" / verdict_key(spec, form, examined, size, machine_id)
                 # a verdict that somebody else could have put there is none
                 if is_trusted(file):
                     continue
@@ -69,8 +69,8 @@ def _supported(spec: Spec, shape: AttentionShape) -> bool:
     return True
 
 
-def _key(spec: Spec, form: Form, shape: AttentionShape, batch: int, machine_id: str) -> str:
-    """Hash of all that a verdict depends on."""
+def verdict_key(spec: Spec, form: str, shape: AttentionShape, batch: int, machine_id: str) -> str:
+    """Hash of all that a verdict depends on. `form`: that of the gate, or what else is remembered of the same."""
     source = VARIANTS.source(spec.name)
     folders = [PACKAGE / "bench" / "gate", PACKAGE / "variants", *([source.parent] if source else [])]
     files = sorted({state for folder in folders for state in _states(folder)})

@@ -1,22 +1,27 @@
-"""Dropout: it acts in training alone, keeps the mean, and never normalises again.
+"""Dropout: it acts in training alone, keeps the mean, never normalises again, and is the same in the backward pass.
 
-Sees a rate that is not compensated, and weights normalised after the drop, by their mean and variance over draws.
+Sees a rate that is not compensated, and weights normalised after the drop, by their mean and variance over draws; a
+backward pass with a mask of its own, by finite differences; and a fused path with another mask than its eager twin.
 Cannot see draws that are not independent between heads.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from ...variants.contract import Variant
+from ..core.errors import Unsupported
 from .checked_variant import CheckedVariant
 from .distance import gap
+from .gradients import directions, small
 from .maps import linear_in_value
-from .property import Answer, Measured, NotApplicable
-from .view import Inputs, VariantInSetting
+from .property import Answer, Measured, NotApplicable, worst
+from .twins import EAGER, FACTOR, examined
+from .view import PARTS, Inputs, RunSetting, VariantInSetting
 
 RATE = 0.5
 DRAWS = 48
@@ -75,6 +80,54 @@ def dropout_never_renormalises(checked: CheckedVariant) -> Answer:
     ratio = (sums.var(0).mean() / expected.mean()).item()
     detail = f"variance of a row's sum is {ratio:.2f} of what independent drops give"
     return Measured(abs(math.log(max(ratio, 1e-12))), math.log(2.5), detail)
+
+
+def dropout_in_backward(checked: CheckedVariant) -> Answer:
+    """the gradient in training is the derivative of the output with the same draws; a path that drops inside drops what
+    its eager twin drops, forward and backward"""
+    view, dropped = checked.native, checked.like(dropout=RATE)
+    inputs = view.inputs(min(LENGTH, view.length))
+    if not _draws(dropped, view, inputs, 2, checked.seed).diff(dim=0).any():
+        return NotApplicable(DROPS_NOTHING)
+    return worst([*_derivatives(checked), *_against_eager(checked)])
+
+
+def _derivatives(checked: CheckedVariant) -> Iterator[Answer]:
+    """A view in training draws from the same state of the generator at each pass."""
+    views = list(small(checked, "training", RATE))
+    if not views:
+        yield NotApplicable("it refuses float64 on a small shape")
+    for view in views:
+        yield from directions(view)
+
+
+def _against_eager(checked: CheckedVariant) -> Iterator[Answer]:
+    inside = checked.module.drops_inside
+    names = [name for name in examined(checked) if name in inside]
+    if not names:
+        return
+    setting = RunSetting(checked.native.length, mode="training")
+    eager = checked.like(impl=EAGER, dropout=RATE, mode="training")
+    view = VariantInSetting(eager, checked.shape, 0.0, checked.seed, setting)
+    inputs = view.inputs()
+    keep = None
+    if checked.shape.padding:
+        # holes, which a kernel may move away before it draws
+        keep = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
+        keep[0, 1::3] = False
+    twin = view.with_module(checked.like(dtype="float64", impl=EAGER, dropout=RATE, mode="training"), "float64")
+    expected = twin.passes(inputs.map(Tensor.double), keep)
+    floor = (16 if view.dtype.itemsize > 2 else 2) * torch.finfo(view.dtype).eps
+    allowed = [FACTOR * gap(a, b) + floor for a, b in zip(view.passes(inputs, keep), expected, strict=True)]
+    for name in names:
+        try:
+            module = checked.like(impl=name, dropout=RATE, mode="training")
+        except Unsupported as refusal:
+            yield NotApplicable(f"impl={name}: {refusal}")
+            continue
+        found = view.with_module(module).passes(inputs, keep)
+        for part, a, b, limit in zip(PARTS, found, expected, allowed, strict=True):
+            yield Measured(gap(a, b), limit, f"{part} of impl={name} at rate {RATE}, {view.place}")
 
 
 def _prepared(checked: CheckedVariant) -> tuple[VariantInSetting, Variant] | NotApplicable:

@@ -21,7 +21,7 @@ from .checked_variant import CheckedVariant, after_steps, build
 from .distance import beyond, gap
 from .property import Answer, Measured, NotApplicable, worst
 from .twins import EAGER
-from .view import Inputs, RunSetting, VariantInSetting
+from .view import Inputs, Mode, RunSetting, VariantInSetting
 
 SMALL_LENGTH = 13
 STEPS = (1e-5, 1e-6, 1e-4, 1e-7)
@@ -59,10 +59,11 @@ def parameters_learn(checked: CheckedVariant) -> Answer:
 
 def gradient_is_derivative(checked: CheckedVariant) -> Answer:
     """in float64, derivatives along random directions of each input and parameter equal finite differences"""
-    views = [view for stepped in (False, True) for view in _small(checked, stepped)]
+    modes: tuple[Mode, ...] = ("evaluation", "after step")
+    views = [view for mode in modes for view in small(checked, mode)]
     if not views:
         return NotApplicable("it refuses float64 on a small shape; its twin speaks for its gradient")
-    return worst(answer for view in views for answer in _directions(view))
+    return worst(answer for view in views for answer in directions(view))
 
 
 def gradient_at_length(checked: CheckedVariant) -> Answer:
@@ -100,20 +101,20 @@ def _reached(checked: CheckedVariant) -> set[str]:
     return {name for name, g in zip(named, found, strict=True) if g is not None and bool((g != 0).any())}
 
 
-def _small(checked: CheckedVariant, stepped: bool) -> Iterator[VariantInSetting]:
-    """The variant on a shape that differences can afford, or on its own shape where it refuses that one."""
-    shape = replace(checked.shape, dtype="float64")
+def small(checked: CheckedVariant, mode: Mode, dropout: float = 0.0) -> Iterator[VariantInSetting]:
+    """The variant in float64 on a shape that differences can afford, or on its own where it refuses that one."""
+    shape = replace(checked.shape, dtype="float64", dropout=dropout)
     for max_length in sorted({min(shape.max_length, 2 * SMALL_LENGTH), shape.max_length}):
         sized = replace(shape, max_length=max_length)
         try:
             module = build(checked.source, sized, checked.seed)
         except Unsupported:
             continue
-        if stepped:
+        if mode == "after step":
             after_steps(module, sized, checked.seed)
         _jitter(module, checked.seed)
-        setting = RunSetting(min(SMALL_LENGTH, max_length), mode="after step" if stepped else "evaluation")
-        yield VariantInSetting(module, sized, 0.0, checked.seed, setting)
+        setting = RunSetting(min(SMALL_LENGTH, max_length), mode=mode)
+        yield VariantInSetting(module.train(mode == "training"), sized, 0.0, checked.seed, setting)
         return
 
 
@@ -223,14 +224,15 @@ def _share(rows: Tensor) -> float:
     return float(rows.double().mean())
 
 
-def _directions(view: VariantInSetting) -> Iterator[Answer]:
+def directions(view: VariantInSetting) -> Iterator[Answer]:
+    """Derivatives along random directions of each input and parameter, against finite differences; float64."""
     inputs = view.inputs()
-    mask = view.mask(_padded(view, inputs))
+    keep = _padded(view, inputs)
     # Copies, since the differences move them in place.
     leaves = inputs.map(Tensor.clone).leaves()
     generator = torch.Generator().manual_seed(view.seed)
     with torch.enable_grad():
-        output = view.module(*leaves.all(), mask)
+        output = view.forward(leaves, keep)
         grad_output = view.grad_output(output)
         named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(view.module)
         if not output.requires_grad:
@@ -240,7 +242,7 @@ def _directions(view: VariantInSetting) -> Iterator[Answer]:
 
     def loss() -> float:
         with torch.no_grad():
-            return float((view.module(*leaves.all(), mask) * grad_output).sum())
+            return float((view.forward(leaves, keep) * grad_output).sum())
 
     for (name, tensor), gradient in zip(named.items(), found, strict=True):
         gradient = torch.zeros_like(tensor) if gradient is None else gradient

@@ -72,6 +72,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("decode state", decode.state_as_declared, own="check"),
     Property("density", decode.density_as_declared, quick=False, own="check"),
     Property("dropout in training only", dropout.dropout_in_training_only),
+    Property("dropout in backward", dropout.dropout_in_backward),
     Property("dropout mean", dropout.dropout_keeps_mean, quick=False),
     Property("dropout sums", dropout.dropout_never_renormalises, quick=False),
 )
@@ -126,6 +127,19 @@ def quick_gate(
         return None
     quick = tuple(p for p in PROPERTIES if p.quick and p.own == "always")
     return next((f for f in _findings(_own(variant, shape, seed, batch, False), quick) if f.held is False), None)
+
+
+def run_part(
+    variant: VariantSource, shape: AttentionShape, part: int, parts: int, *, batch: int = 1, seed: int = 0
+) -> None:
+    """Every `parts`-th property of the short form before a measurement, from `part` on, for what running it leaves
+    behind: compiled kernels. Its findings are forgotten."""
+    quick = tuple(p for p in PROPERTIES if p.quick)[part::parts]
+    for length in sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)}):
+        found = list(_findings(_short(variant, shape, seed, batch, length, thorough=False), quick))
+        # a variant may refuse few positions
+        if any(result.held is not None for result in found):
+            return
 
 
 def _quick_short(variant: VariantSource, shape: AttentionShape, seed: int, batch: int) -> GateResult | None:

@@ -5,10 +5,13 @@
 Inputs are standard normal, [batch, heads, length, head_dim]; `spread` scales the queries, so that small ones make dense
 weights. Every subject is first compared with the eager path in float64 on a small input. Ratios are medians over
 interleaved rounds, with the smallest difference that so many rounds would find; `cpu` is the ratio of processor
-time, which a busy machine disturbs less; the reference a second time shows the noise.
+time, which a busy machine disturbs less; the reference a second time shows the noise. `--dropout 0.1` times each
+implementation with dropout of the weights as well, as in training, and so the reference, whose backend is then named.
 """
 
 import argparse
+import functools
+import itertools
 import json
 import statistics
 from collections.abc import Callable
@@ -17,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend
 
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.measure.memory import peak_bytes
@@ -35,15 +39,17 @@ ALLOWED_ERROR = 5e-5
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def variant(name: str, impl: str, length: int, heads: int, head_dim: int, dtype: str = "float32") -> Attention:
+def variant(
+    name: str, impl: str, length: int, heads: int, head_dim: int, dtype: str = "float32", dropout: float = 0.0
+) -> Attention:
     plain = name.removesuffix(BARE)
     selection = f"{plain[:-1]},impl={impl}]" if plain.endswith("]") else f"{plain}[impl={impl}]"
     torch.manual_seed(0)
-    shape = AttentionShape(heads=heads, head_dim=head_dim, max_length=length, dtype=dtype)
+    shape = AttentionShape(heads=heads, head_dim=head_dim, max_length=length, dtype=dtype, dropout=dropout)
     module = build(selection, shape)
     if module.supports(shape):
         raise Unsupported(module.supports(shape))
-    module = module.double() if dtype == "float64" else module
+    module = (module.double() if dtype == "float64" else module).train()
     run = module if plain == name else module.sums
     return lambda query, key, value: run(query, key, value, Mask())
 
@@ -63,6 +69,8 @@ def of_the_package(name: str) -> Attention | None:
 def passes(attention: Attention, inputs: tuple[Tensor, ...], upstream: Tensor) -> list[Tensor]:
     """Output and gradients."""
     leaves = [x.detach().requires_grad_() for x in inputs]
+    # the same draws for whoever is compared
+    torch.manual_seed(0)
     output = attention(*leaves)
     return [output, *torch.autograd.grad(output, leaves, upstream)]
 
@@ -80,11 +88,11 @@ def density(name: str, inputs: tuple[Tensor, ...]) -> float:
     return (weights > 0).float().mean().item()
 
 
-def error(name: str, impl: str, spread: float, heads: int, head_dim: int) -> float:
+def error(name: str, impl: str, spread: float, heads: int, head_dim: int, dropout: float) -> float:
     """Largest difference from float64, relative to the largest entry, of the output and of each gradient."""
     inputs, upstream = draw(1, heads, 192, head_dim, spread)
-    found = passes(variant(name, impl, 192, heads, head_dim), inputs, upstream)
-    double = variant(name, "eager", 192, heads, head_dim, "float64")
+    found = passes(variant(name, impl, 192, heads, head_dim, dropout=dropout), inputs, upstream)
+    double = variant(name, "eager", 192, heads, head_dim, "float64", dropout)
     expected = passes(double, tuple(x.double() for x in inputs), upstream.double())
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(found, expected, strict=True))
 
@@ -96,6 +104,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(IMPLS), help="implementations, and `package`")
     parser.add_argument("--names", default=";".join(NAMES), help="variants, separated by semicolons")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dropout", type=float, default=0.0, help="a rate to time beside none")
     parser.add_argument("--memory", action="store_true", help="peak bytes of one pass at two lengths as well")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
@@ -108,26 +117,34 @@ def main() -> None:
         if not at:
             subjects[REFERENCE] = lambda i=inputs, u=upstream: passes(F.scaled_dot_product_attention, i, u)
             subjects["the reference again"] = lambda i=inputs, u=upstream: passes(F.scaled_dot_product_attention, i, u)
+            if chosen.dropout:
+                leaves = [x.detach().requires_grad_() for x in inputs]
+                backend = SDPBackend(torch._fused_sdp_choice(*leaves, dropout_p=chosen.dropout)).name.lower()
+                dropping = functools.partial(F.scaled_dot_product_attention, dropout_p=chosen.dropout)
+                label = f"{REFERENCE}, {backend}, dropout {chosen.dropout:g}"
+                subjects[label] = lambda i=inputs, u=upstream, a=dropping: passes(a, i, u)
         for name in chosen.names.split(";"):
-            for impl in chosen.only.split(","):
+            for impl, rate in itertools.product(chosen.only.split(","), sorted({0.0, chosen.dropout})):
                 # ReLA's cost does not depend on the spread, and one input is enough for what is slow
                 if at and (name.startswith("rela") or impl in ("eager", "package", "blocked")):
+                    continue
+                if impl == "package" and rate:
                     continue
                 if impl == "package":
                     attention = of_the_package(name)
                     worst = float("nan")
                 else:
                     try:
-                        attention = variant(name, impl, length, heads, head_dim)
+                        attention = variant(name, impl, length, heads, head_dim, dropout=rate)
                     except Unsupported as refusal:
                         print(f"left out: {name}: {refusal}")
                         continue
-                    worst = error(name, impl, spread, heads, head_dim)
+                    worst = error(name, impl, spread, heads, head_dim, rate)
                     if not worst < ALLOWED_ERROR:
                         raise SystemExit(f"{name}[impl={impl}], {kind}: {worst:.1e} away from float64; not timed")
                 if attention is None:
                     continue
-                label = f"{name} · {impl} · {kind}"
+                label = f"{name} · {impl} · {kind}" + (f" · dropout {rate:g}" if rate else "")
                 subjects[label] = lambda a=attention, i=inputs, u=upstream: passes(a, i, u)
                 rows[label] = {"error": worst, "density": density(name, inputs), "input": kind}
     timing = interleave(

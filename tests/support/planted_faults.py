@@ -221,6 +221,43 @@ class DeniesDropout(Honest):
     uses_dropout = False
 
 
+class DroppedAnew(torch.autograd.Function):
+    """Dropout that draws a second mask in its backward pass, as a kernel does that loses its seed."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, rate: float) -> Tensor:
+        ctx.rate = rate
+        return F.dropout(weights, rate)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return F.dropout(grad_outputs[0], ctx.rate), None
+
+
+class DropoutAnewInBackward(Honest):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        weights = self.weights(query, key, mask)
+        if self.weight_dropout:
+            weights = DroppedAnew.apply(weights, self.weight_dropout)
+        return weights.to(value.dtype) @ value
+
+
+class FusedDropsOthers(Honest):
+    """Its fused path is right in all but the mask, which it says to share with its eager twin."""
+
+    drops_inside: ClassVar = frozenset({"fused"})
+
+    def __init__(self, shape: AttentionShape, *, impl: Literal["eager", "fused"] = "fused"):
+        super().__init__(shape)
+        self.impl = impl
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        if self.impl == "fused" and self.weight_dropout:
+            # a draw more, and all that follow are others
+            torch.rand(1)
+        return super().forward(query, key, value, mask)
+
+
 class HalfAccumulation(Honest):
     """Scores and sums stay in the dtype of the inputs."""
 
@@ -361,13 +398,16 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (DropoutInEvaluation, SELF, "dropout in training only"),
     (NoDropout, SELF, "dropout in training only"),
     (DeniesDropout, SELF, "dropout in training only"),
+    (DropoutAnewInBackward, SELF, "dropout in backward"),
+    (FusedDropsOthers, SELF, "dropout in backward"),
     (DropoutUnscaled, SELF, "dropout mean"),
     (DropoutRenormalises, SELF, "dropout sums"),
 ]
 
 ALONE = {
-    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, WrongDtype, WrongGradient,
+    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, WrongDtype,
     FalselyIgnores, DeadParameter, ExactWithoutTwin, FusedBackwardWrong, WeightsOutside, WrongRows, OtherWeights,
     DeniedSimplex, ForgetfulStep, UndeclaredState, FalseDensity, DropoutInEvaluation, NoDropout,
+    DropoutAnewInBackward, FusedDropsOthers,
 }  # fmt: skip
 """Faults that break one promise alone, so that a second red property would be a false alarm."""

@@ -21,6 +21,8 @@ _SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 SMALL = 2**15
 # queries; with fewer, as in decoding, a product is bound by reading the keys, and heads together read them faster
 FEW = 16
+# forms that drop attention weights inside, by the mask of `ops/dropout`: all of ReLA and of the entmax family
+DROPPING = frozenset({"blocked", "compiled", "cpp", "triton"})
 
 
 def choose_implementation(
@@ -29,6 +31,7 @@ def choose_implementation(
     *others: Tensor,
     dtype: torch.dtype | None = None,
     dropout: float = 0.0,
+    dropping: frozenset[str] = frozenset(),
     bounds: bool = False,
     cpu_kernels: bool = False,
 ) -> str:
@@ -36,9 +39,10 @@ def choose_implementation(
 
     query: (batch, heads, queries, head_dim); `others`: the key, then what else must have its dtype. `dtype`: that of
     the kernels, where it is not that of the inputs. `dropout`: that of the attention weights which this forward
-    applies. `bounds`: whether the mask has some, which no kernel heeds. `cpu_kernels`: the variant has the forms "cpp"
-    and "blocked", which auto takes on a CPU. Raises Unsupported where Triton is asked for and cannot run, or any kernel
-    with bounds.
+    applies. `dropping`: the forms of the variant that drop weights inside; with dropout auto takes one of them, or goes
+    the eager way. `bounds`: whether the mask has some, which no kernel heeds. `cpu_kernels`: the variant has the forms
+    "cpp" and "blocked", which auto takes on a CPU. Raises Unsupported where Triton is asked for and cannot run, any
+    kernel with bounds, or with dropout a form that drops nothing.
     """
     device = query.device.type
     if bounds:
@@ -50,9 +54,12 @@ def choose_implementation(
         if torch.compiler.is_compiling() or device not in ("cpu", "cuda"):
             return "eager"
         if device == "cpu":
-            return _on_cpu(query, others[0]) if cpu_kernels and not dropout else "eager"
+            chosen = _on_cpu(query, others[0]) if cpu_kernels else "eager"
+            return "eager" if _cannot_drop(chosen, dropout, dropping) else chosen
     # forced: `supports` has asked `refusal` whether it can be
     elif impl != "triton":
+        if reason := _cannot_drop(impl, dropout, dropping):
+            raise Unsupported(f"impl={impl}: {reason}; use impl=eager, or impl=auto")
         return impl
     # a variant may compute in another dtype than that of its inputs
     reason = triton_launch.reason(device, dtype or query.dtype, query.shape[-1])
@@ -61,8 +68,7 @@ def choose_implementation(
     if reason is None and any(other.shape[-1] != query.shape[-1] for other in others):
         widths = ", ".join(str(x.shape[-1]) for x in (query, *others))
         reason = f"kernels take query, key and value of one head_dim, not {widths}"
-    if reason is None and dropout > 0.0:
-        reason = f"kernels drop no weights, and the dropout is {dropout}"
+    reason = reason or _cannot_drop("triton", dropout, dropping)
     if reason is None:
         return "triton"
     if impl == "auto":
@@ -77,20 +83,21 @@ def refusal(
     dtype: torch.dtype | None = None,
     *,
     drops: bool = True,
+    dropping: frozenset[str] = frozenset(),
     alpha: float = 1.5,
 ) -> str | None:
     """None, or why a forced `impl` cannot do `shape`. Asked about cpp, it builds the kernels.
 
-    `dtype`: that of the kernels, where it is not that of the shape. `drops`: whether the variant drops weights, which
-    no kernel does. `alpha`: of a variant of the entmax family.
+    `dtype`: that of the kernels, where it is not that of the shape. `drops`: whether the variant drops weights at all;
+    `dropping`: the forms of it that do so inside. `alpha`: of a variant of the entmax family.
     """
     if impl in ("auto", "eager"):
         return None
     device, dtype = torch.device(shape.device).type, dtype or getattr(torch, shape.dtype)
     reason: str | None = None
     # asked first, since it needs no device and no build
-    if drops and shape.dropout > 0.0:
-        reason = f"kernels drop no weights, and the dropout is {shape.dropout}; impl=auto trains through eager code"
+    if drops and (cannot := _cannot_drop(impl, shape.dropout, dropping)):
+        reason = f"{cannot}; impl=auto trains through eager code"
     elif not (lowest := triton_launch.LOWEST_ALPHA if impl == "triton" else 1.0) <= alpha <= 2.0:
         reason = f"it does alpha from {lowest:g} to 2, not {alpha:g}"
     elif impl == "triton":
@@ -108,6 +115,13 @@ def refusal(
     elif impl == "compiled" and len(words := cpu_build.compiler()) > 1:
         reason = f"torch.compile takes one program in CXX, not {len(words)} words, {' '.join(words)!r}"
     return f"impl={impl}: {reason}" if reason else None
+
+
+def _cannot_drop(impl: str, dropout: float, dropping: frozenset[str]) -> str | None:
+    """None, or why this form cannot train with dropout."""
+    if not dropout or impl == "eager" or impl in dropping:
+        return None
+    return f"its kernels drop no weights, and the dropout is {dropout}"
 
 
 def _on_cpu(query: Tensor, key: Tensor) -> str:

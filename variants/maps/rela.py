@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, Range, ScoredVariant
-from ..kernels.dispatch import choose_implementation, refusal
+from ..kernels.dispatch import DROPPING, choose_implementation, refusal
+from ..ops.dropout import WeightDropout
 from ..ops.first_derivative import THROUGH_EAGER, differentiable_once
 from ..ops.inputs import check_inputs
 
@@ -28,8 +28,7 @@ class ReLA(ScoredVariant):
     range of float16, and then meet a zero as infinity), and the ReLU lets nothing of it through. Rows that are nearly
     null do pass it on; a larger epsilon tames them.
 
-    `impl` forces one way to compute the weighted sums; `eager` is the definition. While attention dropout is active
-    `auto` is eager.
+    `impl` forces one way to compute the weighted sums; `eager` is the definition. All drop weights by one mask.
     """
 
     equation: ClassVar = "P = ReLU(Q K^T / sqrt(d)); o = P V; O = s * o / sqrt(mean(o^2) + eps) * sigmoid(g * o)"
@@ -40,6 +39,7 @@ class ReLA(ScoredVariant):
     maps_products = True
     grouped: ClassVar = True
     takes_bounds: ClassVar = True
+    drops_inside: ClassVar = DROPPING
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ReLA(ScoredVariant):
         return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
 
     def supports(self, shape: AttentionShape) -> str | None:
-        return super().supports(shape) or refusal(self.impl, shape)
+        return super().supports(shape) or refusal(self.impl, shape, dropping=self.drops_inside)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         # scale and gate are as wide as the heads together
@@ -102,25 +102,28 @@ class ReLA(ScoredVariant):
         self.implementation = choose_implementation(
             *(self.impl, query, key, value),
             dropout=self.weight_dropout,
+            dropping=self.drops_inside,
             bounds=mask.bounds is not None,
             cpu_kernels=True,
         )
+        drop = WeightDropout.drawn(self.weight_dropout, query.device)
         if self.implementation == "eager":
-            weights = F.dropout(self.weights(query, key, mask), self.weight_dropout)
+            weights = self.weights(query, key, mask)
+            weights = weights if drop is None else drop.apply(weights)
             return self.average(weights, value.to(weights.dtype))
         if self.implementation == "triton":
             from ..kernels.triton import rela as triton_rela
 
-            return triton_rela.rela_attention(query, key, value, mask.keep, mask.causal)
+            return triton_rela.rela_attention(query, key, value, mask.keep, mask.causal, drop)
         if self.implementation == "cpp":
             from ..kernels.cpu import rela as cpu_rela
 
-            return cpu_rela.rela_attention(query, key, value, mask)
+            return cpu_rela.rela_attention(query, key, value, mask, drop)
         from ..kernels.cpu import block_maps as cpu_block_maps
         from ..kernels.cpu import blocks as cpu_blocks
 
         compiled = self.implementation == "compiled"
-        return cpu_blocks.attention(query, key, value, mask, cpu_block_maps.RELA, compiled=compiled)
+        return cpu_blocks.attention(query, key, value, mask, cpu_block_maps.RELA, compiled=compiled, drop=drop)
 
     def normalise(self, sums: Tensor) -> Tensor:
         """The gated norm of the weighted sums of values, both (batch, heads, queries, head_dim), float32 at least."""

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..contract import AttentionShape, Mask, ScoredVariant
-from ..kernels.dispatch import choose_implementation, refusal
+from ..kernels.dispatch import DROPPING, choose_implementation, refusal
 from ..kernels.triton.launch import LOWEST_ALPHA
+from ..ops.dropout import WeightDropout
 
 
 class SparseMap(ScoredVariant):
@@ -21,6 +22,7 @@ class SparseMap(ScoredVariant):
     maps_products = True
     grouped: ClassVar = True
     takes_bounds: ClassVar = True
+    drops_inside: ClassVar = DROPPING
     fixed_alpha: float | None
 
     def __init__(
@@ -38,7 +40,9 @@ class SparseMap(ScoredVariant):
         return torch.full((self.shape.heads,), self.fixed_alpha)
 
     def supports(self, shape: AttentionShape) -> str | None:
-        return super().supports(shape) or refusal(self.impl, shape, alpha=self.fixed_alpha or 1.5)
+        return super().supports(shape) or refusal(
+            self.impl, shape, dropping=self.drops_inside, alpha=self.fixed_alpha or 1.5
+        )
 
     def _impl(self, device: str) -> str:
         """`impl`, but eager where `auto` would come to kernels that do not do this alpha."""
@@ -50,25 +54,29 @@ class SparseMap(ScoredVariant):
         return "auto" if lowest <= self.fixed_alpha <= 2.0 else "eager"
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        """`impl` forces one way to compute it, `eager` is the definition; while dropout is active `auto` is eager."""
+        """`impl` forces one way to compute it, `eager` is the definition. All drop weights by one mask."""
         self.implementation = choose_implementation(
             *(self._impl(query.device.type), query, key, value),
             dropout=self.weight_dropout,
+            dropping=self.drops_inside,
             bounds=mask.bounds is not None,
             cpu_kernels=True,
         )
+        drop = WeightDropout.drawn(self.weight_dropout, query.device)
         if self.implementation == "eager":
-            return super().forward(query, key, value, mask)
+            weights = self.weights(query, key, mask)
+            weights = weights if drop is None else drop.apply(weights)
+            return self.average(weights.to(value.dtype), value)
         # a number picks the maps without a logarithm; a tensor is solved for each head, and gets a gradient
         alpha = self.alpha() if self.fixed_alpha is None else self.fixed_alpha
         if self.implementation == "triton":
             from ..kernels.triton import entmax as triton_entmax
 
-            return triton_entmax.entmax_attention(query, key, value, alpha, mask.keep, mask.causal)
+            return triton_entmax.entmax_attention(query, key, value, alpha, mask.keep, mask.causal, drop)
         if self.implementation == "cpp":
             from ..kernels.cpu import entmax as cpu_entmax
 
-            return cpu_entmax.entmax_attention(query, key, value, alpha, mask)
+            return cpu_entmax.entmax_attention(query, key, value, alpha, mask, drop)
         from ..kernels.cpu import block_maps as cpu_block_maps
         from ..kernels.cpu import blocks as cpu_blocks
 
@@ -77,4 +85,4 @@ class SparseMap(ScoredVariant):
         if form is cpu_block_maps.ENTMAX:
             each = self.alpha()
         compiled = self.implementation == "compiled"
-        return cpu_blocks.attention(query, key, value, mask, form, each, compiled=compiled).to(value.dtype)
+        return cpu_blocks.attention(query, key, value, mask, form, each, compiled=compiled, drop=drop).to(value.dtype)

@@ -53,7 +53,7 @@ def test_triton_is_refused_without_a_gpu_or_an_interpreter(selection, monkeypatc
         ("linear[impl=triton]", {"head_dim": 512}, "head_dim 1 to 256"),
         ("additive-lm[impl=triton]", {"causal": False}, "needs the causal form"),
         ("additive[impl=triton,hidden=300]", {}, "at most 256, got 300"),
-        ("relative[impl=triton]", {"dropout": 0.1}, "the dropout is 0.1"),
+        ("relative[impl=triton]", {"dropout": 0.1}, "drop no weights, and the dropout is 0.1"),
         ("routing[impl=triton]", {}, "form=strict only"),
         ("local-routing[impl=triton]", {}, "form=strict only"),
         ("relative[impl=flex]", {"device": "cuda"}, "values=false"),

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ...contract import Mask, accumulator
+from ...ops.dropout import WeightDropout, kept_scale
 from ...ops.first_derivative import OF_SIMPLEX, first_derivative_only
 from ...ops.inputs import check_inputs
 from .packing import Packing, flat, unflat
@@ -65,16 +66,25 @@ class Form:
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, form: Form, alpha: Tensor | None = None, *, compiled: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    form: Form,
+    alpha: Tensor | None = None,
+    *,
+    compiled: bool,
+    drop: WeightDropout | None = None,
 ) -> Tensor:
     """Weighted sums of values, (batch, heads, queries, head_dim), float32 at least; `alpha`: (heads,), or None.
 
     Keys and values may have fewer heads, which divide those of the query: the rows of the heads that share some are
-    more rows of one product. Values may have another width than keys, and so has the output. Differentiable once.
-    Raises SelectionError for shapes that do not fit.
+    more rows of one product. Values may have another width than keys, and so has the output. drop: dropout of the
+    weights, whose mask the backward computes again. Differentiable once. Raises SelectionError for shapes that do not
+    fit.
     """
     check_inputs(query, key, value, mask.keep, grouped=True)
-    return cast(Tensor, _Blocked.apply(query, key, value, alpha, mask, form, compiled))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Blocked.apply(query, key, value, alpha, mask, form, compiled, drop))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +123,10 @@ class _Block:
             hidden = torch.arange(self.free, self.seen) >= self.limits
             scores[..., self.free : self.seen].masked_fill_(hidden, -math.inf)
 
+    def drop_factors(self, packing: Packing, drop: WeightDropout, heads: int, dtype: torch.dtype) -> Tensor:
+        """What dropout multiplies the weights of this block with, (heads, rows, seen); `heads` in a sequence."""
+        return packing.drop_kept(drop, self.heads, heads, self.rows, self.seen).to(dtype).mul_(kept_scale(drop.rate))
+
     def each(self, of_rows: Tensor) -> Tensor:
         """The rows of this block, (rows, n), of numbers by query, (heads, queries, n)."""
         return of_rows[self.heads, self.rows].flatten(0, 1)
@@ -129,9 +143,10 @@ class _Blocked(torch.autograd.Function):
         mask: Mask,
         form: Form,
         compiled: bool,
+        drop: WeightDropout | None,
     ) -> Tensor:
         ctx.packing = packing = Packing.of(mask, query.shape[0], query.shape[2], key.shape[2])
-        ctx.form, ctx.compiled = form, compiled
+        ctx.form, ctx.compiled, ctx.drop = form, compiled, drop
         q, k, v = _operands(query, key, value, packing, form)
         alphas, level, room = _alphas(alpha, q), q.new_zeros(*q.shape[:2], 2), q.new_empty(_room(q, k))
         output = v.new_zeros(q.shape[0], q.shape[1], v.shape[2])
@@ -146,6 +161,8 @@ class _Blocked(torch.autograd.Function):
                     # them and the scores
                     level[block.heads, block.rows] = found.view(*scores.shape[:2], 2)
                 _run(form.attend, compiled, scores.flatten(0, 1), among, found)
+                if drop is not None:
+                    scores[..., : block.seen] *= block.drop_factors(packing, drop, query.shape[1], q.dtype)
                 # one writer for each query: blocks divide heads and queries, never the keys of a query
                 target = output[block.heads, block.rows]
                 _write_product(target, scores[..., : block.seen], v[block.shared, : block.seen])
@@ -171,10 +188,17 @@ class _Blocked(torch.autograd.Function):
                 block.hide(scores)
                 among = None if alphas is None else block.each(alphas)
                 rows, found = scores.flatten(0, 1), block.each(level)
+                factors = None
+                if ctx.drop is not None:
+                    # the gradients of the weights before they were dropped
+                    factors = block.drop_factors(packing, ctx.drop, query.shape[1], q.dtype)
+                    grad_weights[..., : block.seen] *= factors
                 # gradients first, while the scores stand: `attend` overwrites them with the weights that the values'
                 # gradient needs
                 by_row = _run(form.differentiate, ctx.compiled, rows, grad_weights.flatten(0, 1), among, found, learns)
                 _run(form.attend, ctx.compiled, rows, among, found)
+                if factors is not None:
+                    scores[..., : block.seen] *= factors
                 if learns:
                     to_alpha[block.heads, block.rows] = by_row.view(*scores.shape[:2], 1)
                 shared, own, seen = block.shared, (block.heads, block.rows), slice(block.seen)
@@ -190,7 +214,7 @@ class _Blocked(torch.autograd.Function):
         kept = (packing.unpack(x.transpose(1, 2), like) for x, like in ((to_key, key), (to_value, value)))
         for_alpha = to_alpha.view(query.shape[:3]).sum((0, 2)).to(alpha.dtype) if learns else None
         of_query = unflat(to_query, query, query.shape[-1], query.dtype)
-        return of_query, *(x.contiguous() for x in kept), for_alpha, None, None, None
+        return of_query, *(x.contiguous() for x in kept), for_alpha, None, None, None, None
 
 
 def _by_shared(x: Tensor, shared: int) -> Tensor:

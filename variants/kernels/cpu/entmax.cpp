@@ -4,6 +4,7 @@
 // so that values are gathered, and the backward makes no product over all keys. Where a block's weights are dense, it
 // goes through dense products instead. Nothing of queries x keys outlives its block.
 
+#include "dropout.h"
 #include "gemm.h"
 #include "solver.h"
 
@@ -51,12 +52,13 @@ struct Cursor {
 
 // The rows of one head that a block holds. `width` keys are seen by some of them, `stride` apart in the scratch.
 struct Span {
-  int64_t head, row0, rows, width, stride, seen_in_all;
+  int64_t head, first, row0, rows, width, stride, seen_in_all;
   const int32_t* limits;
   const float *query, *key, *value;
 
-  Span(const Heads& heads, int64_t head_, int64_t first)
+  Span(const Heads& heads, int64_t head_, int64_t first_)
       : head(head_),
+        first(first_),
         row0(head_ * heads.queries + first),
         rows(std::min(ROWS, heads.queries - first)),
         width(0),
@@ -72,6 +74,8 @@ struct Span {
   }
 
   int64_t reach(int64_t r) const { return whole_vectors(limits[r]); }
+
+  DropRow drop_row(const Dropout& dropout, int64_t r) const { return dropout.row(head, first + r); }
 };
 
 // Room of a thread for one block.
@@ -125,10 +129,17 @@ void weigh_densely(const Span& span, const Supports& kept, float e, float* score
   }
 }
 
+// out = left * right, n entries, in place or not.
+void multiply_entries(const float* left, const float* right, int64_t n, float* out) {
+  Dropout::by_vectors(n, [&](int64_t v, int64_t entries) {
+    (Vec::loadu(left + v, entries) * Vec::loadu(right + v, entries)).store(out + v, entries);
+  });
+}
+
 template <Map M>
 void attend_block(
-    const Span& span, int64_t columns, const Workspace& workspace, const Supports& kept, float e, float scale,
-    float* output) {
+    const Span& span, const Dropout& dropout, int64_t columns, const Workspace& workspace, const Supports& kept, float e,
+    float scale, float* output) {
   score<M>(span, columns, scale, workspace.scores);
   int64_t positive = 0;
   Cursor writing{kept.room};
@@ -154,6 +165,9 @@ void attend_block(
   // the share of all keys that the rows of the block may see
   if (static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all)) {
     weigh_densely<M>(span, kept, e, workspace.scores);
+    if (dropout.active)
+      for (int64_t r = 0; r < span.rows; r++)
+        dropout.drop(span.drop_row(dropout, r), 0, span.limits[r], workspace.scores + r * span.stride);
     multiply(matrix(output, span.rows, columns, columns), matrix(workspace.scores, span.rows, span.width, span.stride),
              matrix(span.value, span.width, columns, columns), 1.0f, false);
     return;
@@ -167,6 +181,12 @@ void attend_block(
     if (at < 0)
       size = support<M>(workspace.scores + r * span.stride, span.reach(r), kept.level(r), e, workspace.kept,
                         workspace.index);
+    if (dropout.active) {
+      // of the support alone; what is kept for the backward stays undropped, since the map is differentiated there
+      dropout.factors_at(span.drop_row(dropout, r), index, size, workspace.factors);
+      multiply_entries(weights, workspace.factors, size, workspace.products);
+      weights = workspace.products;
+    }
     float* out = output + r * columns;
     by_columns(columns, [&](auto vectors, int64_t first) {
       mix<decltype(vectors)::value>(weights, index, size, span.value + first, columns, out + first);
@@ -204,8 +224,8 @@ void differentiate_row(
 }
 
 template <Map M>
-void differentiate_sparsely(const Span& span, int64_t columns, const Workspace& workspace, const Supports& kept, float e,
-                            float scale, const float* grad_output, const Sums& to) {
+void differentiate_sparsely(const Span& span, const Dropout& dropout, int64_t columns, const Workspace& workspace,
+                            const Supports& kept, float e, float scale, const float* grad_output, const Sums& to) {
   Cursor reading{kept.room};
   for (int64_t r = 0; r < span.rows; r++) {
     int64_t size = kept.count[r];
@@ -216,10 +236,19 @@ void differentiate_sparsely(const Span& span, int64_t columns, const Workspace& 
       size = support<M>(workspace.scores + r * span.stride, span.reach(r), kept.level(r), e, workspace.kept,
                         workspace.index);
     const int64_t row = r * columns;
+    const float* dropped = weights;
+    if (dropout.active) {
+      // as in the forward; room for all scores of a block is free, since only dense blocks have gradients there
+      dropout.factors_at(span.drop_row(dropout, r), index, size, workspace.factors);
+      multiply_entries(weights, workspace.factors, size, workspace.grad_weights);
+      dropped = workspace.grad_weights;
+    }
     by_columns(columns, [&](auto vectors, int64_t first) {
-      dot_and_spread<decltype(vectors)::value>(weights, index, size, grad_output + row + first, span.value + first,
+      dot_and_spread<decltype(vectors)::value>(dropped, index, size, grad_output + row + first, span.value + first,
                                                to.value + first, columns, first > 0, workspace.products);
     });
+    // the gradient of a weight before it was dropped
+    if (dropout.active) multiply_entries(workspace.products, workspace.factors, size, workspace.products);
     differentiate_row<M>(weights, size, e, scale, workspace.products, workspace.factors, to.alpha ? to.alpha + r : nullptr);
     by_columns(columns, [&](auto vectors, int64_t first) {
       mix_and_spread<decltype(vectors)::value>(workspace.products, index, size, span.query + row + first, span.key + first,
@@ -235,19 +264,21 @@ void differentiate_sparsely(const Span& span, int64_t columns, const Workspace& 
 }
 
 template <Map M>
-void differentiate_densely(const Span& span, int64_t columns, const Workspace& workspace, const Supports& kept, float e,
-                           float scale, const float* grad_output, const Sums& to) {
+void differentiate_densely(const Span& span, const Dropout& dropout, int64_t columns, const Workspace& workspace,
+                           const Supports& kept, float e, float scale, const float* grad_output, const Sums& to) {
   const Tensor grad_rows = matrix(grad_output, span.rows, columns, columns);
   const Tensor query = matrix(span.query, span.rows, columns, columns);
   multiply(matrix(workspace.grad_weights, span.rows, span.width, span.stride), grad_rows,
            matrix(span.value, span.width, columns, columns).t(), 1.0f, false);
   weigh_densely<M>(span, kept, e, workspace.scores);
   for (int64_t r = 0; r < span.rows; r++) {
-    float* products = workspace.grad_weights + r * span.stride;
+    float *weights = workspace.scores + r * span.stride, *products = workspace.grad_weights + r * span.stride;
+    if (dropout.active) dropout.drop(span.drop_row(dropout, r), 0, span.limits[r], products);
     std::fill(products + span.width, products + span.stride, 0.0f);
-    differentiate_row<M>(workspace.scores + r * span.stride, span.stride, e, scale, products, workspace.factors,
-                         to.alpha ? to.alpha + r : nullptr);
+    differentiate_row<M>(weights, span.stride, e, scale, products, workspace.factors, to.alpha ? to.alpha + r : nullptr);
     if (kept.spoiled(r)) spoil(products, span.limits[r], span.stride);
+    // the values had the dropped weights, the map has the others
+    if (dropout.active) dropout.drop(span.drop_row(dropout, r), 0, span.limits[r], weights);
   }
   // by pieces of the keys, so that the sums stay in the cache while the products add to them
   for (int64_t j = 0; j < span.width; j += KEYS) {
@@ -262,8 +293,8 @@ void differentiate_densely(const Span& span, int64_t columns, const Workspace& w
 }
 
 template <Map M>
-void differentiate_block(const Span& span, int64_t columns, const Workspace& workspace, const Supports& kept, float e,
-                         float scale, const float* grad_output, const Sums& to) {
+void differentiate_block(const Span& span, const Dropout& dropout, int64_t columns, const Workspace& workspace,
+                         const Supports& kept, float e, float scale, const float* grad_output, const Sums& to) {
   int64_t positive = 0;
   bool held = true;
   Cursor reading{kept.room};
@@ -275,7 +306,8 @@ void differentiate_block(const Span& span, int64_t columns, const Workspace& wor
   const bool dense = static_cast<double>(positive) > DENSE * static_cast<double>(span.seen_in_all);
   // the usual case needs no product over all keys in the backward: supports and weights were kept
   if (dense || !held) score<M>(span, columns, scale, workspace.scores);
-  (dense ? differentiate_densely<M> : differentiate_sparsely<M>)(span, columns, workspace, kept, e, scale, grad_output, to);
+  (dense ? differentiate_densely<M> : differentiate_sparsely<M>)(
+      span, dropout, columns, workspace, kept, e, scale, grad_output, to);
 }
 
 // Calls work(std::integral_constant<Map, ...>) for the map of that number.
@@ -302,8 +334,10 @@ Supports supports_at(const Tensor& weights, const Tensor& index, const Tensor& c
 // takes where `keep`: supports, on average up to `room` entries a row, their sizes, and the level of each row.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits, const Tensor& excess, int64_t map,
-    double scale, int64_t room, bool keep) {
+    double scale, int64_t room, bool keep, const std::optional<Tensor>& seed, int64_t least,
+    const std::optional<Tensor>& order) {
   const Heads heads(query, key, value, limits);
+  const Dropout dropout(seed, least, order, heads);
   TORCH_CHECK(excess.is_contiguous() && (!heads.all || excess.size(0) == heads.per_example), "expected one excess a head");
   // int32: positions of keys, and half the memory of int64
   const auto whole = query.options().dtype(at::kInt);
@@ -325,7 +359,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
         const Supports kept =
             supports_at(weights, index, counts, levels, keep ? task : thread, keep ? span.row0 : thread * ROWS);
         attend_block<decltype(kind)::value>(
-            span, heads.columns, workspace, kept, excess.const_data_ptr<float>()[span.head % heads.per_example],
+            span, dropout, heads.columns, workspace, kept, excess.const_data_ptr<float>()[span.head % heads.per_example],
             static_cast<float>(scale), output.data_ptr<float>() + span.row0 * heads.columns);
       }
     });
@@ -337,8 +371,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
     const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits,
     const Tensor& excess, const Tensor& weights, const Tensor& index, const Tensor& counts, const Tensor& levels,
-    int64_t map, double scale, bool learns) {
+    int64_t map, double scale, bool learns, const std::optional<Tensor>& seed, int64_t least,
+    const std::optional<Tensor>& order) {
   const Heads heads(query, key, value, limits);
+  const Dropout dropout(seed, least, order, heads);
   TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == query.sizes(), "expected a grad_output like the query");
   const int64_t blocks = (heads.queries + ROWS - 1) / ROWS, columns = heads.columns;
   // a task has all queries of the heads that share keys, so that one writer sums their gradients; where such groups are
@@ -364,7 +400,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
           const Sums to{to_query.data_ptr<float>() + span.row0 * columns, to_key.data_ptr<float>() + own,
                         to_value.data_ptr<float>() + own, learns ? to_alpha.data_ptr<float>() + span.row0 : nullptr};
           differentiate_block<decltype(kind)::value>(
-              span, columns, workspace, kept, excess.const_data_ptr<float>()[head % heads.per_example],
+              span, dropout, columns, workspace, kept, excess.const_data_ptr<float>()[head % heads.per_example],
               static_cast<float>(scale), grad_output.const_data_ptr<float>() + span.row0 * columns, to);
         }
       }
@@ -377,11 +413,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
 TORCH_LIBRARY_FRAGMENT(attnbench_cpu, m) {
   m.def(
       "entmax_forward(Tensor query, Tensor key, Tensor value, Tensor limits, Tensor excess, int map, float scale, "
-      "int room, bool keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "int room, bool keep, Tensor? seed, int least, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "entmax_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor limits, Tensor excess, "
-      "Tensor weights, Tensor index, Tensor counts, Tensor levels, int map, float scale, bool learns) "
-      "-> (Tensor, Tensor, Tensor, Tensor)");
+      "Tensor weights, Tensor index, Tensor counts, Tensor levels, int map, float scale, bool learns, Tensor? seed, "
+      "int least, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(attnbench_cpu, CPU, m) {

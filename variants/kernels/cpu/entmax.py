@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...contract import Mask
+from ...ops.dropout import WeightDropout
 from ...ops.first_derivative import OF_SIMPLEX, first_derivative_only
 from ...ops.inputs import check_inputs
 from .packing import Packing, common_width, flat, unflat
@@ -17,9 +18,17 @@ _SPARSEMAX, _ENTMAX15, _ENTMAX = 0, 1, 2
 _SMALLEST_EXCESS = 1e-20
 
 
-def entmax_attention(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, mask: Mask) -> Tensor:
+def entmax_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: float | Tensor,
+    mask: Mask,
+    drop: WeightDropout | None = None,
+) -> Tensor:
     """Output (batch, heads, queries, head_dim), in the dtype of `value`; alpha: from 1 to 2, a number or (heads,).
 
+    drop: dropout of the weights; its mask is computed again in the backward, and never stored.
     Computed in float32 whatever the dtype of the inputs; values may have another width than keys, and so has the
     output. Differentiable once, in alpha as well. Needs the kernels loaded: `build.failure()` is None. Raises
     SelectionError for shapes that do not fit.
@@ -28,21 +37,31 @@ def entmax_attention(query: Tensor, key: Tensor, value: Tensor, alpha: float | T
     kind = {2.0: _SPARSEMAX, 1.5: _ENTMAX15}.get(alpha, _ENTMAX) if isinstance(alpha, float) else _ENTMAX
     # the general map takes alpha of each head; the two special ones ignore it and have no logarithm
     each = alpha if isinstance(alpha, Tensor) else torch.full((query.shape[1],), alpha)
-    return cast(Tensor, _Attention.apply(query, key, value, each, mask, kind))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Attention.apply(query, key, value, each, mask, kind, drop))  # type: ignore[no-untyped-call]
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, mask: Mask, kind: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        alpha: Tensor,
+        mask: Mask,
+        kind: int,
+        drop: WeightDropout | None,
+    ) -> Tensor:
         # the order is kept, not the packed tensors: packing again is cheap, and the inputs are alive anyway
         ctx.packing = packing = Packing.of(mask, query.shape[0], query.shape[2], key.shape[2])
-        ctx.kind, ctx.scale = kind, query.shape[-1] ** -0.5
+        ctx.kind, ctx.drop, ctx.scale = kind, drop, query.shape[-1] ** -0.5
         excess = (alpha.float() - 1.0).clamp(min=_SMALLEST_EXCESS)
         width = common_width(key, value)
         packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         output, *found = torch.ops.attnbench_cpu.entmax_forward(
             *(*packed, packing.limits, excess),
             *(kind, ctx.scale, _room(kind, key.shape[2]), any(ctx.needs_input_grad)),
+            *packing.drop_arguments(drop),
         )
         # without a backward nothing of the supports is kept, and the kernel writes none
         if any(ctx.needs_input_grad):
@@ -59,12 +78,12 @@ class _Attention(torch.autograd.Function):
         packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         to_query, to_key, to_value, by_row = torch.ops.attnbench_cpu.entmax_backward(
             *(flat(grad_output, columns=width), *packed, packing.limits, excess, *found),
-            *(ctx.kind, ctx.scale, learns),
+            *(ctx.kind, ctx.scale, learns, *packing.drop_arguments(ctx.drop)),
         )
         # float64: a sum over all queries of terms of either sign
         to_alpha = by_row.double().sum(1).view(query.shape[:2]).sum(0).to(alpha.dtype) if learns else None
         of_query = unflat(to_query, query, query.shape[-1], query.dtype)
-        return of_query, packing.unpack(to_key, key), packing.unpack(to_value, value), to_alpha, None, None
+        return of_query, packing.unpack(to_key, key), packing.unpack(to_value, value), to_alpha, None, None, None
 
 
 def _room(kind: int, keys: int) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...contract import Mask
+from ...ops.dropout import WeightDropout, keep_rows, threshold
 
 # floats of the widest vector
 _VECTOR = 16
@@ -41,6 +42,26 @@ class Packing:
             return cls(limits=limits.contiguous(), order=None)
         # stable, so that real keys keep their order and a causal limit stays a prefix
         return cls(limits=limits.contiguous(), order=keep.to(torch.int8).argsort(dim=1, descending=True, stable=True))
+
+    def drop_arguments(self, drop: WeightDropout | None) -> tuple[Tensor | None, int, Tensor | None]:
+        """Dropout as the C++ operators take it: seed, threshold, and which key lies at each place."""
+        if drop is None:
+            return None, 0, None
+        return drop.seed, threshold(drop.rate), None if self.order is None else self.order.int()
+
+    def drop_kept(self, drop: WeightDropout, of: slice, heads: int, rows: slice, seen: int) -> Tensor:
+        """Whether dropout keeps the weights of the first `seen` packed keys: Boolean (heads in `of`, rows, seen).
+
+        of: of batch · heads, `heads` in each sequence.
+        """
+        every = torch.arange(of.start, of.stop)[:, None]
+        # the mask is that of the keys as they came, so all of them are asked about where they were moved
+        keys = seen if self.order is None else self.order.shape[1]
+        row = torch.arange(rows.start, rows.stop)
+        kept = keep_rows(drop.seed, drop.rate, every // heads, every % heads, row, keys)
+        if self.order is not None:
+            kept = kept.take_along_dim(self.order[every // heads, :seen], -1)
+        return kept
 
     def pack(self, x: Tensor, dtype: torch.dtype = torch.float32, columns: int = 0) -> Tensor:
         """(batch, heads, keys, head_dim) to (batch · heads, keys, columns), as `flat` does."""

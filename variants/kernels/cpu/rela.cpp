@@ -3,6 +3,7 @@
 // The forward goes by blocks of queries. The backward goes by blocks of keys, whose gradients are then plain products
 // with long inner dimensions; only that of the queries is added up over blocks.
 
+#include "dropout.h"
 #include "gemm.h"
 #include "rows.h"
 
@@ -47,7 +48,32 @@ void rectify_both(float* scores, float* grad_weights, int64_t n) {
   }
 }
 
-void attend_block(const Heads& heads, int64_t head, int64_t first, float scale, float* tile, float* output) {
+// Rectifies scores of one row and drops weights; 64 divides `first`, the place of the first key.
+void rectify_and_drop(const Dropout& dropout, const DropRow& row, int64_t first, int64_t n, float* x) {
+  const Vec zero(0.0f);
+  for (int64_t j = 0; j < n; j += KEYS_OF_WORD) {
+    const int64_t left = std::min(KEYS_OF_WORD, n - j);
+    const uint64_t word = dropout.kept(row, first + j, left);
+    Dropout::by_vectors(left, [&](int64_t v, int64_t entries) {
+      // a product, so that NaN passes
+      (at::vec::maximum(Vec::loadu(x + j + v, entries), zero) * dropout.factors(word >> v)).store(x + j + v, entries);
+    });
+  }
+}
+
+// `rectify_both` for one key and n queries, by the bit `bit` of a word for each query. Both lose what was dropped.
+void rectify_and_drop_both(
+    const Dropout& dropout, const uint32_t* words, int bit, float* scores, float* grad_weights, int64_t n) {
+  const Vec zero(0.0f);
+  Dropout::by_vectors(n, [&](int64_t v, int64_t entries) {
+    const Vec weight = at::vec::maximum(Vec::loadu(scores + v, entries), zero), factors = dropout.factors(words + v, bit);
+    (weight * factors).store(scores + v, entries);
+    ((Vec::loadu(grad_weights + v, entries) * factors) & (weight != zero)).store(grad_weights + v, entries);
+  });
+}
+
+void attend_block(const Heads& heads, const Dropout& dropout, int64_t head, int64_t first, float scale, float* tile,
+                  float* output) {
   const int64_t columns = heads.columns, rows = std::min(ROWS, heads.queries - first);
   const int32_t* limits = heads.limits_of(head) + first;
   const Tensor query = matrix(heads.query + (head * heads.queries + first) * columns, rows, columns, columns);
@@ -61,7 +87,10 @@ void attend_block(const Heads& heads, int64_t head, int64_t first, float scale, 
     const Tensor scores = matrix(tile, rows, n, n);
     // a tile of scores, used while it is in the second-level cache: scaled by the product itself
     multiply(scores, query, matrix(heads.key + at, n, columns, columns).t(), scale, false);
-    rectify(tile, rows * n);
+    if (!dropout.active) rectify(tile, rows * n);
+    else
+      for (int64_t r = 0; r < rows; r++)
+        rectify_and_drop(dropout, dropout.row(head, first + r), j, std::clamp<int64_t>(limits[r] - j, 0, n), tile + r * n);
     // rows at the end of the block see more: the first one that sees the whole tile ends the loop
     for (int64_t r = 0; r < rows && limits[r] < j + n; r++)
       std::fill(tile + r * n + std::max<int64_t>(0, limits[r] - j), tile + (r + 1) * n, 0.0f);
@@ -70,8 +99,10 @@ void attend_block(const Heads& heads, int64_t head, int64_t first, float scale, 
   }
 }
 
-Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits, double scale) {
+Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits, double scale,
+               const std::optional<Tensor>& seed, int64_t least, const std::optional<Tensor>& order) {
   const Heads heads(query, key, value, limits);
+  const Dropout dropout(seed, least, order, heads);
   Tensor output = at::empty_like(query);
   const int64_t blocks = (heads.queries + ROWS - 1) / ROWS;
   const Scratch scratch(Scratch::bytes<float>(ROWS * COLUMNS));
@@ -80,15 +111,17 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, cons
     const at::AutoDispatchBelowADInplaceOrView plain;
     float* tile = scratch.share().take<float>(ROWS * COLUMNS);
     for (int64_t task = begin; task < end; task++)
-      attend_block(heads, task / blocks, task % blocks * ROWS, static_cast<float>(scale), tile, output.data_ptr<float>());
+      attend_block(heads, dropout, task / blocks, task % blocks * ROWS, static_cast<float>(scale), tile,
+                   output.data_ptr<float>());
   });
   return output;
 }
 
 // Gradients of a block of keys and their values, and what they add to those of the queries, of all heads that share the
 // keys. The tiles are transposed: a row for each key, a column for each query.
-void differentiate_block(const Heads& heads, int64_t group, int64_t first, float scale, const float* grad_output,
-                         float* tile, float* grad_weights, float* to_query, float* to_key, float* to_value) {
+void differentiate_block(const Heads& heads, const Dropout& dropout, int64_t group, int64_t first, float scale,
+                         const float* grad_output, float* tile, float* grad_weights, uint32_t* words, float* to_query,
+                         float* to_key, float* to_value) {
   // heads that share keys are of one example
   const int32_t* limits = heads.limits_of(group * heads.group);
   // limits never fall: from the last one on lie keys that no query sees, and there may be anything in them
@@ -122,7 +155,20 @@ void differentiate_block(const Heads& heads, int64_t group, int64_t first, float
         std::fill_n(tile + r * n, blind, 0.0f);
       }
     // one pass leaves the weights in the tile and the gradients of the scores in `grad_weights`
-    rectify_both(tile, grad_weights, rows * n);
+    if (!dropout.active) rectify_both(tile, grad_weights, rows * n);
+    else {
+      // the same bits as in the forward: for each query those of the keys of this block, 32 to a word
+      for (int64_t c = 0; c < n; c++)
+        for (int64_t r = 0; r < rows; r += KEYS_OF_WORD) {
+          const DropRow row = dropout.row(group * heads.group + member, i + c);
+          const uint64_t word = dropout.kept(row, first + r, std::min(KEYS_OF_WORD, rows - r));
+          words[r / 32 * COLUMNS + c] = static_cast<uint32_t>(word);
+          words[(r / 32 + 1) * COLUMNS + c] = static_cast<uint32_t>(word >> 32);
+        }
+      for (int64_t r = 0; r < rows; r++)
+        rectify_and_drop_both(dropout, words + r / 32 * COLUMNS, static_cast<int>(r % 32), tile + r * n,
+                              grad_weights + r * n, n);
+    }
     multiply(value_sum, scores, grad_rows, 1.0f, piece > 0);
     multiply(key_sum, gradients, query, scale, piece > 0);
     // the sum for the queries goes over all blocks of keys of this task, in one order
@@ -132,8 +178,9 @@ void differentiate_block(const Heads& heads, int64_t group, int64_t first, float
 
 std::tuple<Tensor, Tensor, Tensor> backward(
     const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits,
-    double scale) {
+    double scale, const std::optional<Tensor>& seed, int64_t least, const std::optional<Tensor>& order) {
   const Heads heads(query, key, value, limits);
+  const Dropout dropout(seed, least, order, heads);
   TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == query.sizes(), "expected a grad_output like the query");
   const int64_t blocks = (heads.keys + ROWS - 1) / ROWS;
   // where heads are few, the keys of each are shared out, every share with sums of its own, added in order
@@ -141,19 +188,23 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   // zeros: every block of keys adds to it
   Tensor to_query = at::zeros({shares, heads.all, heads.queries, heads.columns}, query.options());
   Tensor to_key = at::empty_like(key), to_value = at::empty_like(value);
-  const Scratch scratch(2 * Scratch::bytes<float>(ROWS * COLUMNS));
+  // of bits, a word for 32 keys of a query
+  constexpr int64_t WORDS = ROWS / 32 * COLUMNS;
+  const Scratch scratch(2 * Scratch::bytes<float>(ROWS * COLUMNS) + Scratch::bytes<uint32_t>(WORDS));
   at::parallel_for(0, heads.shared * shares, 1, [&](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     Scratch::Share room = scratch.share();
     float *tile = room.take<float>(ROWS * COLUMNS), *grad_weights = room.take<float>(ROWS * COLUMNS);
+    uint32_t* words = room.take<uint32_t>(WORDS);
     for (int64_t task = begin; task < end; task++) {
       const int64_t group = task / shares, share = task % shares;
       float* sums =
           to_query.data_ptr<float>() + (share * heads.all + group * heads.group) * heads.queries * heads.columns;
       // every shares-th block, so that causal keys are shared evenly
       for (int64_t block = share; block < blocks; block += shares)
-        differentiate_block(heads, group, block * ROWS, static_cast<float>(scale), grad_output.const_data_ptr<float>(), tile,
-                            grad_weights, sums, to_key.data_ptr<float>(), to_value.data_ptr<float>());
+        differentiate_block(heads, dropout, group, block * ROWS, static_cast<float>(scale),
+                            grad_output.const_data_ptr<float>(), tile, grad_weights, words, sums, to_key.data_ptr<float>(),
+                            to_value.data_ptr<float>());
     }
   });
   // the shares are added in the order of their numbers, so a run gives the same bits with the same threads
@@ -161,10 +212,12 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 }
 
 TORCH_LIBRARY_FRAGMENT(attnbench_cpu, m) {
-  m.def("rela_forward(Tensor query, Tensor key, Tensor value, Tensor limits, float scale) -> Tensor");
   m.def(
-      "rela_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor limits, float scale) "
-      "-> (Tensor, Tensor, Tensor)");
+      "rela_forward(Tensor query, Tensor key, Tensor value, Tensor limits, float scale, Tensor? seed, int least, "
+      "Tensor? order) -> Tensor");
+  m.def(
+      "rela_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor limits, float scale, "
+      "Tensor? seed, int least, Tensor? order) -> (Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(attnbench_cpu, CPU, m) {

@@ -16,8 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ...contract import SelectionError
+from ...ops.dropout import WeightDropout
 from ...ops.first_derivative import OF_SIMPLEX, first_derivative_only
 from . import launch as triton_launch
+from .dropout import arguments, kept_along_keys, load_seed
 from .entmax_backward import backward
 from .launch import SIZES, CompileCase, launch, prepared
 from .support import SupportMap, excess_of, find_support, load_levels, weigh
@@ -40,6 +42,7 @@ def entmax_attention(
     alpha: float | Tensor,
     keep: Tensor | None = None,
     causal: bool = False,
+    drop: WeightDropout | None = None,
     *,
     tiles: Tiles | None = None,
 ) -> Tensor:
@@ -48,9 +51,9 @@ def entmax_attention(
     query (batch, heads, queries, head_dim), key and value (batch, kv_heads, keys, head_dim), of one dtype; kv_heads
     divide heads, and nothing is repeated for them. keep (batch, keys), True = a real key, or None. alpha: a
     number from 1.01 to 2, where 2 is sparsemax and 1.5 has no logarithm, or (heads,), which is clamped to that range
-    and gets a gradient. A query without a key that it may see gets zeros and gives no gradient. Scores, thresholds and
-    sums are float32. Differentiable once, the same bits at every run. Raises SelectionError for an alpha outside its
-    range. Ask `reason` first.
+    and gets a gradient. `drop`: dropout of the weights, by the mask of `ops/dropout`. A query without a key that it may
+    see gets zeros and gives no gradient. Scores, thresholds and sums are float32. Differentiable once, the same bits at
+    every run. Raises SelectionError for an alpha outside its range. Ask `reason` first.
     Peters, Niculae & Martins 2019, Sparse Sequence-to-Sequence Models; gradient in alpha: Correia, Niculae & Martins
     2019, Adaptively Sparse Transformers.
     """
@@ -68,7 +71,7 @@ def entmax_attention(
         fixed, excess = None, torch.full((heads,), alpha - 1.0, device=query.device)
     query, key, value, keep = prepared(query, key, value, keep, grouped=True)
     tiles = tiles or tiles_for(query.dtype, query.shape[-1])
-    return cast(Tensor, _Entmax.apply(query, key, value, excess, fixed, keep, causal, tiles))
+    return cast(Tensor, _Entmax.apply(query, key, value, excess, fixed, keep, causal, drop, tiles))
 
 
 def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
@@ -84,8 +87,9 @@ def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
 @triton.jit
 def _sum_tiles(
     sums, means, factors, top, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope,
-    excess, first_row, queries, keys, first, last,
-    MODE: tl.constexpr, TRAIN: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    excess, first_row, queries, keys, seed, least, batch, head, first, last,
+    DROP: tl.constexpr, MODE: tl.constexpr, TRAIN: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for at in range(first, last):
@@ -99,10 +103,17 @@ def _sum_tiles(
             # any negative number: the map looks at what is positive only
             above = tl.where(seen, above, -1.0)
         weights, factor = weigh(above, excess, MODE)
+        if TRAIN:
+            # those of all keys: what is dropped still counts in the threshold
+            factors += tl.sum(factor, 1)
+        if DROP:
+            rows = first_row + tl.arange(0, ROWS)
+            kept = kept_along_keys(seed, least, rows, column, batch, head, COLUMNS)
+            weights = tl.where(kept, weights, 0.0)
+            factor = tl.where(kept, factor, 0.0)
         # weights are at most 1, so they fit 16 bits; the sum is float32
         sums = tl.dot(weights.to(v.dtype), v, sums, input_precision=PRECISION)
         if TRAIN:
-            factors += tl.sum(factor, 1)
             means = tl.dot(factor.to(v.dtype), v, means, input_precision=PRECISION)
             # this tile is in use: the backward pass makes its lists of columns of these bytes
             tl.store(map_ptr + tile, 1)
@@ -111,10 +122,11 @@ def _sum_tiles(
 
 @triton.jit(do_not_specialize=SIZES)
 def _forward(
-    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, out_ptr, mean_ptr, map_ptr,
+    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, out_ptr, mean_ptr, map_ptr, seed_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, out_batch, out_head, out_row,
-    queries, keys, heads, scale,
-    MODE: tl.constexpr, TRAIN: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    queries, keys, heads, scale, least, rescale,
+    DROP: tl.constexpr, MODE: tl.constexpr, TRAIN: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     _, both, batch, head, list_at, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
@@ -129,6 +141,7 @@ def _forward(
     slope = excess * scale
     rows = first_row + tl.arange(0, ROWS)
     top, threshold = load_levels(level_ptr, both, rows, queries)
+    seed = load_seed(seed_ptr, DROP)
     sums = tl.zeros([ROWS, DIM], tl.float32)
     factors = tl.zeros([ROWS], tl.float32)
     if TRAIN:
@@ -137,14 +150,18 @@ def _forward(
         means = factors
     sums, means, factors = _sum_tiles(
         sums, means, factors, top, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope,
-        excess, first_row, queries, keys, 0, full,
-        MODE, TRAIN, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        excess, first_row, queries, keys, seed, least, batch, head, 0, full,
+        DROP, MODE, TRAIN, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     sums, means, factors = _sum_tiles(
         sums, means, factors, top, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope,
-        excess, first_row, queries, keys, full, total,
-        MODE, TRAIN, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        excess, first_row, queries, keys, seed, least, batch, head, full, total,
+        DROP, MODE, TRAIN, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
+    if DROP:
+        sums *= rescale
+        if TRAIN:
+            means *= rescale
     # a row that is spoiled has no weights; left at that, what diverged would come out as zeros
     sums = tl.where((top == top)[:, None], sums, float("nan"))
     # output and means have the same strides: one is made like the other
@@ -167,6 +184,7 @@ class _Entmax(torch.autograd.Function):
         alpha: float | None,
         keep: Tensor | None,
         causal: bool,
+        drop: WeightDropout | None,
         tiles: Tiles,
     ) -> Tensor:
         batch, heads, queries, head_dim = query.shape
@@ -181,16 +199,17 @@ class _Entmax(torch.autograd.Function):
         # pass
         means = torch.empty_like(output) if train else None
         used = empty_map(query, key, tiles) if train else None
+        seed, *rates = arguments(drop)
         launch(
             _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,), query, key, value, keep, excess,
             support.levels, support.lists.indices, support.lists.counts, output, means, used,
-            *strides(query, key, value, output), queries, key.shape[2], heads, head_dim**-0.5,
-            warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, TRAIN=train,
+            seed, *strides(query, key, value, output), queries, key.shape[2], heads, head_dim**-0.5, *rates,
+            warps=tiles.warps, stages=tiles.stages, DROP=drop is not None, MODE=sparse_map.mode, TRAIN=train,
             **constants(query, key, keep, causal, tiles),
         )  # fmt: skip
         lists = support.lists
         ctx.save_for_backward(query, key, value, excess, keep, support.levels, lists.indices, lists.counts, means, used)
-        ctx.alpha, ctx.causal, ctx.tiles = alpha, causal, tiles
+        ctx.alpha, ctx.causal, ctx.drop, ctx.tiles = alpha, causal, drop, tiles
         return output
 
     @staticmethod
@@ -199,24 +218,30 @@ class _Entmax(torch.autograd.Function):
         query, key, value, excess, *rest = ctx.saved_tensors
         if not rest:
             zeros = (None if x is None else torch.zeros_like(x) for x in (query, key, value, excess))
-            return *zeros, None, None, None, None
+            return *zeros, None, None, None, None, None
         keep, levels, indices, counts, means, used = rest
         gradients = backward(
             grad_output, query, key, value, SupportMap(alpha=ctx.alpha, excess=excess), keep,
-            levels, indices, counts, means, used, ctx.causal, ctx.tiles, of_alpha=ctx.needs_input_grad[3],
+            levels, indices, counts, means, used, ctx.causal, ctx.drop, ctx.tiles, of_alpha=ctx.needs_input_grad[3],
         )  # fmt: skip
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None, None
 
 
 def _pass(
-    dtype: torch.dtype, head_dim: int, causal: bool, padding: bool, alpha: float | Tensor, kv_heads: int = 4
+    dtype: torch.dtype,
+    head_dim: int,
+    causal: bool,
+    padding: bool,
+    alpha: float | Tensor,
+    kv_heads: int = 4,
+    rate: float = 0.0,
 ) -> None:
     query, key, value = (
         torch.empty(2, heads, 4096, head_dim, dtype=dtype, device="meta", requires_grad=True)
         for heads in (4, kv_heads, kv_heads)
     )
     keep = torch.empty(2, 4096, dtype=torch.bool, device="meta") if padding else None
-    output = entmax_attention(query, key, value, alpha, keep, causal)
+    output = entmax_attention(query, key, value, alpha, keep, causal, WeightDropout.drawn(rate, query.device))
     output.backward(torch.empty_like(output))
 
 
@@ -227,6 +252,7 @@ def _learned() -> Tensor:
 COMPILE_CASES = (
     CompileCase(name="sparsemax bf16 128 padding", run=lambda: _pass(torch.bfloat16, 128, False, True, 2.0)),
     CompileCase(name="entmax15 bf16 64 causal", run=lambda: _pass(torch.bfloat16, 64, True, False, 1.5)),
+    CompileCase(name="entmax15 bf16 64 dropout", run=lambda: _pass(torch.bfloat16, 64, True, False, 1.5, rate=0.1)),
     CompileCase(name="entmax15 bf16 256", run=lambda: _pass(torch.bfloat16, 256, False, False, 1.5)),
     CompileCase(name="entmax15 bf16 64 grouped", run=lambda: _pass(torch.bfloat16, 64, True, False, 1.5, kv_heads=1)),
     CompileCase(name="learned alpha bf16 64", run=lambda: _pass(torch.bfloat16, 64, False, False, _learned())),

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...ops.dropout import WeightDropout
+from .dropout import arguments, kept_along_keys, kept_along_queries, load_seed
 from .launch import SIZES, launch
 from .support import SupportMap, excess_of, load_levels, weigh
 from .tiles import (
@@ -45,6 +47,7 @@ def backward(
     means: Tensor,
     used: Tensor,
     causal: bool,
+    drop: WeightDropout | None,
     tiles: Tiles,
     *,
     of_alpha: bool,
@@ -59,21 +62,22 @@ def backward(
     # written by the pass over rows, read by the pass over columns: the launches are in order on one stream
     delta = levels.new_empty((batch * heads, queries))
     to_alpha = torch.empty_like(delta) if of_alpha else None
-    sizes = (queries, keys, heads, head_dim**-0.5)
+    seed, *rates = arguments(drop)
+    sizes = (queries, keys, heads, head_dim**-0.5, *rates)
     # the same tiles and precision as the forward: a weight computed again must be the weight that was used
-    fixed = {"MODE": sparse_map.mode, **constants(query, key, keep, causal, tiles)}
+    fixed = {"DROP": drop is not None, "MODE": sparse_map.mode, **constants(query, key, keep, causal, tiles)}
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
         query, key, value, keep, sparse_map.excess, levels, indices, counts, grad_output, means, to_query, delta,
-        to_alpha,
+        to_alpha, seed,
         *strides(query, key, value, grad_output, to_query), *sizes,
         warps=tiles.warps, stages=tiles.stages, OF_ALPHA=of_alpha, **fixed,
     )  # fmt: skip
-    columns = list_tiles(used, queries, keys, tiles, causal, by_rows=False)
+    columns = list_tiles(used, queries, keys, tiles, causal)
     launch(
         _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * key.shape[1],),
         query, key, value, keep, sparse_map.excess, levels, columns.indices, columns.counts, grad_output, delta,
-        to_key, to_value,
+        to_key, to_value, seed,
         *strides(query, key, value, grad_output, to_key, to_value), *sizes,
         warps=tiles.warps, stages=tiles.stages, **fixed,
     )  # fmt: skip
@@ -105,8 +109,9 @@ def _slopes(above, weights, factor, excess):
 def _query_tiles(
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi,
     q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
-    first_row, queries, keys, first, last,
-    MODE: tl.constexpr, OF_ALPHA: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    first_row, queries, keys, seed, least, rescale, batch, head, first, last,
+    DROP: tl.constexpr, MODE: tl.constexpr, OF_ALPHA: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for at in range(first, last):
@@ -120,6 +125,10 @@ def _query_tiles(
         weights, factor = weigh(above, excess, MODE)
         # gradients of the weights: what each value would have changed
         dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)
+        if DROP:
+            rows = first_row + tl.arange(0, ROWS)
+            kept = kept_along_keys(seed, least, rows, column, batch, head, COLUMNS)
+            dp = tl.where(kept, dp * rescale, 0.0)
         if OF_ALPHA:
             log, phi, psi = _slopes(above, weights, factor, excess)
             dp_w += tl.sum(dp * weights, 1)
@@ -140,11 +149,12 @@ def _query_tiles(
 @triton.jit(do_not_specialize=SIZES)
 def _backward_queries(
     q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, do_ptr, mean_ptr, dq_ptr,
-    delta_ptr, dalpha_ptr,
+    delta_ptr, dalpha_ptr, seed_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dq_batch, dq_head, dq_row,
-    queries, keys, heads, scale,
-    MODE: tl.constexpr, OF_ALPHA: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    queries, keys, heads, scale, least, rescale,
+    DROP: tl.constexpr, MODE: tl.constexpr, OF_ALPHA: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     _, both, batch, head, own, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
@@ -163,19 +173,20 @@ def _backward_queries(
     # mean over g of dp_j = do·v_j is do times the mean of v under g: no pass over the keys is needed for it
     delta = tl.sum(do.to(tl.float32) * mean.to(tl.float32), 1)
     tl.store(delta_ptr + both * queries + rows, delta, mask=inside)
+    seed = load_seed(seed_ptr, DROP)
     dq = tl.zeros([ROWS, DIM], tl.float32)
     none = tl.zeros([ROWS], tl.float32)
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi = _query_tiles(
         dq, none, none, none, none, none, none, none,
         q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
-        first_row, queries, keys, 0, full,
-        MODE, OF_ALPHA, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        first_row, queries, keys, seed, least, rescale, batch, head, 0, full,
+        DROP, MODE, OF_ALPHA, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi = _query_tiles(
         dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi,
         q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
-        first_row, queries, keys, full, total,
-        MODE, OF_ALPHA, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        first_row, queries, keys, seed, least, rescale, batch, head, full, total,
+        DROP, MODE, OF_ALPHA, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     # as in the forward: no weights, and no number either
     dq = tl.where((top == top)[:, None], dq * scale, float("nan"))
@@ -189,8 +200,8 @@ def _backward_queries(
 @triton.jit
 def _key_tiles(
     dk, dv, k, v, q_ptr, do_ptr, level_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
-    both, column, queries, keys, first, last,
-    MODE: tl.constexpr, MASKED: tl.constexpr,
+    both, column, queries, keys, seed, least, rescale, batch, head, first, last,
+    DROP: tl.constexpr, MODE: tl.constexpr, MASKED: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for at in range(first, last):
@@ -209,8 +220,13 @@ def _key_tiles(
             columns = column + tl.arange(0, COLUMNS)
             above = tl.where(columns[:, None] <= (rows + keys - queries)[None, :], above, -1.0)
         weights, factor = weigh(above, excess, MODE)
+        dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
+        if DROP:
+            kept = kept_along_queries(seed, least, rows, column, batch, head, COLUMNS)
+            weights = tl.where(kept, weights * rescale, 0.0)
+            dp = tl.where(kept, dp * rescale, 0.0)
         dv = tl.dot(narrow(weights, do.dtype), do, dv, input_precision=PRECISION)
-        ds = factor * (tl.dot(v, tl.trans(do), input_precision=PRECISION) - delta[None, :])
+        ds = factor * (dp - delta[None, :])
         dk = tl.dot(narrow(ds, q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
 
@@ -218,35 +234,38 @@ def _key_tiles(
 @triton.jit(do_not_specialize=SIZES)
 def _backward_keys(
     q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, do_ptr, delta_ptr, dk_ptr, dv_ptr,
+    seed_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row,
-    queries, keys, heads, scale,
-    MODE: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    queries, keys, heads, scale, least, rescale,
+    DROP: tl.constexpr, MODE: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     column_tile, batch, head, column, k, v = own_columns(
         k_ptr, v_ptr, k_batch, k_head, k_row, v_batch, v_head, v_row, keys, heads // GROUP, HEAD_DIM, DIM, COLUMNS
     )
+    seed = load_seed(seed_ptr, DROP)
     dk = tl.zeros([COLUMNS, DIM], tl.float32)
     dv = tl.zeros([COLUMNS, DIM], tl.float32)
     for member in range(GROUP):
-        both, of_query, own_q, own_do, list_ptr, masked, total = own_member(
-            member, q_ptr, do_ptr, index_ptr, count_ptr, q_batch, q_head, do_batch, do_head, column_tile, batch, head,
-            queries, keys, heads, GROUP, ROWS, COLUMNS,
-        )  # fmt: skip
+        both, of_query, own_q, own_do = own_member(
+            member, q_ptr, do_ptr, q_batch, q_head, do_batch, do_head, batch, head, heads, GROUP
+        )
+        own = both * tl.cdiv(keys, COLUMNS) + column_tile
+        list_ptr, masked, total = own_list(index_ptr, count_ptr, own, tl.cdiv(queries, ROWS))
         excess = excess_of(excess_ptr, of_query, MODE)
         slope = excess * scale
         own_delta = delta_ptr + both * queries
         if CAUSAL:
             dk, dv = _key_tiles(
                 dk, dv, k, v, own_q, own_do, level_ptr, own_delta, list_ptr, q_row, do_row, slope, excess,
-                both, column, queries, keys, 0, masked,
-                MODE, True, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+                both, column, queries, keys, seed, least, rescale, batch, of_query, 0, masked,
+                DROP, MODE, True, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
             )  # fmt: skip
         dk, dv = _key_tiles(
             dk, dv, k, v, own_q, own_do, level_ptr, own_delta, list_ptr, q_row, do_row, slope, excess,
-            both, column, queries, keys, masked, total,
-            MODE, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+            both, column, queries, keys, seed, least, rescale, batch, of_query, masked, total,
+            DROP, MODE, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip
     store_key_gradients(
         dk_ptr, dv_ptr, keep_ptr, dk * scale, dv, batch, head, column,

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,11 @@ from .interpreter import ENABLE, interpreted, prepared_once
 LOWEST_ALPHA = 1.01
 """The smallest alpha of alpha-entmax that the kernels solve for: nearer 1 their Newton method leaves float32."""
 
-SIZES = ("queries", "keys", "heads", "minor", "parts")
+SIZES = ("queries", "keys", "heads", "least")
 """Arguments for which no kernel is compiled anew where they are 1 or a multiple of 16: rows do not lie by them.
 
-By itself Triton compiles one for each of these cases, and a gate tries many lengths. Strides stay as they are, since
-wide loads need to know them.
+By itself Triton compiles one for each of these cases, and a gate tries many lengths; `least` is the threshold of
+dropout. Strides stay as they are, since wide loads need to know them.
 """
 
 _POINTERS = {
@@ -63,7 +63,10 @@ class CompileCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """One kernel as compiled: what a block of threads takes of its multiprocessor."""
+    """One kernel as compiled: what a block of threads takes of its multiprocessor.
+
+    `constants`: its constexprs by name. `cubin`: its machine code.
+    """
 
     kernel: str
     warps: int
@@ -71,6 +74,8 @@ class Compiled:
     stack_bytes: int
     shared_bytes: int
     tensor_core_instructions: int
+    constants: dict[str, Any]
+    cubin: bytes = field(repr=False)
 
 
 def reason(device: str, dtype: torch.dtype, head_dim: int, *, largest_head_dim: int = 256) -> str | None:
@@ -196,6 +201,8 @@ def _compile(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any],
             stack_bytes=stack,
             shared_bytes=binary.metadata.shared,
             tensor_core_instructions=len(re.findall(r"\b(?:wgmma\.mma_async|mma\.sync)", binary.asm["ptx"])),
+            constants=constants,
+            cubin=binary.asm["cubin"],
         )
     )
 

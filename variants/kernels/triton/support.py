@@ -1,9 +1,11 @@
-"""Thresholds of the sparse maps, and the tiles that hold their weights: one dense pass, then listed tiles only.
+"""Thresholds of the sparse maps, and the tiles that hold their weights: two dense passes, then listed tiles only.
 
-The dense pass keeps the maximum of each row and lists the tiles with a score above the running maximum less 1 / (alpha
-- 1): no other can hold a weight. Newton's method on the norm (see `ops/thresholds.py`) then rises from below to the
-threshold, pass by pass over the list, and drops each tile that has nothing left above: since it never overshoots,
-no tile is dropped that holds a weight. One program owns a row of tiles and its list.
+The first pass keeps a tile of registers, the largest score of each row in each column of all its tiles: 64 of the row's
+keys, its maximum among them. The threshold of some of the keys is a lower bound of that of all, since each weight more
+raises it; solved in registers, it costs no pass. From there Newton's method on the norm (see `ops/thresholds.py`) rises
+to the threshold pass by pass. Its first pass lists the tiles with a score above, each later one goes by the list and
+drops the tiles that have nothing left above: since it never overshoots, no tile is dropped that holds a weight. One
+program owns a row of tiles and its list.
 
 Thresholds are kept less the maximum of their row, beside it: in the scores' own size they would be rounded to the
 spacing of the scores, 0.06 at a million, while weights of n equal scores ask for a part of 1 / n.
@@ -24,6 +26,8 @@ from .tiles import TileLists, Tiles, constants, full_columns, load_rows, own_row
 
 # the hardest rows that were found took 11
 _STEPS = 16
+# of Newton's method in registers; more saved no pass on any input of `tests/perf/count_passes.py`
+_STEPS_IN_REGISTERS = 4
 # below it the next step would change no weight in float32
 _TOLERANCE = 5e-7
 # what sixteen bits can show of a weight is gone long before
@@ -69,7 +73,7 @@ def find_support(
         _find_support, (rows * batch * heads,), query, key, keep, sparse_map.excess, levels, indices, counts,
         *strides(query, key), queries, keys, heads, head_dim**-0.5,
         _TOLERANCE if query.dtype == torch.float32 else _SHORT_TOLERANCE,
-        warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, STEPS=_STEPS,
+        warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, STEPS=_STEPS, IN_REGISTERS=_STEPS_IN_REGISTERS,
         **constants(query, key, keep, causal, tiles),
     )  # fmt: skip
     return Support(levels=levels, lists=TileLists(indices=indices, counts=counts))
@@ -108,44 +112,52 @@ def weigh(above, excess, MODE: tl.constexpr):
 
 
 @triton.jit
-def _list_near_maximum(
-    top, q, k_ptr, keep_ptr, index_ptr, count, k_row, slope, first_row, queries, keys, first_tile, last_tile,
+def _rise(mass, factors, excess, MODE: tl.constexpr):
+    """The step of Newton's method on the norm n, (n - 1) n^(1/e - 1) / sum of factors; zero where nothing is above."""
+    if MODE == 2:
+        # alpha 2: the norm is the sum itself, and the factors count the support
+        rise = mass - 1.0
+    elif MODE == 1:
+        # alpha 1.5: the norm is the root of the sum of squares, as in thresholds.entmax15
+        norm = tl.sqrt(mass)
+        rise = (norm - 1.0) * norm
+    else:
+        rise = mass - tl.exp2((1.0 - excess) * tl.log2(tl.maximum(mass, 1e-30)))
+    # from below and never past the root, since the norm is convex: what is dropped holds no weight. Down by a rounding
+    # only: the first step ends at -1 and a little, and has the digits of 1
+    return tl.where(mass > 0.0, rise / tl.maximum(factors, 1e-30), 0.0)
+
+
+@triton.jit
+def _largest_of_columns(
+    largest, q, k_ptr, keep_ptr, k_row, first_row, queries, keys, first_tile, last_tile,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    # queries past the end are zero: their scores tie at zero and would keep every tile
-    inside = first_row + tl.arange(0, ROWS) < queries
     for tile in range(first_tile, last_tile):
         column = tile * COLUMNS
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        # a maximum may leave NaN out; infinity stays, and spoils the row as NaN does
-        scores = tl.where(scores == scores, scores, float("inf"))
         if MASKED:
             seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
             scores = tl.where(seen, scores, float("-inf"))
-        tile_top = tl.where(inside, tl.max(scores, 1), float("-inf"))
-        top = tl.maximum(top, tile_top)
-        finite = tl.where(top == float("-inf"), 0.0, top)
-        # nothing that is 1 / (alpha - 1) or more below the maximum can have weight; the running maximum only lists
-        # too much
-        near = tl.max((slope * (tile_top - finite) > -1.0).to(tl.int32), 0)
-        # what is not near is overwritten by the next
-        tl.store(index_ptr + count, tile)
-        count += near
-    return top, count
+        # no reduction: one instruction a score. NaN stays, and spoils the row at the end
+        largest = tl.maximum(largest, scores, propagate_nan=tl.PropagateNan.ALL)
+    return largest
 
 
 @triton.jit
 def _sum_above(
     total, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, kept, k_row, slope, excess, first_row, queries,
     keys, first, last,
-    MODE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    LISTED: tl.constexpr, MODE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for at in range(first, last):
-        tile = tl.load(index_ptr + at)
-        column = tile.to(tl.int32) * COLUMNS
+        tile = at
+        if LISTED:
+            tile = tl.load(index_ptr + at).to(tl.int32)
+        column = tile * COLUMNS
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         above = (tl.dot(q, tl.trans(k), input_precision=PRECISION) - top[:, None]) * slope - threshold[:, None]
         if MASKED:
@@ -156,17 +168,45 @@ def _sum_above(
         of_tile = tl.sum(factor, 1)
         total += tl.sum(weights, 1)
         factors += of_tile
-        # the list is made shorter in place: what is written lies at or before what was read
+        # the list is made, or made shorter, in place: what is written lies at or before what was read, and what is not
+        # kept is overwritten by the next
         tl.store(index_ptr + kept, tile)
         kept += tl.max((of_tile > 0.0).to(tl.int32), 0)
     return total, factors, kept
+
+
+@triton.jit
+def _newton_pass(
+    top, threshold, before, total, q, k_ptr, keep_ptr, index_ptr, none, k_row, slope, excess, first_row, queries, keys,
+    LISTED: tl.constexpr, MODE: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One step of Newton's method over `total` tiles, the first `before` of them seen whole, all or those of the list.
+
+    Returns the step, (ROWS,), and how many tiles of both kinds the list has now.
+    """
+    # sums of the weights and of p^(2 - alpha), from which the norm and its slope follow
+    mass = tl.zeros([ROWS], tl.float32)
+    factors = tl.zeros([ROWS], tl.float32)
+    mass, factors, kept_before = _sum_above(
+        mass, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, none, k_row, slope, excess, first_row, queries,
+        keys, 0, before,
+        LISTED, MODE, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    )  # fmt: skip
+    mass, factors, kept = _sum_above(
+        mass, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, kept_before, k_row, slope, excess, first_row,
+        queries, keys, before, total,
+        LISTED, MODE, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    )  # fmt: skip
+    return _rise(mass, factors, excess, MODE), kept_before, kept
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _find_support(
     q_ptr, k_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, queries, keys, heads, scale, tolerance,
-    MODE: tl.constexpr, STEPS: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    MODE: tl.constexpr, STEPS: tl.constexpr, IN_REGISTERS: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     # this pass reads no values, so the keys stand in their place
@@ -181,61 +221,47 @@ def _find_support(
     full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
     seen = seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
 
-    # a number that loops may change, where 0 is a constant
-    nothing = row_tile * 0
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    top, before = _list_near_maximum(
-        top, q, k_ptr, keep_ptr, index_ptr, nothing, k_row, slope, first_row, queries, keys, 0, full,
+    largest = tl.full([ROWS, COLUMNS], float("-inf"), tl.float32)
+    largest = _largest_of_columns(
+        largest, q, k_ptr, keep_ptr, k_row, first_row, queries, keys, 0, full,
         HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
-    top, total = _list_near_maximum(
-        top, q, k_ptr, keep_ptr, index_ptr, before, k_row, slope, first_row, queries, keys, full, seen,
+    largest = _largest_of_columns(
+        largest, q, k_ptr, keep_ptr, k_row, first_row, queries, keys, full, seen,
         True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
-    # a row without a key, like a spoiled one, has nothing near infinity: no weight, and no part in what goes on
+    # a maximum over a row leaves NaN out; infinity stays, and spoils the row as NaN does
+    top = tl.max(tl.where(largest == largest, largest, float("inf")), 1)
     spoiled = top == float("inf")
-    top = tl.where(top == float("-inf"), float("inf"), top)
+    # a row without a key, like a spoiled one, has nothing near infinity: no weight, and no part in what goes on. Nor
+    # have queries past the end, whose scores tie at zero and would keep every tile
+    top = tl.where((top == float("-inf")) | (rows >= queries), float("inf"), top)
     threshold = tl.full([ROWS], -1.0, tl.float32)
+    for _ in range(IN_REGISTERS):
+        weights, factor = weigh((largest - top[:, None]) * slope - threshold[:, None], excess, MODE)
+        threshold += _rise(tl.sum(weights, 1), tl.sum(factor, 1), excess, MODE)
 
-    step = 0
-    while step < STEPS:
+    # a number that loops may change, where 0 is a constant
+    none = row_tile * 0
+    rise, before, total = _newton_pass(
+        top, threshold, full, seen, q, k_ptr, keep_ptr, index_ptr, none, k_row, slope, excess, first_row, queries,
+        keys,
+        False, MODE, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+    )  # fmt: skip
+    threshold += rise
+    step = 1
+    # the slowest row of the tile decides
+    while (step < STEPS) & (tl.max(rise, 0) > tolerance):
         # the list was written by one thread and is read by all
         tl.debug_barrier()
-        # sums of the weights and of p^(2 - alpha), from which the norm and its slope follow
-        mass = tl.zeros([ROWS], tl.float32)
-        factors = tl.zeros([ROWS], tl.float32)
-        mass, factors, kept = _sum_above(
-            mass, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, nothing, k_row, slope, excess,
-            first_row, queries, keys, 0, before,
-            MODE, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        # it has two parts, tiles seen whole and tiles on the diagonal; both become shorter
+        rise, before, total = _newton_pass(
+            top, threshold, before, total, q, k_ptr, keep_ptr, index_ptr, none, k_row, slope, excess, first_row,
+            queries, keys,
+            True, MODE, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip
-        kept_before = kept
-        mass, factors, kept = _sum_above(
-            mass, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, kept, k_row, slope, excess,
-            first_row, queries, keys, before, total,
-            MODE, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
-        )  # fmt: skip
-        # the list has two parts, tiles seen whole and tiles on the diagonal; both have become shorter
-        before = kept_before
-        total = kept
-        # with n the norm: t += (n - 1) n^(1/e - 1) / sum of factors
-        if MODE == 2:
-            # alpha 2: the norm is the sum itself, and the factors count the support
-            rise = mass - 1.0
-        elif MODE == 1:
-            # alpha 1.5: the norm is the root of the sum of squares, as in thresholds.entmax15
-            norm = tl.sqrt(mass)
-            rise = (norm - 1.0) * norm
-        else:
-            rise = mass - tl.exp2((1.0 - excess) * tl.log2(tl.maximum(mass, 1e-30)))
-        rise = tl.where(mass > 0.0, rise / tl.maximum(factors, 1e-30), 0.0)
-        # from below and never past the root, since the norm is convex: what is dropped holds no weight. Down by a
-        # rounding only: the first step ends at -1 and a little, and has the digits of 1
         threshold += rise
         step += 1
-        # the slowest row of the tile decides
-        if tl.max(rise, 0) <= tolerance:
-            step = STEPS
     top = tl.where(spoiled, float("nan"), top)
     tl.store(level_ptr + 2 * both * queries + rows, top, mask=rows < queries)
     tl.store(level_ptr + (2 * both + 1) * queries + rows, threshold, mask=rows < queries)

@@ -1,9 +1,9 @@
 """Tiles of the score matrix that Triton kernels visit: their size, what may be seen in them, lists of those in use.
 
-A map has a byte per tile, (batch * heads, row tiles, column tiles), 1 = the tile holds a weight. Lists are made of it
-on the device, with no word to the host: the column tiles of each row tile, and the row tiles of each column tile,
-int16, ascending, with two counts each: the tiles before the first one that needs no look at the mask (columns) or
-needs one (rows), and all. Map and lists take 5 bytes a tile, which is 0.03 % of the scores in 16 bits.
+A list of each row tile names its column tiles. A map has a byte per tile, (batch * heads, row tiles, column tiles), 1 =
+the tile holds a weight; of it lists of the row tiles of each column tile are made on the device, with no word to the
+host. All are int16, ascending, with two counts each: the tiles before the first one that needs no look at the mask
+(columns) or needs one (rows), and all. Map and lists take 5 bytes a tile, which is 0.03 % of the scores in 16 bits.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
@@ -17,10 +17,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .interpreter import interpreted
 from .launch import SIZES, launch
 
 LOG2E = tl.constexpr(1.4426950408889634)
 """Scores times this are in powers of two: exp2 is an instruction of the hardware, exp is that and a multiplication."""
+
+
+_PTX = tl.constexpr(not interpreted() and torch.version.hip is None)
+"""Whether a kernel may name an instruction of the hardware."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +88,14 @@ def empty_map(query: Tensor, key: Tensor, tiles: Tiles) -> Tensor:
     return query.new_zeros(shape, dtype=torch.uint8)
 
 
-def list_tiles(used: Tensor, queries: int, keys: int, tiles: Tiles, causal: bool, *, by_rows: bool) -> TileLists:
-    """Lists of the tiles in the map `used`: of each row tile, or of each column tile."""
+def list_tiles(used: Tensor, queries: int, keys: int, tiles: Tiles, causal: bool) -> TileLists:
+    """Lists of the row tiles in the map `used`, one for each column tile."""
     heads, row_tiles, column_tiles = used.shape
-    # one kernel lists both ways: by rows for what goes along the keys, by columns for what goes along the queries
-    major, minor = (row_tiles, column_tiles) if by_rows else (column_tiles, row_tiles)
-    indices = used.new_empty((heads, major, minor), dtype=torch.int16)
-    counts = used.new_empty((heads, major, 2), dtype=torch.int32)
-    of_major, of_minor = used.stride(1 if by_rows else 2), used.stride(2 if by_rows else 1)
+    indices = used.new_empty((heads, column_tiles, row_tiles), dtype=torch.int16)
+    counts = used.new_empty((heads, column_tiles, 2), dtype=torch.int32)
     launch(
-        _list_tiles, (major * heads,), used, indices, counts, used.stride(0), of_major, of_minor, minor, queries, keys,
-        warps=4, CAUSAL=causal, BY_ROWS=by_rows, ROWS=tiles.rows, COLUMNS=tiles.columns, CHUNK=512,
+        _list_tiles, (column_tiles * heads,), used, indices, counts, queries, keys,
+        warps=4, CAUSAL=causal, ROWS=tiles.rows, COLUMNS=tiles.columns, CHUNK=512,
     )  # fmt: skip
     return TileLists(indices=indices, counts=counts)
 
@@ -155,21 +157,14 @@ def own_columns(
 
 
 @triton.jit
-def own_member(
-    member, q_ptr, do_ptr, index_ptr, count_ptr, q_batch, q_head, do_batch, do_head, column_tile, batch, head, queries,
-    keys, heads, GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """One of the heads of queries that share the keys of `head`: where it lies, and its list of row tiles.
+def own_member(member, q_ptr, do_ptr, q_batch, q_head, do_batch, do_head, batch, head, heads, GROUP: tl.constexpr):
+    """One of the heads of queries that share the keys of `head`: where it lies.
 
-    Returns (batch, its head) as one number; its head; the pointers to its queries, to its output gradient and to its
-    list; and the two counts of the list.
+    Returns (batch, its head) as one number; its head; and the pointers to its queries and to its output gradient.
     """
     of_query = head * GROUP + member
-    both = batch * heads + of_query
-    own = both * tl.cdiv(keys, COLUMNS) + column_tile
-    list_ptr, masked, total = own_list(index_ptr, count_ptr, own, tl.cdiv(queries, ROWS))
     own_q, own_do = q_ptr + batch * q_batch + of_query * q_head, do_ptr + batch * do_batch + of_query * do_head
-    return both, of_query, own_q, own_do, list_ptr, masked, total
+    return batch * heads + of_query, of_query, own_q, own_do
 
 
 @triton.jit
@@ -198,9 +193,21 @@ def store_key_gradients(
 
 
 @triton.jit
-def rectified(x):
-    """max(x, 0), and NaN where x is NaN; by default a maximum on a GPU leaves NaN out."""
-    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+def rectified(x, dtype: tl.constexpr):
+    """max(x, 0) in `dtype`, NaN where x is NaN, and the largest float16 for what is larger."""
+    # one instruction for two numbers, in the place of a maximum each and a conversion. PTX ISA, cvt: relu and satfinite
+    # keep NaN; the first operand becomes the upper half
+    if _PTX and dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "cvt.rn.relu.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
+    elif _PTX and dtype == tl.float16:
+        return tl.inline_asm_elementwise(
+            "cvt.rn.relu.satfinite.f16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.float16, is_pure=True, pack=2
+        )
+    else:
+        # by default a maximum on a GPU leaves NaN out
+        return narrow(tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL), dtype)
 
 
 @triton.jit
@@ -228,23 +235,20 @@ def softmax_end(top, total):
 
 @triton.jit(do_not_specialize=SIZES)
 def _list_tiles(
-    map_ptr, index_ptr, count_ptr, of_head, of_major, of_minor, minor, queries, keys,
-    CAUSAL: tl.constexpr, BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    map_ptr, index_ptr, count_ptr, queries, keys,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    # one program for each list; it reads its row or column of the map in chunks
-    majors = tl.cdiv(queries, ROWS) if BY_ROWS else tl.cdiv(keys, COLUMNS)
-    major, both = own_tile(majors)
-    at = both * majors + major
-    map_ptr += both * of_head + major * of_major
-    index_ptr += at * minor
-    if BY_ROWS:
-        split = full_columns(major, queries, keys, CAUSAL, ROWS, COLUMNS)
-    else:
-        split = first_full_row(major, queries, keys, CAUSAL, ROWS, COLUMNS)
+    # one program for each list; it reads its column of the map in chunks
+    row_tiles, column_tiles = tl.cdiv(queries, ROWS), tl.cdiv(keys, COLUMNS)
+    column_tile, both = own_tile(column_tiles)
+    at = both * column_tiles + column_tile
+    map_ptr += both * row_tiles * column_tiles + column_tile
+    index_ptr += at * row_tiles
+    split = first_full_row(column_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
     before, total = 0, 0
-    for first in range(0, minor, CHUNK):
+    for first in range(0, row_tiles, CHUNK):
         tile = first + tl.arange(0, CHUNK)
-        used = tl.load(map_ptr + tile * of_minor, mask=tile < minor, other=0).to(tl.int32)
+        used = tl.load(map_ptr + tile * column_tiles, mask=tile < row_tiles, other=0).to(tl.int32)
         # where each used tile of the chunk goes: how many used ones stand before it
         place = total + tl.cumsum(used, 0) - used
         # in order and by one program, so that sums over the list have one order at every run
@@ -284,6 +288,12 @@ def first_full_row(column_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.co
         return tl.cdiv(tl.maximum((column_tile + 1) * COLUMNS - 1 - (keys - queries), 0), ROWS)
     else:
         return 0
+
+
+@triton.jit
+def first_seen_row(column_tile, queries, keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """With a causal mask, the first row tile with a query that sees the first key of the column tile."""
+    return tl.maximum(column_tile * COLUMNS - (keys - queries), 0) // ROWS
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from attnbench.variants.contract import Mask
 from attnbench.variants.kernels.triton import launch as triton_launch
 from attnbench.variants.kernels.triton.entmax import entmax_attention, reason
 from attnbench.variants.kernels.triton.support import SupportMap, find_support
-from attnbench.variants.kernels.triton.tiles import Tiles
+from attnbench.variants.kernels.triton.tiles import Tiles, list_tiles
 from attnbench.variants.ops.entmax import entmax
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -164,6 +164,20 @@ def test_no_tile_with_a_weight_is_ever_dropped() -> None:
         used = {column for column, part in enumerate(some.split(16, 1)) if (part > 0).any()}
         assert used <= set(support.lists.indices[0, row, :count].tolist())
         assert len(used) < 6
+
+
+def test_lists_name_the_used_row_tiles_of_each_column_with_those_that_need_a_mask_apart() -> None:
+    tiles, queries, keys = Tiles(rows=32, columns=16), 150, 200
+    used = torch.randint(0, 2, (3, 5, 13), generator=torch.Generator().manual_seed(1), dtype=torch.uint8).to(DEVICE)
+    # causal: query i sees keys up to i + 50
+    last_key = torch.arange(5) * 32 + 50
+    columns = list_tiles(used, queries, keys, tiles, True)
+    for head in range(3):
+        for column in range(13):
+            expected = used[head, :, column].nonzero().flatten().tolist()
+            before, total = columns.counts[head, column].tolist()
+            assert columns.indices[head, column, :total].tolist() == expected
+            assert before == sum((column + 1) * 16 - 1 > int(last_key[tile]) for tile in expected)
 
 
 def test_skipped_tiles_change_nothing() -> None:

@@ -13,7 +13,7 @@ from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.kernels.triton import launch as triton_launch
 from attnbench.variants.kernels.triton.norm import gated_rms_norm
 from attnbench.variants.kernels.triton.rela import reason, rela_attention
-from attnbench.variants.kernels.triton.tiles import Tiles, list_tiles
+from attnbench.variants.kernels.triton.tiles import Tiles
 from attnbench.variants.maps.rela import ReLA
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -87,42 +87,22 @@ def test_queries_without_keys_give_zeros_and_no_gradient() -> None:
         assert (tensor[1] == 0).all()
 
 
-def test_a_tile_is_left_out_exactly_where_no_score_is_positive() -> None:
-    query, key, value = inputs(96, 96, 16)
-    # blocks of 32 that look at themselves and away from the block before
-    signs = torch.tensor([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0], [-1.0, 0.0, 1.0]], device=DEVICE)
-    direction = torch.eye(3, 16, device=DEVICE)
-    with torch.no_grad():
-        query.copy_(query.abs() * 0.01 + direction.repeat_interleave(32, 0))
-        key.copy_(0.001 * key + (signs.T @ direction).repeat_interleave(32, 0))
-    sums = rela_attention(query, key, value, tiles=SMALL)
-    weights = weights_of(query.double(), key.double(), Mask())
-    blocks = (weights > 0).unflatten(2, (3, 32)).unflatten(4, (3, 32)).any(5).any(3).flatten(0, 1)
-    assert 0 < blocks.sum() < blocks.numel()
-    assert torch.equal(sums.grad_fn.saved_tensors[4].bool(), blocks)
-    upstream = torch.randn_like(sums)
-    found = [sums, *torch.autograd.grad(sums, (query, key, value), upstream)]
-    assert_equals_definition(found, [query, key, value], Mask(), upstream)
-
-
-def test_lists_name_the_used_tiles_in_both_directions_with_those_that_need_a_mask_apart() -> None:
-    tiles, queries, keys = Tiles(rows=32, columns=16), 150, 200
-    used = torch.randint(0, 2, (3, 5, 13), generator=torch.Generator().manual_seed(1), dtype=torch.uint8).to(DEVICE)
-    # causal: query i sees keys up to i + 50
-    last_key = torch.arange(5) * 32 + 50
-    rows = list_tiles(used, queries, keys, tiles, True, by_rows=True)
-    columns = list_tiles(used, queries, keys, tiles, True, by_rows=False)
-    for head in range(3):
-        for row in range(5):
-            expected = used[head, row].nonzero().flatten().tolist()
-            before, total = rows.counts[head, row].tolist()
-            assert rows.indices[head, row, :total].tolist() == expected
-            assert before == sum((tile + 1) * 16 - 1 <= min(int(last_key[row]), keys - 1) for tile in expected)
-        for column in range(13):
-            expected = used[head, :, column].nonzero().flatten().tolist()
-            before, total = columns.counts[head, column].tolist()
-            assert columns.indices[head, column, :total].tolist() == expected
-            assert before == sum((column + 1) * 16 - 1 > int(last_key[tile]) for tile in expected)
+def test_divergence_is_seen_in_the_rows_and_keys_that_it_touches() -> None:
+    """NaN of a query or a key is no weight of zero, in sums and in gradients."""
+    for causal in (False, True):
+        query, key, value = inputs(40, 40, 16)
+        with torch.no_grad():
+            query[0, 0, 7, 3] = torch.nan
+            key[1, 0, 20, 5] = torch.nan
+        sums = rela_attention(query, key, value, None, causal, tiles=SMALL)
+        gradients = torch.autograd.grad(sums, (query, key, value), torch.ones_like(sums))
+        found = sums.isnan().any(-1)[:, 0]
+        rows = torch.arange(40, device=DEVICE)
+        assert torch.equal(found[0], rows == 7)
+        assert torch.equal(found[1], (rows >= 20) | torch.tensor(not causal, device=DEVICE))
+        # zero times NaN spreads inside a tile, but what the row sees is never a number
+        assert gradients[1].isnan().any(-1)[0, 0, :8].all()
+        assert gradients[2].isnan().any(-1)[1, 0, 20]
 
 
 def test_a_second_run_gives_the_same_bits_from_heads_that_lie_side_by_side_in_memory() -> None:

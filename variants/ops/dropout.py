@@ -1,0 +1,121 @@
+"""Dropout of attention weights by a mask that is computed, never stored: a function of (seed, batch, head, query, key).
+
+A fused kernel makes its part of the mask in the forward, and again in the backward; the eager form makes the same one.
+The mask depends on nothing else: not on tiles, threads, the number of keys, padding, or how many heads share a key.
+
+Definition. The pair (query i, key j) of head h of sequence b, counted from 0 in the tensors of the call and h among the
+heads of the queries, takes 16 bits of one Philox block:
+
+    words = Philox4x32-7(counter = (j // 8, i, h, b), key = (seed mod 2^32, seed // 2^32))
+    bits  = 16 bits of words[j % 8 // 2], the low half where j is even, the high half where j is odd
+    kept  = bits >= threshold, threshold = round(2^16 rate)
+
+Kept weights are multiplied by 2^16 / (2^16 - threshold), so the mean is kept exactly; the rate itself is a multiple of
+2^-16. Eight keys share a block, since a block costs more than the rest of a tile of rectified scores.
+
+Philox: Salmon, Moraes, Dror & Shaw 2011, Parallel random numbers: as easy as 1, 2, 3. Seven rounds are the fewest at
+which Philox4x32 passes BigCrush there (table 2). FlashAttention takes seven as well. In Triton it is
+`tl.philox(seed, j // 8, i, h, b, n_rounds=7)` with counters of 32 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ROUNDS = 7
+KEYS_PER_BLOCK = 8
+LEVELS = 2**16
+_LOW = 2**32 - 1
+_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+_WEYL = 0x9E3779B9, 0xBB67AE85
+
+Words = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def threshold(rate: float) -> int:
+    """How many of the 65,536 values of 16 bits drop a weight: all of them at a rate of 1."""
+    return round(rate * LEVELS)
+
+
+def kept_scale(rate: float) -> float:
+    """The factor of the weights that are kept; 0 where none is."""
+    kept = LEVELS - threshold(rate)
+    return LEVELS / kept if kept else 0.0
+
+
+def draw_seed(device: torch.device) -> Tensor:
+    """A seed below 2^63 from torch's generator of `device`: int64, no dimension, on `device`.
+
+    A tensor, so that the host waits for nothing, and a CUDA graph draws anew each time it is replayed.
+    """
+    return torch.randint(2**63 - 1, (), device=device)
+
+
+def philox(seed: Tensor, counter: Words, rounds: int = ROUNDS) -> Words:
+    """Philox4x32 of `counter`, four int64 tensors of 32-bit numbers, broadcast; so are the four words returned."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = seed & _LOW, seed >> 32 & _LOW
+    for _ in range(rounds):
+        # of a product that leaves 63 bits int64 keeps the right ones; the shift brings in its sign, which goes
+        first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1 = (second >> 32 & _LOW) ^ c1 ^ k0, second & _LOW
+        c2, c3 = (first >> 32 & _LOW) ^ c3 ^ k1, first & _LOW
+        k0, k1 = k0 + _WEYL[0] & _LOW, k1 + _WEYL[1] & _LOW
+    return c0, c1, c2, c3
+
+
+def kept_pairs(seed: Tensor, rate: float, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Whether the weights of these pairs are kept: Boolean. The four numbers are int64 tensors, broadcast.
+
+    It computes a block for each pair; `keep_mask` computes one for eight keys.
+    """
+    # after seven rounds each word depends on all of the counter, so all have the shape that the four broadcast to
+    words = torch.stack(philox(seed, (key // KEYS_PER_BLOCK, query, head, batch)), -1)
+    piece = (key % KEYS_PER_BLOCK).expand(words.shape[:-1])
+    word = words.take_along_dim(piece[..., None] // 2, -1)[..., 0]
+    return (word >> piece % 2 * 16 & LEVELS - 1) >= threshold(rate)
+
+
+def keep_rows(seed: Tensor, rate: float, batch: Tensor, head: Tensor, query: Tensor, keys: int) -> Tensor:
+    """Whether the weights of keys 0 to `keys` are kept, of these queries: Boolean (…, keys).
+
+    The three numbers are int64 tensors, broadcast to (…).
+    """
+    blocks = torch.arange(-(-keys // KEYS_PER_BLOCK), device=seed.device)
+    words = philox(seed, (blocks, query[..., None], head[..., None], batch[..., None]))
+    least = threshold(rate)
+    pieces = [bits >= least for word in words for bits in (word & LEVELS - 1, word >> 16)]
+    return torch.stack(pieces, -1).flatten(-2)[..., :keys]
+
+
+def keep_mask(seed: Tensor, rate: float, batch: int, heads: int, queries: int, keys: int) -> Tensor:
+    """The mask of all pairs, Boolean (batch, heads, queries, keys), on the device of `seed`; True = kept."""
+    b, h, i = (torch.arange(count, device=seed.device) for count in (batch, heads, queries))
+    return keep_rows(seed, rate, b[:, None, None], h[:, None], i, keys)
+
+
+def drop_by_seed(weights: Tensor, rate: float, seed: Tensor) -> Tensor:
+    """Weights (batch, heads, queries, keys) after dropout at `rate` by the mask of `seed`."""
+    batch, heads, queries, keys = weights.shape
+    # a product, not a selection: a weight that is no number stays so
+    return weights * keep_mask(seed, rate, batch, heads, queries, keys).to(weights.dtype).mul_(kept_scale(rate))
+
+
+@dataclass(frozen=True, slots=True)
+class WeightDropout:
+    """Dropout of the attention weights in one forward: its rate, and the seed of the mask, as `draw_seed` draws it."""
+
+    rate: float
+    seed: Tensor
+
+    @classmethod
+    def drawn(cls, rate: float, device: torch.device) -> WeightDropout | None:
+        """With a seed drawn now; None at rate 0, where nothing is drawn."""
+        return None if rate == 0.0 else cls(rate, draw_seed(device))
+
+    def apply(self, weights: Tensor) -> Tensor:
+        """Weights (batch, heads, queries, keys) after dropout."""
+        return drop_by_seed(weights, self.rate, self.seed)
