@@ -21,13 +21,14 @@ from ..bench.core.metrics import METRICS, Metric
 from ..bench.core.record import Provenance
 from ..bench.core.spec import Range, Spec
 from .preset import PRESETS, Recipe
-from .splits import Ids, Split, Subset, Whole
+from .splits import BatchLayout, Ids, Split, Subset, TokenRows, Whole
 
 __all__ = [
     "METRICS",
     "PRESETS",
     "Availability",
     "Baseline",
+    "BatchLayout",
     "Classification",
     "DataError",
     "DataPlace",
@@ -44,6 +45,7 @@ __all__ = [
     "Split",
     "Subset",
     "Task",
+    "TokenRows",
     "Whole",
     "no_progress",
 ]

@@ -124,7 +124,8 @@ def _training(values: dict[str, Any], model: dict[str, torch.Tensor]) -> Trainin
     from .state import Training, ValidationPoint
 
     state = Training(**values | {"curve": [ValidationPoint(**point) for point in values["curve"]]})
-    wholes, reals = (state.step, state.loss_steps, state.best_step), (state.seconds, state.loss_sum, *state.best)
+    wholes = (state.step, state.replays, state.loss_steps, state.best_step)
+    reals = (state.seconds, state.data_seconds, state.host_seconds, state.loss_sum, *state.best)
     if not all(type(each) is int and each >= 0 for each in wholes) or not all(type(each) is float for each in reals):
         raise TypeError("its counts are no numbers")
     for parameters in (state.best_state, *state.last_states):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,7 +14,9 @@ from torch import Tensor
 from ...tasks.contract import Dataset, Recipe
 from ..core.errors import StoreError
 from ..core.hashing import axis_seed
-from ..models.blocks import Model
+from ..models.blocks import Batch, Model
+from .batch_source import Source, batch_source
+from .captured_step import CapturedStep, OrdinaryStep, adamw, prepare, set_rate, why_not
 from .checkpoint import read_checkpoint, set_aside, write_checkpoint
 from .device import autocast
 from .objectives.objective import Objective
@@ -48,21 +51,21 @@ class Trainer:
         recipe = objective.recipe
         self.objective, self.model, self.dataset, self.recipe, self.device = objective, model, dataset, recipe, device
         self.task, self.seed = task, seed
-        self.feed = objective.feed(dataset.train, task, seed)
         self.checkpoint, self.report, self.heartbeat, self.notice = checkpoint, report, heartbeat, notice
-        # Fused: one kernel for all parameters; the time lane makes the same step, so that its times are those of
-        # training.
-        self.optimiser = torch.optim.AdamW(
-            model.parameters(),
-            lr=recipe.learning_rate,
-            betas=(recipe.beta1, recipe.beta2),
-            eps=recipe.epsilon,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        )
+        self.ordinary = why_not(model, recipe, device)
+        self.optimiser = adamw(model, recipe, device, captured=not self.ordinary)
         self.state = Training()
         # summed on the device, so that no step waits for the host
         self.loss_total = torch.zeros((), dtype=torch.float64, device=device)
+        self.step: OrdinaryStep = partial(ordinary_step, model, self.optimiser, recipe)
+        self.captured: CapturedStep | None = None
+        if not self.ordinary:
+            self.step = self.captured = CapturedStep(self.step, model, self.optimiser, recipe, device)
+
+    @property
+    def uncaptured(self) -> str:
+        """Why steps are no replays of a CUDA graph, in words; empty where they are."""
+        return self.captured.reason if self.captured is not None else self.ordinary
 
     def run(self) -> Training:
         """All steps, from the checkpoint where there is one; leaves the parameters to be tested in the model."""
@@ -71,11 +74,29 @@ class Trainer:
         torch.manual_seed(axis_seed(use="dropout", task=self.task, seed=self.seed))
         # After seeding: a checkpoint sets the generators back to where they were.
         self._restore()
+        prepare(self.optimiser, self.device, captured=self.captured is not None)
         state, recipe = self.state, self.recipe
+        numbers = self.numbers(state.step, recipe.steps)
+        with batch_source(self.objective, self.dataset.train, self.task, self.seed, self.device, numbers) as source:
+            self._train(source)
+        if recipe.averaged > 1:
+            state.best_state, state.best_step = average(state.last_states), state.step
+        self._save()
+        # What is tested is the step that validation chose. Choosing it on the test split, as some code does, reports
+        # the luck of the best of many evaluations.
+        self.model.load_state_dict(state.best_state)
+        return state
+
+    def _train(self, source: Source) -> None:
+        state, recipe, replayed = self.state, self.recipe, self.state.replays
         saved = started = time.perf_counter()
         while state.step < recipe.steps:
-            rate = learning_rate(state.step, recipe)
-            self.loss_total += train_step(self.model, self.optimiser, self.batches(state.step), recipe, rate)
+            waited, begun = state.data_seconds, time.perf_counter()
+            set_rate(self.optimiser, learning_rate(state.step, recipe))
+            self.loss_total += self.step(self._taken(source))
+            state.host_seconds += time.perf_counter() - begun - (state.data_seconds - waited)
+            if self.captured is not None:
+                state.replays = replayed + self.captured.replays
             state.loss_steps += 1
             state.step += 1
             # The last step is always evaluated, so that a run of any length has a step to choose.
@@ -89,13 +110,6 @@ class Trainer:
                 state.seconds += self._since(started)
                 self._save()
                 saved = started = time.perf_counter()
-        if recipe.averaged > 1:
-            state.best_state, state.best_step = average(state.last_states), state.step
-        self._save()
-        # What is tested is the step that validation chose. Choosing it on the test split, as some code does, reports
-        # the luck of the best of many evaluations.
-        self.model.load_state_dict(state.best_state)
-        return state
 
     def _since(self, started: float) -> float:
         if self.device.type == "cuda":
@@ -103,10 +117,17 @@ class Trainer:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - started
 
-    def batches(self, step: int) -> Iterator[tuple[Tensor, ...]]:
-        """The batches of one step, in the form that the objective defines."""
-        first = step * self.recipe.accumulate
-        return (self.feed(number, self.device) for number in range(first, first + self.recipe.accumulate))
+    def numbers(self, first: int, last: int) -> range:
+        """The numbers of the batches from one step to another, which is not included."""
+        return range(first * self.recipe.accumulate, last * self.recipe.accumulate)
+
+    def _taken(self, source: Source) -> Iterator[Batch]:
+        """The batches of the step that comes next, with the time to get them."""
+        for number in self.numbers(self.state.step, self.state.step + 1):
+            asked = time.perf_counter()
+            batch = source(number)
+            self.state.data_seconds += time.perf_counter() - asked
+            yield batch
 
     def _validate(self) -> None:
         state = self.state
@@ -158,16 +179,20 @@ class Trainer:
 
 
 def train_step(
-    model: Model, optimiser: torch.optim.Optimizer, batches: Iterable[tuple[Tensor, ...]], recipe: Recipe, rate: float
+    model: Model, optimiser: torch.optim.Optimizer, batches: Iterable[Batch], recipe: Recipe, rate: float
 ) -> Tensor:
-    """Forward and backward on each batch, then the optimiser; on one batch the unit that the time lane measures too.
+    """A step at that learning rate; on one batch the unit that the time lane measures too. Returns its loss."""
+    set_rate(optimiser, rate)
+    return ordinary_step(model, optimiser, recipe, batches)
+
+
+def ordinary_step(model: Model, optimiser: torch.optim.Optimizer, recipe: Recipe, batches: Iterable[Batch]) -> Tensor:
+    """Forward and backward on each batch, then the optimiser.
 
     Returns the mean loss of the batches. Each of them weighs the same, however many tokens it holds.
     """
     # Every step: evaluation and hooks leave the model in evaluation mode.
     model.train()
-    for group in optimiser.param_groups:
-        group["lr"] = rate
     # None instead of zeros: the first backward pass then writes instead of adding.
     optimiser.zero_grad(set_to_none=True)
     losses = []

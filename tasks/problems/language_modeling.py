@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from ..contract import Ids, Problem, Recipe, SelectionError, Spec, Split, Subset, Whole
+from ..contract import BatchLayout, Ids, Problem, Recipe, SelectionError, Spec, Split, Subset, TokenRows, Whole
 from .vocabulary import BYTES, Vocabulary
 
 
@@ -135,22 +135,18 @@ class Windows(Subset):
         for index in self.indices:
             yield self.split.tokens[self.places[index] : self.places[index] + self.reads[index]]
 
-    def batch(self, at: Whole, length: int) -> tuple[Ids, Whole, Whole]:
+    def layout(self, at: Whole, length: int) -> BatchLayout:
         """Windows `at` (positions in this subset), each at most `length` long.
 
-        Returns ids (batch, 1, longest) with 0 as padding, lengths (batch, 1), targets (batch, longest) with 0 where
-        no prediction counts.
+        They are read as ids (batch, 1, longest) with 0 as padding, lengths (batch, 1), targets (batch, longest) with 0
+        where no prediction counts.
         """
         chosen = self.indices[at]
-        longest = int(min(self.reads[chosen].max(initial=0), length))
-        ids = np.zeros((len(at), 1, longest), dtype=np.uint16)
-        targets = np.zeros((len(at), longest), dtype=np.int64)
-        for row, index in enumerate(chosen):
-            # the target of a position is the token after it, so targets are read one token further on
-            place, reads, scored = self.places[index], self.reads[index], self.scored[index]
-            ids[row, 0, :reads] = self.split.tokens[place : place + reads]
-            targets[row, reads - scored : reads] = self.split.tokens[place + 1 + reads - scored : place + 1 + reads]
-        return ids, self.reads[chosen][:, None], targets
+        places, reads = self.places[chosen], self.reads[chosen]
+        longest = int(min(reads.max(initial=0), length))
+        # the target of a position is the token after it, so targets are read one token further on
+        targets = TokenRows(starts=places + 1, lengths=reads, width=longest, skipped=reads - self.scored[chosen])
+        return BatchLayout(ids=TokenRows(starts=places, lengths=reads, width=longest), towers=1, labels=targets)
 
 
 def _windows(start: int, end: int, length: int, stride: int) -> Whole:

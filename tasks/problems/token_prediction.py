@@ -186,11 +186,10 @@ class TokenExamples(Subset):
 
     def taken(self, at: Whole) -> tuple[TokenBatch, Whole]:
         """Sequences `at` (positions in this subset) and their lengths, (batch,); 0 is padding behind shorter ones."""
-        chosen, lengths = self.indices[at], self.lengths()[at]
-        ids = np.zeros((len(at), int(lengths.max(initial=0))), dtype=np.uint16)
-        for row, index in enumerate(chosen):
-            ids[row, : lengths[row]] = self.split.sequence(int(index))
+        chosen = self.indices[at]
+        rows = self.split.rows(chosen, len(self.split.tokens))
         # no wider than what these sequences are asked
         most = max(int((self.answers[chosen] != UNASKED).sum(1).max(initial=0)), 1)
         asked, answers, keys = (each[chosen][:, :most] for each in (self.asked, self.answers, self.right_keys))
-        return TokenBatch(ids=ids, asked=asked, answers=answers, right_keys=keys), lengths
+        ids = rows.read(self.split.tokens)
+        return TokenBatch(ids=ids, asked=asked, answers=answers, right_keys=keys), rows.lengths

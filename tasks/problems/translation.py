@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..contract import DataError, Dataset, Ids, Problem, Recipe, SelectionError, Subset, Whole
+from ..contract import BatchLayout, DataError, Dataset, Ids, Problem, Recipe, SelectionError, Subset, Whole
 
 Links = frozenset[tuple[int, int]]
 """(source word, target word), counted from 0."""
@@ -131,24 +131,16 @@ class SentencePairs(Subset):
         """Number of pairs with a side that `batch` cuts at `length`."""
         return int((self.lengths() > length).sum())
 
-    def batch(self, at: Whole, length: int) -> tuple[Ids, Whole, Whole]:
+    def layout(self, at: Whole, length: int) -> BatchLayout:
         """Pairs `at` (positions in this subset), each side cut to `length` and padded to the longest of the batch.
 
-        Returns source ids (batch, 1, sources) with 0 as padding, lengths (batch, 1), target ids (batch, targets).
+        They are read as source ids (batch, 1, sources) with 0 as padding, lengths (batch, 1), target ids (batch,
+        targets).
         """
         # a cut source or target loses its END; such pairs are counted by `cut` and noted
-        sources = [self.split.sequence(int(index), 0)[:length] for index in self.indices[at]]
-        targets = [self.split.sequence(int(index), 1)[:length] for index in self.indices[at]]
-        lengths = np.array([[len(source)] for source in sources], dtype=np.int64).reshape(-1, 1)
-        return padded(sources)[:, None], lengths, padded(targets).astype(np.int64)
-
-
-def padded(sequences: list[Ids]) -> Ids:
-    """The sequences as rows, (sequences, longest), with 0 as padding."""
-    table = np.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=np.uint16)
-    for row, sequence in enumerate(sequences):
-        table[row, : len(sequence)] = sequence
-    return table
+        sources = 2 * self.indices[at]
+        rows, targets = (self.split.rows(side, length) for side in (sources, sources + 1))
+        return BatchLayout(ids=rows, towers=1, labels=targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from ....tasks.contract import Classification, Subset, Whole
 from ...core.record import Measurement
-from ...models.blocks import BuildVariant, Model
+from ...models.blocks import Batch, BuildVariant, Model
 from ...models.encoder import Encoder
 from ..device import autocast, to_device
 from .objective import Columns, Evaluation, Objective
@@ -54,7 +53,7 @@ class ClassificationObjective(Objective):
     def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Encoder:
         return Encoder(self.problem, self.recipe, build, seed, device)
 
-    def batch(self, subset: Subset, at: Whole, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(self, subset: Subset, at: Whole, device: torch.device) -> Batch:
         """ids (batch, towers, length), lengths (batch, towers), labels (batch,)."""
         return to_device(subset.batch(at, self.recipe.length), device)
 

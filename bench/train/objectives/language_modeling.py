@@ -25,7 +25,7 @@ from ...measure.attention.recorder import recording, slices, weights_of_rows
 from ...models.blocks import Batch, BuildVariant, Model
 from ...models.decoder import UNCOUNTED, Decoder
 from ..device import autocast, to_device
-from .objective import Columns, Evaluation, Feed, Objective
+from .objective import Choice, Columns, Evaluation, Objective
 
 Real = npt.NDArray[np.float64]
 
@@ -92,21 +92,21 @@ class LanguageModelingObjective(Objective):
     def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Decoder:
         return Decoder(self.problem, self.recipe, build, seed, device)
 
-    def batch(self, subset: Subset, at: Whole, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(self, subset: Subset, at: Whole, device: torch.device) -> Batch:
         """ids (batch, 1, length), lengths (batch, 1), targets (batch, length) with 0 where none counts."""
         return to_device(subset.batch(at, self.recipe.length), device)
 
-    def feed(self, train: Subset, task: str, seed: int) -> Feed:
+    def choice(self, train: Subset, task: str, seed: int) -> Choice:
         """Windows in an order drawn anew each epoch, moved on by a number drawn anew, so that edges differ."""
         assert isinstance(train, Windows)
         return partial(self._moved, train, task, seed)
 
-    def _moved(self, train: Windows, task: str, seed: int, step: int, device: torch.device) -> Batch:
+    def _moved(self, train: Windows, task: str, seed: int, step: int) -> tuple[Windows, Whole]:
         batch, count = self.recipe.batch, len(train)
         # Shifted by the epoch: with fixed windows the same tokens would always stand at the edges, with little context.
         drawn = axis_seed(use="shift", task=task, seed=seed, epoch=step * batch // count)
         taken = train.taken(order(step, batch, count, task, seed)).moved(drawn % self.recipe.length)
-        return self.batch(taken, np.arange(batch), device)
+        return taken, np.arange(batch)
 
     def evaluate(
         self, model: Model, subset: Subset, device: torch.device, heartbeat: Callable[[], None] = lambda: None

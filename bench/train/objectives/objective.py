@@ -19,6 +19,9 @@ from ...models.blocks import Batch, BuildVariant, Model
 Feed = Callable[[int, torch.device], Batch]
 """The batch of a step, on a device; a function of the step alone, so that a run resumes anywhere."""
 
+Choice = Callable[[int], tuple[Subset, Whole]]
+"""The examples of the batch of a step: positions in a subset."""
+
 Columns = npt.NDArray[Any]
 
 
@@ -70,12 +73,24 @@ class Objective(ABC):
     def batch(self, subset: Subset, at: Whole, device: torch.device) -> Batch:
         """Examples `at`, which are positions in `subset`."""
 
-    def feed(self, train: Subset, task: str, seed: int) -> Feed:
-        """Batches of `recipe.batch` examples, in an order drawn anew each epoch by (task, seed)."""
-        return partial(self._fed, train, task, seed)
+    def choice(self, train: Subset, task: str, seed: int) -> Choice | None:
+        """`recipe.batch` examples a step, in an order drawn anew each epoch by (task, seed).
 
-    def _fed(self, train: Subset, task: str, seed: int, step: int, device: torch.device) -> Batch:
-        return self.batch(train, order(step, self.recipe.batch, len(train), task, seed), device)
+        None where examples are made for each step instead of chosen.
+        """
+        return partial(self._in_order, train, task, seed)
+
+    def feed(self, train: Subset, task: str, seed: int) -> Feed:
+        """The batches of the examples that `choice` chooses."""
+        choice = self.choice(train, task, seed)
+        assert choice is not None
+        return partial(self._fed, choice)
+
+    def _in_order(self, train: Subset, task: str, seed: int, step: int) -> tuple[Subset, Whole]:
+        return train, order(step, self.recipe.batch, len(train), task, seed)
+
+    def _fed(self, choice: Choice, step: int, device: torch.device) -> Batch:
+        return self.batch(*choice(step), device)
 
     @abstractmethod
     def evaluate(

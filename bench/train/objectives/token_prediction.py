@@ -20,7 +20,7 @@ from ...core.record import Measurement
 from ...measure.attention.right_keys import RightKeys, weight_on_right_keys
 from ...models.blocks import Batch, BuildVariant, Model
 from ...models.token_predictor import TokenPredictor
-from ..device import autocast
+from ..device import autocast, to_device
 from .objective import Columns, Evaluation, Feed, Objective
 
 Real = npt.NDArray[np.float64]
@@ -92,14 +92,17 @@ class TokenPredictionObjective(Objective):
         assert isinstance(subset, TokenExamples)
         found, lengths = subset.taken(at)
         parts: list[npt.NDArray[Any]] = [
-            found.ids.astype(np.int64)[:, None],
+            found.ids[:, None],
             lengths[:, None],
             found.asked,
             found.answers,
         ]
         if (lengths != found.ids.shape[1]).any():
             parts.append(np.arange(found.ids.shape[1]) < lengths[:, None])
-        return _to_device(parts, device)
+        return to_device(parts, device)
+
+    def choice(self, train: Subset, task: str, seed: int) -> None:
+        """None: there is nothing to choose from."""
 
     def feed(self, train: Subset, task: str, seed: int) -> Feed:
         """Fresh sequences by (task, seed) and step, of one length in each batch."""
@@ -109,7 +112,7 @@ class TokenPredictionObjective(Objective):
     def _drawn(self, train: TokenStream, task: str, seed: int, step: int, device: torch.device) -> Batch:
         found = train.at(step, self.recipe.batch, task, seed)
         lengths = np.full((len(found), 1), found.ids.shape[1])
-        return _to_device([found.ids.astype(np.int64)[:, None], lengths, found.asked, found.answers], device)
+        return to_device([found.ids[:, None], lengths, found.asked, found.answers], device)
 
     def evaluate(
         self, model: Model, subset: Subset, device: torch.device, heartbeat: Callable[[], None] = lambda: None
@@ -182,11 +185,3 @@ class TokenPredictionObjective(Objective):
             means = torch.stack([sums.means() for sums in found.values()])
             best = int(means.mean(0).argmax())
             yield from zip(found, means[:, best].tolist(), strict=True)
-
-
-def _to_device(arrays: list[Any], device: torch.device) -> Batch:
-    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-    if device.type == "cuda":
-        # Only from pinned memory does a copy to the GPU overlap with the step before.
-        tensors = [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
-    return tuple(tensors)

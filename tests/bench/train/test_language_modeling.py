@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from training_batches import batches
 from typer.testing import CliRunner
 
 from attnbench.bench.cli.app import app
@@ -163,16 +164,16 @@ def test_fewer_bits_are_better() -> None:
 
 def test_windows_are_paired_by_seed_moved_by_epoch_and_none_is_left_out() -> None:
     runs = [trainer(variant) for variant in ("softmax", "additive-lm")]
-    for one, two in zip(next(runs[0].batches(5)), next(runs[1].batches(5)), strict=True):
+    for one, two in zip(next(batches(runs[0], 5)), next(batches(runs[1], 5)), strict=True):
         assert torch.equal(one, two)
-    assert not torch.equal(next(runs[0].batches(5))[0], next(trainer(seed=1).batches(5))[0])
+    assert not torch.equal(next(batches(runs[0], 5))[0], next(batches(trainer(seed=1), 5))[0])
     count = len(runs[0].dataset.train)
     assert count % RECIPE.batch == 0, "so that the first epoch is whole batches"
     train = runs[0].dataset.train
     assert isinstance(train, Windows)
     by_move = [sorted(train.moved(by).batch(np.arange(count), 12)[0][:, 0].tolist()) for by in range(12)]
     first, second = (
-        sorted(row for step in range(at, at + count // 4) for row in next(runs[0].batches(step))[0][:, 0].tolist())
+        sorted(row for step in range(at, at + count // 4) for row in next(batches(runs[0], step))[0][:, 0].tolist())
         for at in (0, count // 2)
     )
     assert first in by_move and second in by_move and first != second
