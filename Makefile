@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all torture docs lint clean
+.PHONY: demo test test-all torture gpu wheels docs lint clean
 
 # torch goes first and alone, at the pinned version, so that nothing after it can pull another build
 $(VENV)/.torch: constraints.txt
@@ -44,6 +44,14 @@ test-all: test
 # hostile folders, plugins, kills, signals and commands; prints the cases tried and passed
 torture: $(VENV)/.test
 	$(PYTEST) tests/torture
+
+# all that a machine with a GPU is wanted for, into build/gpu; without one it says so (docs/gpu.md)
+gpu: $(VENV)/.demo
+	$(BIN)/python tests/gpu/everything.py --out build/gpu
+
+# wheels for Python 3.12 of what an image with torch, triton and numpy lacks, into build/wheels, to be carried there
+wheels: $(VENV)/.demo
+	$(BIN)/python tests/gpu/gather_wheels.py --out build/wheels adasplash
 
 # the site, in build/docs, without network; then every link and anchor of it and of all Markdown
 docs: $(VENV)/.docs

@@ -29,7 +29,9 @@ class Sweep(TimedTask):
 
     `sweep[length=256..4096]` is five points: a range doubles. `batch`: number of sequences, or `tokens`: number of
     tokens in all. `kv_heads`: heads of keys and values, each shared by a group of query heads. `input`: the structure
-    that queries and keys share, see `sweep_inputs.py`. Decoding is always causal.
+    that queries and keys share, see `sweep_inputs.py`. Decoding is always causal. `compile`: attention,
+    block or model goes through torch.compile as one graph, variant and reference alike; what breaks the graph is
+    unsupported.
     A preset only decides how long a point is measured: until a difference of `resolution` would be found, and at most
     `timing_seconds`, as in `quick[resolution=0.02,timing_seconds=120]`.
     """
@@ -56,6 +58,7 @@ class Sweep(TimedTask):
         input: Literal["iid", "clustered", "local"] = "iid",
         padding: Annotated[float, Range(0, 0.999)] = 0.0,
         graph: bool = False,
+        compile: bool = False,
         memory_bytes: Annotated[int, Range(1, 10**15)] | None = None,
         kv_heads: Annotated[int, Range(1, 4_096)] | None = None,
     ):
@@ -75,6 +78,10 @@ class Sweep(TimedTask):
             raise SelectionError("sweep: a block or a model runs in float32 or bfloat16, got dtype=float16")
         if graph and mode == "decode":
             raise SelectionError("sweep: expected graph=true with mode=forward or step; a decode state grows")
+        if compile and mode == "decode":
+            raise SelectionError("sweep: expected compile=true with mode=forward or step; a decode state grows")
+        if compile and memory_bytes is not None:
+            raise SelectionError("sweep: expected compile=true without memory_bytes; each length would be compiled")
         total = (batch or BATCH) * length
         if total > MOST_TOKENS or total * heads * head_dim > MOST_VALUES:
             raise SelectionError(
@@ -96,6 +103,7 @@ class Sweep(TimedTask):
             input=input,
             padding=padding,
             graph=graph,
+            compile=compile,
             memory_bytes=memory_bytes,
             # 32 of 32 is the same point as 32
             kv_heads=None if kv_heads == heads else kv_heads,

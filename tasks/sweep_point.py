@@ -24,9 +24,9 @@ class Point(Recipe):
 
     `level`: the variant alone on projected heads, in a Transformer block, or in the whole encoder. `mode`: a forward
     pass without gradients; a training step; the last tokens of decoding a sequence of that length. `padding`: share of
-    padding at the end of each sequence. `graph`: on CUDA, capture the work once and replay it. `memory_bytes`: search
-    for the longest length that runs in so many bytes, and time nothing. `kv_heads`: heads of keys and values; None =
-    `heads`.
+    padding at the end of each sequence. `graph`: on CUDA, capture the work once and replay it. `compile`: the level's
+    forward pass goes through torch.compile, as one graph. `memory_bytes`: search for the longest length that runs in so
+    many bytes, and time nothing. `kv_heads`: heads of keys and values; None = `heads`.
     """
 
     level: Level = "attention"
@@ -36,6 +36,7 @@ class Point(Recipe):
     input: str = "iid"
     padding: float = 0.0
     graph: bool = False
+    compile: bool = False
     memory_bytes: int | None = None
     kv_heads: int | None = None
     dropout: float = 0.0

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn import functional as F
 
+from .cuda_graph import capture
 from .system_load import LoadMonitor, SystemLoad
 
 Work = Callable[[], object]
@@ -205,10 +206,7 @@ def captured(work: Work, device: torch.device) -> Work:
         for _ in range(3):
             work()
     torch.cuda.current_stream(device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
+    return capture(work, device).replay
 
 
 def _nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, get_args
@@ -60,13 +60,16 @@ class Step:
 class Plan:
     """All Cells of a selection, and the Blocks that are left of them. `notices`: what a person should be told.
 
-    `data`: where the data of each task comes from; None for data that is not here yet.
+    `data`: where the data of each task comes from; None for data that is not here yet. `jobs`: Blocks at once;
+    `timings_alone`: whether a timing has the machine to itself, as on a processor.
     """
 
     steps: tuple[Step, ...]
     blocks: tuple[Block, ...]
     notices: tuple[str, ...] = ()
     data: Mapping[Spec, Provenance | None] = field(default_factory=dict)
+    jobs: int = 1
+    timings_alone: bool = True
 
     @property
     def left(self) -> tuple[Step, ...]:
@@ -74,13 +77,23 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Likely time of what is left and can be estimated."""
-        return sum(step.seconds or 0.0 for step in self.left)
+        """Likely time from start to end of what is left and can be estimated."""
+        return self.seconds_of(self.left)
+
+    def seconds_of(self, steps: Iterable[Step]) -> float:
+        """Likely time from start to end of these, `jobs` Blocks at once."""
+        together = alone = 0.0
+        for step in steps:
+            if step.cell.lane == "time" and self.timings_alone:
+                alone += step.seconds or 0.0
+            else:
+                together += step.seconds or 0.0
+        return together / self.jobs + alone
 
     @property
     def unknown(self) -> int:
-        """How many of the Cells left have no estimate."""
-        return sum(step.seconds is None for step in self.left)
+        """How many of the Cells left have no estimate; a trivial baseline, which takes seconds at most, needs none."""
+        return sum(step.seconds is None and step.cell.lane != "baseline" for step in self.left)
 
 
 def plan(

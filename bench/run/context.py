@@ -58,7 +58,10 @@ class WorkerContext:
 
 @dataclass(slots=True, kw_only=True)
 class RecordBuilder:
-    """One Cell being worked on: its task, its data, what was measured so far, and in the end its Record."""
+    """One Cell being worked on: its task, its data, what was measured so far, and in the end its Record.
+
+    `absent`: why what could have been measured was not, by the name of its metric.
+    """
 
     context: WorkerContext
     cell: Cell
@@ -70,6 +73,7 @@ class RecordBuilder:
     implementation: str = ""
     measurements: list[Measurement] = field(default_factory=list)
     artifacts: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
     reported: float = 0.0
 
     def load(self) -> tuple[Task, Recipe, Dataset]:
@@ -107,7 +111,7 @@ class RecordBuilder:
             digest=self.context.digests[self.cell.key],
             block=self.context.block,
             metric=self.metric if self.cell.lane != "time" else None,
-            setting=(asdict(self.recipe) if self.recipe else {}) | self._numerics(),
+            setting=(asdict(self.recipe) if self.recipe else {}) | self._numerics() | self._absences(),
             implementation=self.implementation,
             artifacts=self.artifacts,
             started=self.started.isoformat(timespec="seconds"),
@@ -123,6 +127,9 @@ class RecordBuilder:
             return {}
         convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "highest"
         return {"float32_products": torch.get_float32_matmul_precision(), "float32_convolutions": convolutions}
+
+    def _absences(self) -> dict[str, str]:
+        return {f"{name}_absent": reason for name, reason in self.absent.items()}
 
     def failure(self, error: Exception) -> Record:
         """The Record of a Cell that `error` ended; errors that the person who runs it must cure are raised again."""

@@ -52,10 +52,14 @@ class GlobalState:
     processes: frozenset[int]
 
     @classmethod
-    def now(cls, *, quick: bool = False) -> GlobalState:
-        """`quick`: in a few milliseconds, without attnbench's own functions and without child processes."""
+    def now(cls, *, quick: bool = False, speeds: bool = True) -> GlobalState:
+        """`quick`: in a few milliseconds, without attnbench's own functions and without child processes.
+
+        `speeds`: with the settings that decide over speeds alone.
+        """
         processes = () if quick else _processes()
-        return cls(dict(_settings()), dict(_functions(quick)), frozenset(_threads()), frozenset(processes))
+        settings = dict(_settings()) | (dict(_settings_of_speed()) if speeds else {})
+        return cls(settings, dict(_functions(quick)), frozenset(_threads()), frozenset(processes))
 
     def changes(self, after: GlobalState) -> list[str]:
         """What differs in `after`, in words; empty where nothing does."""
@@ -74,18 +78,28 @@ class GlobalState:
 
 
 class StateWatch:
-    """Compares the state of this process with that of the last look."""
+    """Compares the state of this process with that of the last look; `speeds`: what decides over speeds alone too."""
 
-    def __init__(self, *, quick: bool = False) -> None:
-        self.quick = quick
-        self.before = GlobalState.now(quick=quick)
+    def __init__(self, *, quick: bool = False, speeds: bool = True) -> None:
+        self.quick, self.speeds = quick, speeds
+        self.before = self._now()
 
     def changes(self) -> str:
         """What has changed since, in one line; empty where nothing has."""
-        now = GlobalState.now(quick=self.quick)
+        now = self._now()
         found, self.before = self.before.changes(now), now
         listed = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
         return f"it changed what others in its process share: {listed}" if found else ""
+
+    def _now(self) -> GlobalState:
+        return GlobalState.now(quick=self.quick, speeds=self.speeds)
+
+
+def _settings_of_speed() -> Iterator[tuple[str, Any]]:
+    """No learned number depends on these, and others may change them for a running process (`renice`, `taskset`, a
+    batch system), so that a training is never blamed for them."""
+    yield "processors", tuple(sorted(os.sched_getaffinity(0)))
+    yield "priority", os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def _settings() -> Iterator[tuple[str, Any]]:
@@ -127,8 +141,6 @@ def _settings() -> Iterator[tuple[str, Any]]:
     yield "switch interval", sys.getswitchinterval()
     yield "signal handlers", tuple(signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM))
     yield "working directory", _folder()
-    yield "processors", tuple(sorted(os.sched_getaffinity(0)))
-    yield "priority", os.getpriority(os.PRIO_PROCESS, 0)
     yield "environment", tuple(sorted(each for each in os.environ.items() if each[0].startswith(READ_LATE)))
     # kernels may be replaced below Python, where no function changes
     yield "value of softmax", _value(lambda: NUMBERS.softmax(-1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -65,7 +65,17 @@ class DescribeJob:
     threads: int
 
 
-AnyJob = Job | MaxLengthJob | DescribeJob
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePartJob:
+    """Part number `part` of `parts` of the gate is to run, so that kernels are compiled; nobody reads its verdict."""
+
+    cell: Cell
+    device: str
+    part: int
+    parts: int
+
+
+AnyJob = Job | MaxLengthJob | DescribeJob | GatePartJob
 
 
 def environment_of(threads: int) -> dict[str, str]:
@@ -82,6 +92,6 @@ def encode_job(job: AnyJob) -> bytes:
 def decode_job(line: bytes) -> AnyJob:
     """Raises msgspec.ValidationError where a field is missing or of another type."""
     [(name, fields)] = msgspec.json.decode(line, type=dict[str, msgspec.Raw]).items()
-    kind: type[Any] = {"Job": Job, "MaxLengthJob": MaxLengthJob, "DescribeJob": DescribeJob}[name]
+    kind: type[Any] = {kind.__name__: kind for kind in get_args(AnyJob)}[name]
     job: AnyJob = msgspec.json.decode(fields, type=kind, dec_hook=decode_hook)
     return job

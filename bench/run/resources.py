@@ -98,7 +98,8 @@ def local_resources(
 ) -> Resources:
     """Those of this machine. `threads`: of each Block, 0 for its share of the cores.
 
-    Raises SelectionError for more jobs or threads than it has devices and cores, DeviceError for a device it lacks.
+    With fewer GPUs than jobs, as where a suite's count suits a processor, each GPU gets one Block at once, with a
+    warning. Raises SelectionError for more jobs or threads than cores, DeviceError for a device that it lacks.
     """
     cores = len(os.sched_getaffinity(0))
     chosen = choose_device(device)
@@ -113,8 +114,9 @@ def local_resources(
         _require(len(devices) <= max(cores, 2), f"from 1 to {cores:,} jobs on {cores:,} cores", f"{len(devices):,}")
         torch.set_num_threads(timed)
         machine = describe(chosen)
-    jobs = settings.jobs or len(devices)
-    _require(jobs <= len(devices), f"from 1 to {len(devices):,} jobs, one for each GPU", f"{jobs:,}")
+    jobs = min(settings.jobs or len(devices), len(devices))
+    if settings.jobs and jobs < settings.jobs:
+        on_warning(f"{settings.jobs:,} jobs were asked for: each GPU runs one at once, so {jobs:,} here")
     in_all = f"at most {cores:,} threads in all, as this machine has cores"
     _require(jobs == 1 or jobs * share <= max(cores, 2), in_all, f"{jobs:,} jobs of {share:,} threads")
     torch.set_num_threads(timed)

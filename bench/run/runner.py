@@ -129,7 +129,13 @@ class Runner:
         found = (f"{error}; its cells get the outcome {error.outcome}" for error in self.broken.values())
         notices = tuple(dict.fromkeys(found))
         made = _only(made, self.request.lanes)
-        return replace(made, data=dict(self.data), notices=made.notices + notices)
+        return replace(
+            made,
+            data=dict(self.data),
+            notices=made.notices + notices,
+            jobs=self.resources.jobs or 1,
+            timings_alone=self.resources.device.type == "cpu",
+        )
 
     def prepare(self) -> None:
         """Fetches and prepares the data of all tasks; a task of a suite that has none is left out, with a warning.

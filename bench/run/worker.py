@@ -16,9 +16,10 @@ from ..core.registry import import_foreign_plugins_here
 from ..measure.machine import describe, device_name
 from ..plan.fingerprint import variant_hash
 from ..store.store import Store
+from .compile_first import compile_first, pass_through
 from .context import WorkerContext
 from .events import Began, CellFinished, CellStarted, Event, Failed, OnEvent, Warned, encode
-from .job import DescribeJob, Job, MaxLengthJob, decode_job
+from .job import DescribeJob, GatePartJob, Job, MaxLengthJob, decode_job
 from .lanes.baseline import baseline_cell
 from .lanes.max_length import tried_lengths
 from .lanes.time import time_cells
@@ -33,6 +34,9 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         channel.flush()
 
     job = decode_job(orders.readline())
+    if isinstance(job, GatePartJob):
+        pass_through(job)
+        return 0
     device = torch.device(job.device)
     torch.set_num_threads(job.threads or len(os.sched_getaffinity(0)))
     # read from the environment once, at its first use: now, before a plugin can change that
@@ -96,6 +100,7 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
         rates=job.rates,
     )
     send(Began(context.machine, context.node, context.device_name, time.time()))
+    compile_first(context, [cell for cell in job.cells if cell.lane != "baseline"])
     timed = [cell for cell in job.cells if cell.lane == "time"]
     if timed:
         yield from time_cells(context, timed)

@@ -28,14 +28,17 @@ SMALLEST_ERROR = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
 # the float64 eager form of additive holds queries * keys * hidden numbers
 LONGEST = {"additive": 512}
 # lists of tiles are shortened in place, of which a race would show now and then
-SHORTENING = ("rela", "sparsemax", "entmax")
+SHORTENING = ("sparsemax", "entmax")
+# kernels that drop attention weights inside
+DROPPING = ("rela", "sparsemax", "entmax")
+MASK_SEED = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One process. `strided`: slices of a joined projection. `graph`: capture forward and backward, and replay them.
 
-    `repeats`: runs that must give the same bits.
+    `repeats`: runs that must give the same bits. `dropout`: of the weights, in training, by one mask in all forms.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Case:
     strided: bool = False
     graph: bool = False
     repeats: int = 3
+    dropout: float = 0.0
 
     def __str__(self):
         return f"{self.variant:22} {self.name:10} {self.dtype:8} {self.queries:5} x {self.keys:5} x {self.head_dim:3}"
@@ -60,13 +64,18 @@ def cases(variants, *, rehearse, everything):
     """Every case, the most telling of all variants first."""
     if rehearse:
         tiny = Case(name="tiny", variant="", dtype="float16", queries=40, keys=40, head_dim=16, inputs="clustered")
-        kinds = [replace(tiny, strided=True), replace(tiny, name="padded", causal=False, padding=True)]
+        kinds = [
+            replace(tiny, strided=True),
+            replace(tiny, name="padded", causal=False, padding=True),
+            replace(tiny, name="dropout", dropout=0.3),
+        ]
     else:
         half = Case(name="clustered", variant="", dtype="bfloat16", queries=2048, keys=2048, head_dim=64)
         kinds = [
             replace(half, inputs="clustered", strided=True),
             replace(half, name="graph", queries=1024, keys=1024, inputs="local", graph=True),
             replace(half, name="padded", queries=777, keys=777, head_dim=128, causal=False, padding=True),
+            replace(half, name="dropout", queries=1024, keys=1024, inputs="local", dropout=0.1),
             replace(half, name="decoding", dtype="float16", queries=100, keys=411, head_dim=80),
         ]
         if everything:
@@ -78,6 +87,8 @@ def cases(variants, *, rehearse, everything):
     found = []
     for kind in kinds:
         for variant in variants:
+            if kind.dropout and not variant.startswith(DROPPING):
+                continue
             longest = LONGEST.get(variant.split("[")[0], kind.keys)
             case = replace(kind, variant=variant, queries=min(kind.queries, longest), keys=min(kind.keys, longest))
             if kind.name == "clustered" and variant.startswith(SHORTENING):
@@ -101,7 +112,7 @@ def answer(case, device):
     cross = case.queries != case.keys and not case.variant.startswith("local")
     asked = AttentionShape(
         heads=2, head_dim=case.head_dim, max_length=case.keys, causal=case.causal, cross=cross, padding=case.padding,
-        dtype=case.dtype, device=device,
+        dtype=case.dtype, device=device, dropout=case.dropout,
     )  # fmt: skip
     inputs, upstream = _drawn(case, device)
     real = torch.full((case.batch, 1), case.keys, device=device)
@@ -110,7 +121,8 @@ def answer(case, device):
     mask = Mask(keep=keep, causal=case.causal)
     try:
         kernel, eager, truth = (
-            build(forced(case.variant, impl), asked).to(device).eval() for impl in ("triton", "eager", "eager")
+            build(forced(case.variant, impl), asked).to(device).train(case.dropout > 0.0)
+            for impl in ("triton", "eager", "eager")
         )
         eager.load_state_dict(kernel.state_dict())
         truth.load_state_dict(kernel.state_dict())
@@ -119,6 +131,7 @@ def answer(case, device):
         ours, theirs = (_errors(_pass(module, inputs, mask, upstream), true) for module in (kernel, eager))
         with torch.no_grad():
             # the path without gradients records nothing, and is compiled apart
+            torch.manual_seed(MASK_SEED)
             inference = _errors([kernel(*(x.detach() for x in inputs), mask)], true[:1])
         first = _pass(kernel, inputs, mask, upstream)
         same = all(_equal(first, _pass(kernel, inputs, mask, upstream)) for _ in range(case.repeats))
@@ -161,6 +174,8 @@ def _pass(module, inputs, mask, upstream):
     """Output, and the gradients of the inputs and of the parameters that have one."""
     import torch
 
+    # of which each form draws the seed of its mask, where weights are dropped
+    torch.manual_seed(MASK_SEED)
     leaves = [x.detach().requires_grad_() for x in inputs] + [p for p in module.parameters() if p.requires_grad]
     output = module(*leaves[:3], mask)
     return [output.detach(), *torch.autograd.grad(output, leaves, upstream, allow_unused=True)]

@@ -157,11 +157,9 @@ def _measure(plan, case, seconds):
             print(f"{name} is left out: {' '.join(str(error).split())[:200]}", flush=True)
             continue
         functions[name] = function
-        if name not in (REFERENCE, "cudnn"):
-            module = triton_rela if name.startswith("rela") else triton_entmax
-            used = output.grad_fn.saved_tensors[4 if name.startswith("rela") else 9]
-            sizes = tiles or module.tiles_for(leaves[0].dtype, case.head_dim)
-            skipped[name] = _skipped(used, sizes, case.causal)
+        if name.startswith(("sparsemax", "entmax15")):
+            sizes = tiles or triton_entmax.tiles_for(leaves[0].dtype, case.head_dim)
+            skipped[name] = _skipped(output.grad_fn.saved_tensors[9], sizes, case.causal)
     _time(plan, case, functions, leaves, skipped, seconds)
 
 

@@ -30,7 +30,7 @@ from ..workloads.sweep_point import SweepWorkloads
 from ..workloads.training_step import TrainStepWorkloads
 from ..workloads.workload import Workload, Workloads
 from .max_length import longest_lengths
-from .timing_record import NULL, costs, memory, peaks_of
+from .timing_record import NULL, costs, energy, memory, peaks_of
 
 SPARED = 0.05
 """Share of the free memory left to others: where a variant wants more, its allocation fails and nothing is killed."""
@@ -117,10 +117,16 @@ def _timed(
         builder = builders[cell]
         context.send(CellStarted(cell.key))
         try:
-            builder.implementation = implementation_of(workload.variants)
+            builder.implementation = workload.implementation
             builder.measurements += costs(workloads, workload, str(cell.variant), timing, peaks)
+            spent = energy(workloads, workload, str(cell.variant), timing)
+            if isinstance(spent, str):
+                builder.absent["energy_joules"] = spent
+            else:
+                builder.measurements.append(spent)
             builder.measurements += memory(workloads, workload)
-            builder.measurements += workload.attention()
+            with workload.eager:
+                builder.measurements += workload.attention()
             found = builder.record(Outcome.OK)
         except Exception as error:
             found = builder.failure(error)
@@ -146,9 +152,10 @@ def _shared(watch: StateWatch, builder: RecordBuilder, failure: Record | None) -
 def _ready(workloads: Workloads, variant: Spec) -> Workload:
     """The workload after one counted sample; raises TooSlow where a second one is beyond the limit too."""
     workload = workloads.workload(variant)
-    with FlopCounter() as count:
+    with workload.eager, FlopCounter() as count:
         # FLOPs are counted on a sample of its own, since counting slows it down.
         seconds = _seconds(workload, workloads.device)
+    workload.counted_as = implementation_of(workload.variants)
     workload.flops, workload.traffic_bytes = count.flops / workloads.units, count.traffic_bytes / workloads.units
     limit = workloads.limit_seconds
     if limit is not None and seconds > limit:
@@ -202,16 +209,17 @@ def _interleave(turn: _Turn, ready: dict[Cell, Workload], workloads: Workloads) 
         # The reference's own code under a second name: where its interval excludes 1, the differences of this Block are
         # not to be believed.
         turn(NULL)
-        works[NULL] = workloads.workload(Spec(REFERENCE))
-    return interleave(
-        {name: workload.timed for name, workload in works.items()},
-        reference=REFERENCE if REFERENCE in works else next(iter(works)),
-        device=workloads.device,
-        budget_seconds=workloads.recipe.timing_seconds,
-        resolution=workloads.recipe.resolution,
-        # where a round takes long, a point of a sweep makes do with as many as its interval needs
-        least_rounds=LEAST_ROUNDS if workloads.limit_seconds is None else FEWEST,
-        before=turn,
-        prepare={name: workload.prepare for name, workload in works.items() if workload.prepare is not None},
-        drift_probe=drift_probe(workloads.device),
-    )
+        works[NULL] = workloads.null_control(Spec(REFERENCE), works[REFERENCE])
+    with workloads.steady():
+        return interleave(
+            {name: workload.timed for name, workload in works.items()},
+            reference=REFERENCE if REFERENCE in works else next(iter(works)),
+            device=workloads.device,
+            budget_seconds=workloads.recipe.timing_seconds,
+            resolution=workloads.recipe.resolution,
+            # where a round takes long, a point of a sweep makes do with as many as its interval needs
+            least_rounds=LEAST_ROUNDS if workloads.limit_seconds is None else FEWEST,
+            before=turn,
+            prepare={name: workload.prepare for name, workload in works.items() if workload.prepare is not None},
+            drift_probe=drift_probe(workloads.device),
+        )

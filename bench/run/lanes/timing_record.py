@@ -9,12 +9,13 @@ from typing import Any
 
 from ...core.cell import REFERENCE
 from ...core.record import Measurement
+from ...measure.energy import LEAST_BUDGET_SECONDS, energy_of
 from ...measure.flops import VISIBLE, dense_flops
 from ...measure.memory import held_bytes, peak_bytes, reserved_bytes, storages
 from ...measure.roofline import Peaks, peaks
 from ...measure.system_load import CORES
 from ...measure.timer import TimingRun
-from ..context import WorkerContext, implementation_of
+from ..context import WorkerContext
 from ..workloads.workload import Workload, Workloads
 
 NULL = "null control"
@@ -56,6 +57,10 @@ def costs(
     held = [state for state in states if state is not None]
     if len(held) == len(states) and workloads.mode != "decode":
         yield Measurement.of("state_bytes", sum(held), length=workloads.recipe.length)
+    if workload.compilation is not None:
+        yield Measurement.of(
+            "compile_seconds", workload.compilation.seconds, graphs=workload.compilation.graphs, graph_breaks=0
+        )
     whole, extra = workload.parameters
     yield Measurement.of("parameters", whole)
     yield Measurement.of("extra_parameters", extra)
@@ -90,20 +95,43 @@ def _work(
     sequences = workloads.sequences
     dense = dense_flops(shapes, sequences, workloads.mode)
     yield Measurement.of("dense_flops", dense)
-    hidden = set(implementation_of(workload.variants).split("+")) - set(VISIBLE)
+    # the operators of a graph cannot be counted: those of its eager form stand in for them
+    ran = workload.counted_as if workload.compilation else workload.implementation
+    hidden = set(ran.split("+")) - set(VISIBLE)
     flops = workload.flops
     if hidden:
         # alone, what is seen of attention is part of what is declared; in a model, what is seen are the projections
         flops = max(flops, dense * density) if workloads.bare else flops + dense * density
     yield Measurement.of("flops", flops, how="declared" if hidden else "counted")
+    if limits is not None:
+        yield Measurement.of("peak_share", flops / seconds / limits.flops_per_second,
+                             peak_flops_per_second=limits.flops_per_second)  # fmt: skip
+    if workload.compilation is not None:
+        # what a fused graph reads and writes is not what its operators would
+        return
     yield Measurement.of("traffic_bytes", workload.traffic_bytes)
     if workload.traffic_bytes:
         yield Measurement.of("arithmetic_intensity", flops / workload.traffic_bytes)
     if limits is not None:
-        yield Measurement.of("peak_share", flops / seconds / limits.flops_per_second,
-                             peak_flops_per_second=limits.flops_per_second)  # fmt: skip
         yield Measurement.of("copy_share", workload.traffic_bytes / seconds / limits.bytes_per_second,
                              copy_bytes_per_second=limits.bytes_per_second)  # fmt: skip
+
+
+def energy(workloads: Workloads, workload: Workload, name: str, timing: TimingRun) -> Measurement | str:
+    """Energy of one unit, after the rounds; or why it was not measured."""
+    if workload.prepare is not None:
+        return "decoding takes its state back before each sample, whose energy would be counted too"
+    budget = workloads.recipe.timing_seconds
+    if budget < LEAST_BUDGET_SECONDS:
+        return f"timing_seconds of {budget:g} leaves no time for it: from {LEAST_BUDGET_SECONDS:g} on"
+    found = energy_of(workload.timed, statistics.median(timing.samples[name].seconds), workloads.device)
+    if isinstance(found, str):
+        return found
+    units = found.units * workloads.units
+    return Measurement.of(
+        "energy_joules", found.joules / workloads.units, source=found.source, units=units,
+        seconds=round(found.seconds, 3),
+    )  # fmt: skip
 
 
 def memory(workloads: Workloads, workload: Workload) -> Iterator[Measurement]:

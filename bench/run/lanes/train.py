@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -47,7 +48,7 @@ def train_cell(context: WorkerContext, cell: Cell) -> Record:
 
 def _train(builder: RecordBuilder) -> None:
     context, cell = builder.context, builder.cell
-    watch = StateWatch()
+    watch = StateWatch(speeds=False)
     task, recipe, dataset = builder.load()
     if recipe.learning_rates:
         # the Record keeps the preset as its setting, which all variants share, and the rate as a measurement
@@ -93,7 +94,7 @@ def _train(builder: RecordBuilder) -> None:
         Measurement.of("steps", training.step),
         Measurement.of("parameters", whole),
         Measurement.of("extra_parameters", extra),
-        Measurement.of("train_seconds", training.seconds),
+        *_costs(trainer),
         *_ignored_dropout(model),
     ]
     if not objective.measures_attention and cell.lane == "train":
@@ -125,6 +126,18 @@ def _observe(builder: RecordBuilder, objective: Objective, model: Model, subset:
     maps = attention_maps(model, objective.batch(subset, evenly_spaced(len(subset), MAPPED), device))
     if maps is not None:
         builder.artifacts["maps"] = store.put_artifact(maps, ".npz")
+
+
+def _costs(trainer: Trainer) -> Iterator[Measurement]:
+    """Time of the training loop, and on a GPU what of it is not the GPU's."""
+    training = trainer.state
+    yield Measurement.of("train_seconds", training.seconds)
+    yield Measurement.of("data_share", training.data_share)
+    # on a CPU it is all of a step, and nothing is captured
+    if trainer.device.type == "cuda":
+        yield Measurement.of("host_seconds", training.host_seconds_a_step)
+        why: dict[str, Any] = {"reason": trainer.uncaptured} if trainer.uncaptured else {}
+        yield Measurement.of("captured_steps", training.replays / max(training.step, 1), **why)
 
 
 def _ignored_dropout(model: Model) -> Iterator[Measurement]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,8 +27,10 @@ from ...gate.build import build_checked
 from ...measure.attention.synthetic import on_inputs
 from ...measure.memory import storages
 from ...models.blocks import Batch, BuildVariant, Model, TransformerBlock
+from ...train.device import autocast
 from ...train.objectives.registry import objective_for
 from ...train.trainer import train_step
+from .compiled import compile_now, compiled, require_same
 from .workload import Workload, Workloads
 
 DECODED = 16
@@ -106,6 +109,17 @@ class SweepWorkloads(Workloads):
         workload.graph_on = self.device if self.captures else None
         return workload
 
+    def null_control(self, reference: Spec, ready: Workload) -> Workload:
+        # compiling takes minutes, and makes the same code
+        return ready if self.point.compile else self.workload(reference)
+
+    def steady(self) -> AbstractContextManager[object]:
+        if not self.point.compile:
+            return nullcontext()
+        # compiling again would be timed as part of a sample
+        stance: AbstractContextManager[object] = torch.compiler.set_stance("fail_on_recompile")
+        return stance
+
     @property
     def captures(self) -> bool:
         """Whether the work is captured once as a CUDA graph, and replayed."""
@@ -133,11 +147,12 @@ class SweepWorkloads(Workloads):
             self._decode(workload, variant)
             return workload
         query, key, value = leaves = [x.detach().requires_grad_(self.point.mode == "step") for x in self.heads]
+        mask = self.mask
 
         def forward() -> Tensor:
-            return variant(query, key, value, self.mask)
+            return variant(query, key, value, mask)
 
-        workload.work = self._work(forward, variant.auxiliary_loss, variant.after_step, [*leaves, *parameters], None)
+        self._set_work(workload, forward, variant, [*leaves, *parameters], None)
         return workload
 
     def _decode(self, workload: Workload, variant: Variant) -> None:
@@ -182,72 +197,125 @@ class SweepWorkloads(Workloads):
         states = self.states
         assert states is not None
 
+        mask, device, mixed = self.mask, self.device.type, self.dtype is torch.bfloat16
+
         def forward() -> Tensor:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16):
-                output: Tensor = block(states, self.mask)
+            with torch.autocast(device, torch.bfloat16, enabled=mixed):
+                output: Tensor = block(states, mask)
             return output
 
         own = [*variant.parameters(), *(before.parameters() if before else ())]
-        return Workload(
+        workload = Workload(
             variants=[variant],
-            work=self._work(forward, variant.auxiliary_loss, variant.after_step, parameters, optimiser),
+            work=lambda: None,
             owners=(block, optimiser),
             inputs=(states,),
             parameters=(sum(p.numel() for p in parameters), sum(p.numel() for p in own)),
         )
+        self._set_work(workload, forward, variant, parameters, optimiser)
+        return workload
 
-    def _work(
+    def _set_work(
         self,
+        workload: Workload,
         forward: Callable[[], Tensor],
-        auxiliary_loss: Callable[[], Tensor | None],
-        after_step: Callable[[], None],
-        leaves: list[Tensor] | list[nn.Parameter],
+        variant: Variant,
+        leaves: Sequence[Tensor],
         optimiser: torch.optim.Optimizer | None,
-    ) -> Callable[[], object]:
+    ) -> None:
         """A forward pass without gradients, or a training step; attention alone has no optimiser."""
-        grad_output = self.grad_output
+        grad_output, ahead = self.grad_output, compiled(forward) if self.point.compile else forward
 
         @torch.no_grad()
-        def passing() -> object:
-            return forward()
+        def passing() -> Tensor:
+            return ahead()
 
-        def step() -> object:
-            output, extra = forward(), auxiliary_loss()
+        def gradients() -> tuple[Tensor, tuple[Tensor | None, ...]]:
+            output, extra = ahead(), variant.auxiliary_loss()
             outputs, arriving = [output], [grad_output.to(output.dtype) if grad_output is not None else None]
             if extra is not None:
                 outputs, arriving = [output, extra], [*arriving, torch.ones_like(extra)]
             # Not `backward()`: gradients that pile up in leaves would add memory from sample to sample.
-            found = torch.autograd.grad(outputs, leaves, arriving, allow_unused=True)
+            return output, torch.autograd.grad(outputs, leaves, arriving, allow_unused=True)
+
+        def step() -> object:
+            found = gradients()[1]
             if optimiser is not None:
                 for leaf, gradient in zip(leaves, found, strict=True):
                     leaf.grad = gradient
                 optimiser.step()
-            after_step()
+            variant.after_step()
             return found
 
-        return step if self.point.mode == "step" else passing
+        def examined() -> list[Tensor]:
+            if self.point.mode != "step":
+                return [passing()]
+            output, found = gradients()
+            return [output.detach(), *(gradient for gradient in found if gradient is not None)]
+
+        workload.work = step if self.point.mode == "step" else passing
+        if self.point.compile:
+            self._compile(workload, forward, examined)
+
+    def _compile(self, workload: Workload, forward: Callable[[], object], examined: Callable[[], list[Tensor]]) -> None:
+        """Compiles what `work` calls, and compares it with its eager form.
+
+        `examined`: output and gradients. Raises Unsupported and Incorrect.
+        """
+        workload.compilation = compile_now(workload.work, forward)
+        owner = workload.owners[0]
+        assert isinstance(owner, nn.Module)
+        before = copy.deepcopy(owner.state_dict())
+        with workload.eager:
+            expected = examined()
+        # a forward pass in training may move buffers
+        owner.load_state_dict(before)
+        require_same(expected, examined(), self.dtype)
+        owner.load_state_dict(before)
 
     def _model(self, spec: Spec) -> Workload:
         objective = objective_for(self.task.problem(), self.point)
         model: Model = objective.model(self.build(spec), 0, str(self.device)).to(self.device)
         model.train(self.point.mode == "step")
         optimiser = self._optimiser(model.parameters())
+        plain = model.forward
+        if self.point.compile:
+
+            def forward(*inputs: Tensor) -> Tensor:
+                logits: Tensor = plain(*inputs)
+                return logits
+
+            # the loss calls it too
+            model.forward = compiled(forward)
 
         def step() -> object:
             return train_step(model, optimiser, [self.batch], self.point, 0.0)
 
         @torch.no_grad()
-        def passing() -> object:
+        def passing() -> Tensor:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16):
-                return model(*self.batch[:2])
+                logits: Tensor = model(*self.batch[:2])
+            return logits
 
-        return Workload(
+        def examined() -> list[Tensor]:
+            if self.point.mode != "step":
+                return [passing()]
+            with autocast(self.point, self.device):
+                loss = model.loss(self.batch)
+            extra, parameters = model.auxiliary_loss(), [p for p in model.parameters() if p.requires_grad]
+            found = torch.autograd.grad(loss if extra is None else loss + extra, parameters, allow_unused=True)
+            return [loss.detach()[None], *(gradient for gradient in found if gradient is not None)]
+
+        workload = Workload(
             variants=model.variants,
             work=step if self.point.mode == "step" else passing,
             owners=(model, optimiser) if self.point.mode == "step" else (model,),
             inputs=self.batch,
             parameters=model.parameter_counts(),
         )
+        if self.point.compile:
+            self._compile(workload, lambda: plain(*self.batch[:2]), examined)
+        return workload
 
     def _sparsity(self, workload: Workload) -> Iterator[Measurement]:
         """Statistics of the weights on this point's inputs; of decoding, the bytes that its state holds."""

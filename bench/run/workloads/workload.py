@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from ....variants.contract import Variant
 from ...core.record import Measurement
 from ...core.spec import Spec
 from ...measure.timer import Work, captured
+from ..context import implementation_of
+from .compiled import Compilation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,7 +28,8 @@ class Workload:
     stays as it is, since nothing of a replay can be counted.
     `state`: of decoding, where it decodes. `attention`: statistics of its weights on these inputs.
     `parameters`: trainable ones of all that runs, and of them those that the variant brings. `flops`,
-    `traffic_bytes`: counted over one sample, once it has run.
+    `traffic_bytes`: counted over one sample, once it has run; `counted_as`: the implementation that ran while counting.
+    `compilation`: of what went through torch.compile, None where nothing does.
     """
 
     variants: list[Variant]
@@ -37,6 +41,8 @@ class Workload:
     parameters: tuple[int, int]
     flops: float = 0.0
     traffic_bytes: float = 0.0
+    counted_as: str = ""
+    compilation: Compilation | None = None
     attention: Callable[[], Iterator[Measurement]] = field(default=lambda: iter(()))
     graph_on: torch.device | None = None
     replay: Work | None = field(init=False, default=None)
@@ -56,6 +62,20 @@ class Workload:
         """What takes all the memory of a sample: `work`, or its capture, which also takes what replays keep."""
         device = self.graph_on
         return self.work if device is None else lambda: captured(self.work, device)
+
+    @property
+    def implementation(self) -> str:
+        """Which code the last forward went through."""
+        found = implementation_of(self.variants)
+        return found if self.compilation is None else f"compiled+{found}"
+
+    @property
+    def eager(self) -> AbstractContextManager[object]:
+        """Inside, compiled work runs as plain operators: what runs in a graph can be neither counted nor watched."""
+        if self.compilation is None:
+            return nullcontext()
+        stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+        return stance
 
     def once(self) -> object:
         """One sample with what goes before it."""
@@ -86,6 +106,14 @@ class Workloads(ABC):
     @abstractmethod
     def workload(self, variant: Spec) -> Workload:
         """A variant ready to be timed. Raises Unsupported, and Incorrect where the gate is red."""
+
+    def null_control(self, reference: Spec, ready: Workload) -> Workload:
+        """The reference's own code once more; `ready`: the workload that stands for it already."""
+        return self.workload(reference)
+
+    def steady(self) -> AbstractContextManager[object]:
+        """Inside, samples are taken; what would be no part of a sample, such as compiling once more, raises."""
+        return nullcontext()
 
     @property
     def dtype(self) -> torch.dtype:

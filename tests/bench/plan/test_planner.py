@@ -8,43 +8,21 @@ from attnbench.bench.core.cell import PROTOCOL, Cell
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.site import Site
-from attnbench.bench.core.spec import Spec, parse_selection
-from attnbench.bench.plan.planner import plan
-from attnbench.bench.store.store import Store
+from attnbench.bench.core.spec import Spec
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
 BASELINES = ("majority", "bag-of-bytes")
 
 
-def digest_of(cell):
-    return f"{cell.lane}-now-{cell.variant.name}"
+@pytest.fixture
+def make(make_plan):
+    return lambda variants="softmax,dot", tasks="lra-text", preset="smoke", seeds=1, **changes: make_plan(
+        variants, tasks, preset, seeds, **changes
+    )
 
 
 @pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path)
-
-
-@pytest.fixture
-def make(store):
-    def make_plan(variants="softmax,dot", tasks="lra-text", preset="smoke", seeds=1, **changes):
-        given = {
-            "variants": parse_selection(variants),
-            "tasks": parse_selection(tasks),
-            "preset": Spec.parse(preset),
-            "seeds": seeds,
-            "selection": "validation",
-            "store": store,
-            "digest_of": digest_of,
-            "site": Site(machine_id="here", threads=2),
-        }
-        return plan(**given | changes)
-
-    return make_plan
-
-
-@pytest.fixture
-def done(store):
+def done(store, digest_of):
     """Records that a cell was run, by the present code unless told otherwise."""
 
     def keep(cell, outcome=Outcome.OK, seconds=1.0, digest=None, machine="here", block="", threads=2, **more):
@@ -182,7 +160,8 @@ def test_costs_are_unknown_on_a_machine_that_has_run_nothing(make, done):
     for step in make().steps:
         done(step.cell, machine="elsewhere")
     made = make()
-    assert made.unknown == len(made.left) == len(made.steps) and made.seconds == 0
+    # trivial baselines take seconds at most
+    assert made.unknown == len(made.left) - len(BASELINES) == len(made.steps) - len(BASELINES) and made.seconds == 0
 
 
 def test_costs_come_from_the_same_variant_else_from_the_median_of_the_others(make, done):
@@ -193,7 +172,20 @@ def test_costs_come_from_the_same_variant_else_from_the_median_of_the_others(mak
     assert [cost(made, "train", name, 1) for name in ("softmax", "dot", "general", "location")] == [10, 20, 90, 20]
     assert cost(made, "time", "dot") is None
     assert made.seconds == 10 + 20 + 90 + 20 + 20
-    assert made.unknown == len(BASELINES) + 4
+    assert made.unknown == 4
+
+
+def test_jobs_side_by_side_share_the_time_and_a_timing_on_a_processor_does_not(make, done):
+    for step in make().steps:
+        done(step.cell, seconds=60.0, block=step.cell.lane)
+    made = make(digest_of=lambda cell: "new-code-x")
+    of_lane = {lane: [s for s in made.steps if s.cell.lane == lane] for lane in ("baseline", "train", "time")}
+    trained, timed = (sum(s.seconds for s in of_lane[lane]) for lane in ("train", "time"))
+    others = trained + sum(s.seconds for s in of_lane["baseline"])
+    assert trained > 0 and timed > 0
+    assert made.seconds == made.seconds_of(made.steps) == others + timed
+    assert replace(made, jobs=2).seconds == others / 2 + timed
+    assert replace(made, jobs=2, timings_alone=False).seconds == (others + timed) / 2
 
 
 def test_failures_count_for_the_variant_that_failed_but_not_for_others(make, done):

@@ -8,42 +8,25 @@ from attnbench.bench.core.cell import FIRST_TUNING_SEED, NO_ATTENTION
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
-from attnbench.bench.core.site import Site
-from attnbench.bench.core.spec import Spec, parse_selection
+from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
-from attnbench.bench.plan.planner import NO_ATTENTION_ADDED, plan
+from attnbench.bench.plan.planner import NO_ATTENTION_ADDED
 from attnbench.bench.plan.tuning import stored_choice, tuning_cells
 from attnbench.bench.store.learning_rates import first_results
-from attnbench.bench.store.store import Store
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
 GRID = "smoke[learning_rates=2e-3|8e-3]"
 
 
-def digest_of(cell):
-    return f"lane1-now-{cell.variant.name}"
+@pytest.fixture
+def make(make_plan):
+    return lambda variants="softmax", tasks="lra-text", preset=GRID, seeds=2, **changes: make_plan(
+        variants, tasks, preset, seeds, **changes
+    )
 
 
 @pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path)
-
-
-@pytest.fixture
-def make(store):
-    def make_plan(variants="softmax", tasks="lra-text", preset=GRID, seeds=2, **changes):
-        given = {
-            "variants": parse_selection(variants), "tasks": parse_selection(tasks), "preset": Spec.parse(preset),
-            "seeds": seeds, "selection": "validation", "store": store, "digest_of": digest_of,
-            "site": Site(machine_id="here", threads=2),
-        }  # fmt: skip
-        return plan(**given | changes)
-
-    return make_plan
-
-
-@pytest.fixture
-def done(store):
+def done(store, digest_of):
     def keep(cell, outcome=Outcome.OK, accuracy=0.5, machine="here", seconds=1.0):
         measured = (
             Measurement.of("accuracy", accuracy, split="validation", examples=500),
@@ -67,9 +50,13 @@ def of(made, *lanes):
     return [step.cell for step in made.steps if step.cell.lane in lanes]
 
 
-def choice(store, cell):
-    recipe = recipe_facts(cell.task, cell.preset)
-    return stored_choice(cell, recipe, first_results(store.records()), digest_of)
+@pytest.fixture
+def choice(store, digest_of):
+    def stored(cell):
+        recipe = recipe_facts(cell.task, cell.preset)
+        return stored_choice(cell, recipe, first_results(store.records()), digest_of)
+
+    return stored
 
 
 def test_a_grid_adds_a_trial_of_every_rate_before_all_training(make):
@@ -110,14 +97,14 @@ def test_a_wider_grid_repeats_no_trial(make, done):
     assert len(left) == 6 and len(todo) == 4
 
 
-def test_the_choice_is_a_function_of_the_records_on_whatever_machine(make, done, store):
+def test_the_choice_is_a_function_of_the_records_on_whatever_machine(make, done, choice):
     trained = of(make(), "train")
     recipe = recipe_facts(Spec("lra-text"), Spec.parse(GRID))
     slow, fast = (cells[0] for cells in tuning_cells(trained[0], recipe).values())
     done(slow, accuracy=0.5)
-    assert choice(store, trained[0]) is None
+    assert choice(trained[0]) is None
     done(fast, accuracy=0.9, machine="there")
-    assert {choice(store, cell).rate for cell in trained} == {8e-3}
+    assert {choice(cell).rate for cell in trained} == {8e-3}
     # nothing of it is left to this machine
     assert all(lane != "tune" for lane, *_ in short(make().steps))
     assert all(block.after == () for block in make().blocks)
@@ -138,12 +125,12 @@ def test_a_failed_trial_is_final_once_another_rate_is_chosen(make, done):
     assert all(lane != "tune" for lane, *_ in short(make(retry=True).steps))
 
 
-def test_where_no_rate_trained_a_retry_tries_them_again(make, done, store):
+def test_where_no_rate_trained_a_retry_tries_them_again(make, done, choice):
     for cell in of(make(), "tune"):
         done(cell, Outcome.TIMEOUT)
     assert all(lane != "tune" for lane, *_ in short(make().steps))
     assert sum(lane == "tune" for lane, *_ in short(make(retry=True).steps)) == 2
-    found = choice(store, of(make(), "train")[0])
+    found = choice(of(make(), "train")[0])
     assert (found.rate, found.outcome) == (None, Outcome.TIMEOUT) and "no luck" in found.reason
 
 

@@ -9,21 +9,9 @@ import msgspec
 import pytest
 
 from attnbench.bench.core.cell import Cell
-from attnbench.bench.core.errors import StoreError
-from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
+from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.run.events import (
-    Alive,
-    CellFinished,
-    CellStarted,
-    Failed,
-    LengthTried,
-    Stage,
-    TrainingProgress,
-    Warned,
-    decode,
-    encode,
-)
+from attnbench.bench.run.events import CellFinished
 from attnbench.bench.run.executors.block import WorkerError, run_block
 from attnbench.bench.run.job import Job, MaxLengthJob, decode_job, encode_job
 
@@ -168,20 +156,3 @@ def test_jobs_survive_their_text() -> None:
     assert found == other and found.cell.key == cell.key
     with pytest.raises(msgspec.ValidationError, match="memory_bytes"):
         decode_job(encode_job(other).replace(b":5", b':"5"'))
-
-
-def test_events_survive_their_text_and_others_are_refused() -> None:
-    record = Record(
-        cell=job("one").cells[0],
-        outcome=Outcome.OK,
-        machine=MACHINE,
-        measurements=(Measurement.of("loss", float("inf"), split="test"),),
-    )
-    for event in (
-        CellStarted("k"), CellFinished(record), TrainingProgress("k", 1, 2, "accuracy"), Stage("k", "test"), Alive("k"),
-        Warned("text"), Failed("text", 3), LengthTried(2.0), LengthTried(error="no"),
-    ):  # fmt: skip
-        assert decode(encode(event)) == event
-    for line in (b'{"event": "unknown"}', b'{"event": "alive"}', b"[]"):
-        with pytest.raises(StoreError):
-            decode(line)

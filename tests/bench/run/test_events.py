@@ -34,7 +34,7 @@ RECORD = Record(
     "event",
     [
         CellStarted("k"), CellFinished(RECORD), TrainingProgress("k", 1, 2, "accuracy", 0.5, None), Stage("k", "test"),
-        Alive("k"), Warned("w"), Failed("f", 3), LengthTried(None, "because"),
+        Alive("k"), Warned("w"), Failed("f", 3), LengthTried(2.0), LengthTried(None, "because"),
     ],
 )  # fmt: skip
 def test_events_survive_their_wire(event: Event) -> None:
@@ -49,7 +49,7 @@ def test_a_message_that_is_no_unicode_is_passed_on_in_ascii() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"hello\n", b"\xff\n", b"[" * 100_000, b"{}", b'{"event":"party"}', b'{"event":"alive"}',
+        b"hello\n", b"\xff\n", b"[" * 100_000, b"{}", b"[]", b'{"event":"party"}', b'{"event":"alive"}',
         b'{"event":"alive","key":1}', b'{"event":"alive","key":"\\ud800"}', b'{"event":"record","record":{}}',
         b'{"event":"progress","key":"k","done":-1,"of":2,"metric":"m"}',
         b'{"event":"error","message":"' + b"x" * 200_000 + b'","exit_code":1}',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -65,6 +66,14 @@ def test_the_code_of_a_function_is_looked_at_too(monkeypatch: pytest.MonkeyPatch
     watch = StateWatch(quick=True)
     monkeypatch.setattr(torch.nn.functional.softmax, "__code__", (lambda *arguments, **options: None).__code__)
     assert "the function torch.nn.functional.softmax" in watch.changes()
+
+
+def test_a_priority_that_anybody_may_change_counts_for_timings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    timing, training = StateWatch(), StateWatch(speeds=False)
+    monkeypatch.setattr(os, "getpriority", lambda which, who: 7)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {511})
+    assert "processors from " in (changes := timing.changes()) and "to 7" in changes
+    assert training.changes() == ""
 
 
 def test_a_live_thread_is_named() -> None:

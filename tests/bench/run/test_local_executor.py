@@ -279,8 +279,16 @@ def test_all_gpus_of_one_kind_are_used_with_their_share_of_the_threads(
     # timings key on threads, which therefore do not depend on how many run at once
     assert find(tmp_path, told, jobs=1).time_threads == 5
     assert find(tmp_path, told, jobs=1).site == found.site
-    with pytest.raises(SelectionError, match="from 1 to 3 jobs, one for each GPU, got 4"):
-        find(tmp_path, told, jobs=4)
+
+
+def test_more_jobs_than_gpus_become_one_for_each_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a suite made for two cores names two jobs, and runs on one GPU all the same
+    told = described(monkeypatch, "H100")
+    found = find(tmp_path, told, jobs=2)
+    assert (found.jobs, len(found.executor._free)) == (1, 1)
+    assert told == ["2 jobs were asked for: each GPU runs one at once, so 1 here"]
 
 
 def test_on_a_processor_training_shares_the_cores_and_a_timing_has_them_all(

@@ -1,0 +1,145 @@
+"""All that a machine with a GPU is wanted for, in one command: `python tests/gpu/everything.py --out FOLDER`.
+
+Are the kernels right, how fast are they, what do they cost inside a compiled block, how do they decode, and what is
+learned with them. A process for each step, with a time limit of its own; what is measured already is not measured
+again, so that the command goes on where it was stopped. Last comes a short table, and beside it `summary.json`.
+`--rehearse` tries all of it at tiny sizes on a CPU.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+OURS = "rela,sparsemax,entmax15"
+LEARNING = "rela,entmax15"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """`script`: a file beside this one, or empty for attnbench itself. `minutes`: the limit of its process."""
+
+    name: str
+    about: str
+    words: tuple[str, ...]
+    minutes: float
+    script: str = ""
+
+    def command(self, out: Path, device: str) -> list[str]:
+        """The command of its process; attnbench writes Records into one folder for all steps."""
+        if self.script:
+            return [sys.executable, str(HERE / self.script), *self.words, "--json", str(out / f"{self.name}.json")]
+        ours = [sys.executable, "-m", "attnbench", "run", *self.words]
+        return [*ours, "--device", device, "--results", str(out / "results")]
+
+
+def steps(*, rehearse: bool, beside: tuple[str, ...] = ()) -> list[Step]:
+    """Every step, those first that decide whether the others are worth anything. `beside`: variants to compare with."""
+    others = "".join(f",{name}" for name in beside)
+    if rehearse:
+        tiny = "quick[timing_seconds=0.2]"
+        return [
+            Step(name="check", about="kernels are right", script="check_kernels.py", minutes=10,
+                 words=("--rehearse", "--variants", "linear")),
+            _timed("kernels-short", "attention alone", f"rela{others}", tiny, 10,
+                   "sweep[length=64,128,mode=forward,step,causal=true,heads=2,head_dim=16,input=iid,local]"),
+            _timed("sweep", "lengths", f"rela{others}", tiny, 10,
+                   "sweep[length=64,128,mode=forward,causal=true,heads=2,head_dim=16]"),
+            _timed("compiled", "a block under torch.compile", "linear", tiny, 30,
+                   "sweep[length=64,mode=forward,heads=2,head_dim=16,level=block,compile=true]"),
+            _timed("serving", "prefill and decoding", "linear", tiny, 10,
+                   "sweep[batch=1,2,length=32,64,mode=decode,heads=2,head_dim=16]"),
+            Step(name="lra", about="what is learned", minutes=15, words=(
+                "--variants", "rela", "--task", "lra-listops", "--preset", "smoke", "--seeds", "1")),
+        ]  # fmt: skip
+    # widths of a model of 1,024, as many tokens at each length as fit the longest
+    long = "tokens=65536,heads=16,head_dim=64,dtype=bfloat16,causal=true"
+    return [
+        Step(name="check", about="kernels are right", script="check_kernels.py", words=(), minutes=11),
+        Step(name="speed", about="kernels beside flash", script="speed.py", words=(), minutes=11),
+        Step(name="kernels-short", about="attention alone", minutes=30, words=(
+            "--suite", "kernels-short", "--variants", f"softmax[impl=flash,cudnn],{OURS}{others}")),
+        _timed("sweep", "lengths to 65,536", f"softmax[impl=flash,cudnn],{OURS},local,linear{others}",
+               "quick[timing_seconds=4]", 60, f"sweep[length=1024..65536,mode=forward,step,{long}]"),
+        Step(name="serving", about="prefill and decoding", words=("--suite", "serving-gpu"), minutes=60),
+        _timed("compiled", "a block under torch.compile", f"{OURS},local,linear", "quick", 90,
+               "sweep[length=2048,8192,level=block,compile=false,true,heads=16,head_dim=64,tokens=16384,dtype=bfloat16]"),
+        Step(name="lra", about="what is learned: three seeds", minutes=24 * 60, words=(
+            "--variants", LEARNING, "--task", "lra-listops", "--preset", "pt-2x64", "--seeds", "3")),
+    ]  # fmt: skip
+
+
+def _timed(name: str, about: str, variants: str, preset: str, minutes: float, task: str) -> Step:
+    words = ("--variants", variants, "--task", task, "--preset", preset)
+    return Step(name=name, about=about, words=words, minutes=minutes)
+
+
+def done(step: Step, out: Path, device: str) -> dict[str, object]:
+    """What came of one step; its output is in a file of its own."""
+    command, log = step.command(out, device), out / f"{step.name}.log"
+    print(f"{step.name}: {shlex.join(command[1:])}", flush=True)
+    started = time.monotonic()
+    with log.open("w", encoding="utf-8") as file:
+        try:
+            code: int | None = subprocess.run(
+                command, stdout=file, stderr=subprocess.STDOUT, timeout=60 * step.minutes, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = None
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
+    return {
+        "step": step.name, "about": step.about, "command": shlex.join(command), "exit_code": code,
+        "outcome": "done" if code == 0 else "TIME LIMIT" if code is None else f"exit code {code}",
+        "seconds": round(time.monotonic() - started, 1), "log": log.name, "last_line": lines[-1] if lines else "",
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("gpu"), help="folder of logs, Records, boards and the summary")
+    parser.add_argument("--steps", nargs="+", metavar="NAME", help="these alone, in the order of all")
+    parser.add_argument("--device", default="cuda", help="device, as attnbench takes it")
+    parser.add_argument("--rehearse", action="store_true", help="tiny sizes on a CPU")
+    arguments = parser.parse_args()
+    if not arguments.rehearse:
+        import torch
+
+        if not torch.cuda.is_available():
+            print("skipped: no CUDA device; `--rehearse` tries the steps on a CPU")
+            return 0
+    named = {entry.name for entry in entry_points(group="attnbench.variants")}
+    beside = tuple(name for name in ("adasplash",) if name in named)
+    if not beside:
+        print("adasplash is not beside ours: pip install tests/perf/adasplash_package")
+    wanted = steps(rehearse=arguments.rehearse, beside=beside)
+    known = [step.name for step in wanted]
+    if unknown := set(arguments.steps or ()) - set(known):
+        parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    device = "cpu" if arguments.rehearse else arguments.device
+    found = []
+    for step in wanted:
+        if arguments.steps is None or step.name in arguments.steps:
+            found.append(done(step, arguments.out, device))
+            # after each, so that an interruption loses nothing
+            (arguments.out / "summary.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    if (arguments.out / "results").is_dir():
+        boards = ["-m", "attnbench", "leaderboard", "--results", str(arguments.out / "results"), "--format", "markdown"]
+        with (arguments.out / "boards.md").open("w", encoding="utf-8") as file:
+            subprocess.run([sys.executable, *boards], stdout=file, check=False, env=os.environ)
+    print()
+    for one in found:
+        print(f"{one['step']:14} {one['outcome']:12} {one['seconds']:8.0f} s  {one['about']:32} {one['log']}")
+    return 0 if all(one["exit_code"] == 0 for one in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
