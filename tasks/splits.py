@@ -16,6 +16,73 @@ Whole = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRows:
+    """Rows of a table of token ids: row r is `tokens[starts[r]:starts[r] + lengths[r]]`, then zeros up to `width`.
+
+    starts, lengths: (rows,), no length above `width`. `skipped`: (rows,), the leading ids of each row that are zeros in
+    the table; None = none.
+    """
+
+    starts: Whole
+    lengths: Whole
+    width: int
+    skipped: Whole | None = None
+
+    def read(self, tokens: Ids) -> Ids:
+        """The table, (rows, width), of tokens that lie end to end."""
+        # a training waits for this at every step, so no loop over rows: slicing a memory map takes microseconds a row
+        last = len(tokens) - self.width
+        if last >= 0 and tokens.flags.c_contiguous and (self.starts <= last).all():
+            # A view of all windows of that width, of which each row is copied in one piece, with what follows it in the
+            # tokens. numpy's `sliding_window_view` takes ten times as long to make one.
+            windows: Ids = np.ndarray((last + 1, self.width), tokens.dtype, tokens, strides=2 * tokens.strides)
+            table = windows[self.starts]
+        elif len(tokens):
+            places = self.starts[:, None] + np.arange(self.width)
+            table = tokens[np.minimum(places, len(tokens) - 1)]
+        else:
+            table = np.zeros((len(self.starts), self.width), dtype=np.uint16)
+        table = np.asarray(table).astype(np.uint16, copy=False)
+        if (real := self.real()) is not None:
+            np.multiply(table, real, out=table)
+        return table
+
+    def real(self) -> npt.NDArray[np.bool_] | None:
+        """Which entries of the table are tokens, (rows, width); None where all are."""
+        skips = self.skipped is not None and self.skipped.any()
+        if not skips and (self.lengths == self.width).all():
+            return None
+        # 32 bits: comparing is half of the work, and half as wide is twice as fast
+        places = np.arange(self.width, dtype=np.int32)
+        real: npt.NDArray[np.bool_] = places < self.lengths.astype(np.int32)[:, None]
+        return real & (places >= self.skipped.astype(np.int32)[:, None]) if self.skipped is not None else real
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLayout:
+    """Where the token ids of a batch lie: it can be read wherever a copy of the tokens is, on the host or on a GPU.
+
+    ids: batch * towers rows. labels: (batch,), or the rows of a table of target ids.
+    """
+
+    ids: TokenRows
+    towers: int
+    labels: Whole | TokenRows
+
+    def read(self, tokens: Ids) -> tuple[Ids, Whole, Whole]:
+        """ids (batch, towers, width), lengths (batch, towers), labels (batch,) or (batch, width)."""
+        examples = len(self.ids.starts) // self.towers
+        ids = self.ids.read(tokens).reshape(examples, self.towers, self.ids.width)
+        labels = self.labels
+        return ids, self.lengths, labels.read(tokens).astype(np.int64) if isinstance(labels, TokenRows) else labels
+
+    @property
+    def lengths(self) -> Whole:
+        """Tokens of each sequence, (batch, towers)."""
+        return self.ids.lengths.reshape(-1, self.towers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """Sequences of token ids, end to end: example i is `tokens[starts[i]:starts[i + 1]]`. Arrays may be memory maps.
 
@@ -40,6 +107,16 @@ class Split:
         # the sequences of a pair lie side by side, so that one read gets both
         at = index * self.towers + tower
         return self.tokens[self.starts[at] : self.starts[at + 1]]
+
+    def rows(self, sequences: Whole, length: int, width: int | None = None) -> TokenRows:
+        """These sequences, cut to `length`, as rows of `width` ids, or of the longest of them.
+
+        With two towers, the sequences of example i are 2i and 2i + 1.
+        """
+        # not views of a memory map, whose every operation costs microseconds more
+        starts, ends = (np.asarray(self.starts[at], dtype=np.int64) for at in (sequences, sequences + 1))
+        lengths = np.minimum(ends - starts, length)
+        return TokenRows(starts=starts, lengths=lengths, width=int(lengths.max(initial=0)) if width is None else width)
 
     def subset(self, indices: Whole) -> Subset:
         return Subset(split=self, indices=np.asarray(indices, dtype=np.int64))
@@ -87,13 +164,12 @@ class Subset:
 
         Returns ids (batch, towers, length) with 0 as padding, lengths (batch, towers), labels (batch,).
         """
-        towers = self.split.towers
-        # zeros are padding, and real ids overwrite them
-        ids = np.zeros((len(at), towers, length), dtype=np.uint16)
-        lengths = np.zeros((len(at), towers), dtype=np.int64)
-        for row, index in enumerate(self.indices[at]):
-            for tower in range(towers):
-                sequence = self.split.sequence(int(index), tower)[:length]
-                ids[row, tower, : len(sequence)] = sequence
-                lengths[row, tower] = len(sequence)
-        return ids, lengths, self.split.labels[self.indices[at]]
+        return self.layout(at, length).read(self.split.tokens)
+
+    def layout(self, at: Whole, length: int) -> BatchLayout:
+        """Where the token ids of `batch` lie."""
+        chosen, towers = self.indices[at], self.split.towers
+        sequences = (chosen[:, None] * towers + np.arange(towers)).ravel()
+        return BatchLayout(
+            ids=self.split.rows(sequences, length, width=length), towers=towers, labels=self.split.labels[chosen]
+        )

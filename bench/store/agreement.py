@@ -6,6 +6,7 @@ warning, since nothing tells which of them is the honest one. `SECURITY.md` says
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -138,7 +139,7 @@ class Copies:
         yield from _shared(self.curves, "curve", place, record)
         found = _predicted(content) if content is not None else None
         # a model that learned nothing may say the same of every example, and one that learned all is always right
-        if not _alike(content) and (found is None or not (found[0] == found[0][:1]).all()):
+        if not _is_common(record, content) and (found is None or not (found[0] == found[0][:1]).all()):
             yield from _shared(self.predictions, "predictions", place, record)
         if found is not None:
             yield from self._labels(place, record, *found)
@@ -179,13 +180,20 @@ def _shared(seen: dict[str, tuple[str, Record]], name: str, place: str, record: 
         yield f"its {name} {verb} the very file of {other} ({theirs}); one of them may be copied"
 
 
-def _alike(content: bytes | None) -> bool:
-    """Whether every example has the same result, as where all are right, or all wrong."""
+def _is_common(record: Record, content: bytes | None) -> bool:
+    """Whether models may give these results without copying: all right, all wrong, or right as often as one answer is.
+
+    Files that keep no answers do not tell a constant one; its share of right answers is that of guessing.
+    """
     try:
         kept = results_of(content).values if content is not None else None
     except DamagedArtifact:
         return False
-    return kept is not None and kept.ndim == 1 and bool((kept == kept[:1]).all())
+    if kept is None or kept.ndim != 1 or not len(kept):
+        return False
+    chance = record.metric.chance if record.metric else None
+    guessed = chance is not None and kept.mean() <= chance + 3 * math.sqrt(chance * (1 - chance) / len(kept))
+    return guessed or bool((kept == kept[:1]).all())
 
 
 def _predicted(content: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]] | None:

@@ -69,18 +69,18 @@ class Image(SourcedTask):
             ranked=False,
             timing_seconds=4.0,
         ),
-        # 16 × 16 pixels, for a minute a cell on two cores: at 1,024 tokens some 20 steps of 16 images would fit.
+        # 16 × 16 pixels, for a minute or two a cell on two cores: at 1,024 tokens 100 steps of 16 images would fit.
         # Positions and rate by validation, see README.md beside this file.
         "quick": Recipe(
             positions="sinusoidal",
             length=PIXELS // 4,
             batch=32,
-            steps=150,
+            steps=1_000,
             learning_rate=2e-3,
             warmup=20,
             dropout=0.0,
             attention_dropout=0.0,
-            evaluate_every=50,
+            evaluate_every=100,
             evaluate_batch=32,
             validation_examples=500,
             test_examples=2_000,

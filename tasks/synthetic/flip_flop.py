@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..contract import METRICS, Baseline, Dataset, Metric, Range, Recipe, Whole
+from ..contract import Baseline, Dataset, Range, Recipe, Whole
 from ..problems.token_prediction import UNASKED, Setting, TokenBatch, TokenExamples, TokenPrediction, TokenRecipe
 from .task import SyntheticTask, lengths_up_to, majority
 
@@ -38,7 +38,7 @@ class FlipFlop(SyntheticTask):
     name = "flip-flop"
     paper = "Liu et al. 2023, Exposing Attention Glitches with Flip-Flop Language Modeling"
     suites = ("synthetic-full",)
-    metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
+    chance = 0.5
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": TokenRecipe(
             width=32, feed_forward=64, convolution=2, shortest=16, length=32, longest=64, batch=8, steps=6, warmup=2,

@@ -72,7 +72,7 @@ class MaxRetrieval(SyntheticTask):
     paper = "Veličković et al. 2024, softmax is not enough (for sharp out-of-distribution); items as tokens here"
     suites = ("synthetic", "synthetic-full")
     even = False
-    metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(1 / CLASSES)
+    chance = 1 / CLASSES
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": TokenRecipe(
             width=32, feed_forward=64, query_key_scale=0.1, shortest=4, length=16, longest=64, batch=8, steps=6,

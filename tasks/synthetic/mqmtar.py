@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..contract import METRICS, Metric, Range, Recipe
+from ..contract import Range, Recipe
 from ..problems.token_prediction import UNKNOWN, Setting, TokenBatch, TokenPrediction, TokenRecipe
 from .rewrite import published
 from .task import SyntheticTask, distinct, lengths_up_to
@@ -32,7 +32,7 @@ class MQMTAR(SyntheticTask):
     paper = "Vasylenko et al. 2025, Long-Context Generalization with Sparse Attention, MQMTAR"
     suites = ("synthetic-full",)
     even = False
-    metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.0)
+    chance = 0.0
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": TokenRecipe(
             width=32, heads=2, feed_forward=64, positions="rope", shortest=30, length=40, longest=64, batch=8, steps=6,

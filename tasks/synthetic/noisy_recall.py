@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..contract import METRICS, Baseline, Metric, Range, Recipe
+from ..contract import Baseline, Range, Recipe
 from ..problems.token_prediction import Setting, TokenBatch, TokenPrediction, TokenRecipe
+from .recall import Recall
 from .task import SyntheticTask, distinct, first_value, majority
 
 QUESTIONS = 8
@@ -32,22 +34,12 @@ class NoisyRecall(SyntheticTask):
     paper = "Poli et al. 2024, Mechanistic Design and Scaling of Hybrid Architectures (MAD), noisy in-context recall"
     suites = ("synthetic", "synthetic-full")
     recipes: ClassVar[dict[str, Recipe]] = {
-        "smoke": TokenRecipe(
-            width=32, feed_forward=64, convolution=2, query_key_scale=0.3, shortest=16, length=32, longest=128,
-            batch=8, steps=6, warmup=2, evaluate_every=3, validation_examples=16, test_examples=24, ranked=False,
-            timing_seconds=4.0,
-        ),
-        "quick": TokenRecipe(
-            convolution=2, query_key_scale=0.3, shortest=32, length=128, longest=2_048, batch=32, steps=1_000,
-            learning_rate=4e-3, learning_rates=(1e-3, 4e-3), validation_examples=96, test_examples=448,
-            evaluate_batch=32,
-        ),
-        "base": TokenRecipe(
-            layers=2, width=128, feed_forward=512, convolution=3, query_key_scale=0.3, shortest=64, length=256,
-            longest=8_192, batch=256, steps=25_000, learning_rate=1e-3, warmup=1_000, weight_decay=0.1,
-            evaluate_every=500, validation_examples=1_000, test_examples=8_000, precision="bfloat16",
-        ),
-    }  # fmt: skip
+        "smoke": replace(Recall.recipes["smoke"], longest=128),
+        "quick": replace(Recall.recipes["quick"], shortest=32),
+        "base": Recall.recipes["base"],
+    }
+    """Those of `recall`, at lengths that noise leaves room in."""
+
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "first-value": first_value}
 
     def __init__(
@@ -60,10 +52,7 @@ class NoisyRecall(SyntheticTask):
         self.vocabulary, self.noise, self.pairs = vocabulary, noise, pairs
         # 0 is padding
         self.half = (vocabulary - 1 - noise) // 2
-
-    @property
-    def metric(self) -> Metric:  # type: ignore[override]
-        return METRICS["accuracy"].with_chance(1 / self.half)
+        self.chance = 1 / self.half
 
     @property
     def parameters(self) -> dict[str, Any]:

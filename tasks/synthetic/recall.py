@@ -6,14 +6,14 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..contract import METRICS, Baseline, Metric, Range, Recipe
+from ..contract import Baseline, Range
 from ..problems.token_prediction import Setting, TokenBatch, TokenPrediction, TokenRecipe
 from .task import SyntheticTask, distinct, first_value, majority
 
 FILLER = 1
 """The token between pairs; 0 is padding."""
 
-TESTED = ((64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 16), (2_048, 16), (8_192, 16))
+TESTED = ((64, 4), (64, 8), (64, 16), (128, 16), (128, 32), (256, 64), (512, 16), (2_048, 16), (8_192, 16))
 """Length and pairs of each setting: more pairs, and the same number over longer distances."""
 
 
@@ -28,7 +28,7 @@ class Recall(SyntheticTask):
     name = "recall"
     paper = "Arora et al. 2023, Zoology: Measuring and Improving Recall in Efficient Language Models"
     suites = ("synthetic", "synthetic-short", "synthetic-full")
-    recipes: ClassVar[dict[str, Recipe]] = {
+    recipes: ClassVar[dict[str, TokenRecipe]] = {
         "smoke": TokenRecipe(
             width=32, feed_forward=64, convolution=2, query_key_scale=0.3, shortest=16, length=32, longest=64, batch=8,
             steps=6, warmup=2, evaluate_every=3, validation_examples=16, test_examples=24, ranked=False,
@@ -52,10 +52,7 @@ class Recall(SyntheticTask):
     def __init__(self, *, vocabulary: Annotated[int, Range(16, 65_536)] = 256):
         self.vocabulary = vocabulary
         self.half = (vocabulary - 2) // 2
-
-    @property
-    def metric(self) -> Metric:  # type: ignore[override]
-        return METRICS["accuracy"].with_chance(1 / self.half)
+        self.chance = 1 / self.half
 
     @property
     def parameters(self) -> dict[str, Any]:

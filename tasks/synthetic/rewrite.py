@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..contract import METRICS, Metric, Range, Recipe, Whole
+from ..contract import Range, Recipe, Whole
 from ..problems.token_prediction import UNKNOWN, Setting, TokenBatch, TokenPrediction, TokenRecipe
 from .task import SyntheticTask, lengths_up_to
 
@@ -59,16 +59,13 @@ class Rewrite(SyntheticTask):
     """
 
     even = False
+    # all of at least 16 tokens right by guessing
+    chance = 0.0
     suites = ("synthetic-full",)
     paper = "Vasylenko et al. 2025, Long-Context Generalization with Sparse Attention"
 
     def __init__(self, *, values: Annotated[int, Range(2, 4_096)] = 32):
         self.kinds = values
-
-    @property
-    def metric(self) -> Metric:  # type: ignore[override]
-        # all of at least 16 tokens right by guessing
-        return METRICS["accuracy"].with_chance(0.0)
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..contract import METRICS, Baseline, Metric, Range, Recipe
+from ..contract import Baseline, Range, Recipe
 from ..problems.token_prediction import Setting, TokenBatch, TokenPrediction, TokenRecipe
 from .task import SyntheticTask, distinct, first_value, lengths_up_to, majority
 
@@ -46,10 +46,7 @@ class SelectiveCopy(SyntheticTask):
 
     def __init__(self, *, tokens: Annotated[int, Range(1, 32)] = 4, values: Annotated[int, Range(2, 4_096)] = 8):
         self.tokens, self.kinds = tokens, values
-
-    @property
-    def metric(self) -> Metric:  # type: ignore[override]
-        return METRICS["accuracy"].with_chance(1 / self.kinds)
+        self.chance = 1 / values
 
     @property
     def parameters(self) -> dict[str, Any]:

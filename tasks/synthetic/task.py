@@ -12,11 +12,13 @@ import numpy.typing as npt
 
 from ...bench.core.hashing import axis_seed
 from ..contract import (
+    METRICS,
     Availability,
     Baseline,
     DataPlace,
     Dataset,
     Lane,
+    Metric,
     Provenance,
     Recipe,
     SelectionError,
@@ -73,8 +75,15 @@ class SyntheticTask(Task):
     shared: ClassVar[Mapping[str, Recipe]] = {}
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority}
 
+    chance: float
+    """Accuracy of guessing among the possible answers: of the class, or of one task by its parameters."""
+
     even: ClassVar[bool] = True
     """Whether lengths of training are even, as where sequences are made of pairs."""
+
+    @property
+    def metric(self) -> Metric:  # type: ignore[override]
+        return METRICS["accuracy"].with_chance(self.chance)
 
     @abstractmethod
     def problem(self) -> TokenPrediction: ...

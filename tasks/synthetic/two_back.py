@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..contract import METRICS, Metric, Range, Recipe
+from ..contract import Range, Recipe
 from ..problems.token_prediction import Setting, TokenBatch, TokenPrediction, TokenRecipe
 from .task import SyntheticTask, lengths_up_to
 
@@ -39,10 +39,7 @@ class TwoBack(SyntheticTask):
 
     def __init__(self, *, vocabulary: Annotated[int, Range(3, 65_536)] = 17):
         self.vocabulary = vocabulary
-
-    @property
-    def metric(self) -> Metric:  # type: ignore[override]
-        return METRICS["accuracy"].with_chance(1 / (self.vocabulary - 1))
+        self.chance = 1 / (vocabulary - 1)
 
     @property
     def parameters(self) -> dict[str, Any]:

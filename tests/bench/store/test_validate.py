@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import typer
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from attnbench.bench.cli.sharing import merge, validate
 from attnbench.bench.core.errors import SelectionError, StoreError
+from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.store.store import Store
@@ -457,3 +459,16 @@ def test_models_that_are_right_or_wrong_everywhere_are_not_copies(bench: Callabl
     for seed, value in enumerate((1.0, 1.0, 0.0, 0.0)):
         in_settings(store, bench, np.full(20, value), [value, value], seed)
     assert not [text for text in warnings_of(tmp_path) if "predictions are the very file" in text]
+
+
+@pytest.mark.parametrize(("chance", "warned"), [(0.125, False), (0.01, True), (None, True)])
+def test_models_that_always_give_one_answer_are_not_copies(
+    bench: Callable[..., object], tmp_path: Path, chance: float | None, warned: bool
+) -> None:
+    """Of eight answers one is right for 3 of 20 examples here; for a hundred, that would be no guess."""
+    store = Store(tmp_path)
+    stated = msgspec.to_builtins(METRICS["accuracy"].with_chance(chance))
+    for seed in range(2):
+        in_settings(store, bench, np.array([1.0] * 3 + [0.0] * 17), [0.3, 0.0], seed)
+        edit(tmp_path, seed, lambda v: v.update(metric=stated))
+    assert bool([text for text in warnings_of(tmp_path) if "predictions are the very file" in text]) == warned
