@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,9 @@ from .store.records import Records
 if TYPE_CHECKING:
     from .board.board import Board
     from .board.compare import Comparison
+    from .board.filters import Filters
     from .board.probe import ProbeReport
-    from .board.report import Report
+    from .board.report import Overview, Report
     from .gate.checked_variant import VariantSource
     from .gate.report import CheckReport
     from .plan.planner import Plan
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results/local")
 """The results folder where none is named, below the current folder."""
-
-MAP_CHARACTERS = 1_500_000
-"""Room that the attention maps of all reports take together, so that a page stays light."""
 
 LOG = logging.getLogger("attnbench")
 
@@ -85,20 +83,6 @@ class RunOptions(TypedDict, total=False):
     threads: int
     jobs: int | None
     executor_options: Mapping[str, Any]
-
-
-class Filters(TypedDict, total=False):
-    """Which boards; a filter that is absent or None leaves all. A name without parameters stands for all of its own.
-
-    task, preset: such as `lra-text,sweep`. selection: `validation` or `test`. fidelity: `official`, `regenerated`,
-    `surrogate` or `synthetic` data. machine: the id of the machine whose speeds are shown.
-    """
-
-    task: str | None
-    preset: str | None
-    selection: str | None
-    fidelity: str | None
-    machine: str | None
 
 
 def run(
@@ -203,34 +187,25 @@ def reports(
 ) -> list[Report]:
     """As `boards`, each with its figures: what a page shows of it.
 
-    suite: first the average over the tasks of this suite with a picture of all, then its tasks alone.
+    suite: first the average over the tasks of this suite with a picture of all, then its tasks alone. Without it, the
+    average of each built-in suite whose tasks are all there comes before them.
     """
-    from .board.build_report import report_for_suite, report_for_sweep, report_for_task
-    from .board.length_board import modes_of, sweeps
     from .board.published import reports_with_published
-    from .board.select import scored
-    from .plan.suite import load_suite
-    from .store.artifacts import StoredCurves, StoredMaps
+    from .board.select_reports import scored_reports
+    from .plan.suite import built_in, load_suite
 
     table, predictions, keys = _answered(results, notice, filters)
-    whole = []
-    if suite is not None:
-        declared = load_suite(suite).declaration
-        averages = scored(table, predictions, keys, margin, suite=declared)
-        keys = [key for key in keys if key.task in declared[1]]
-        whole = [report_for_suite(table, board, keys) for board in averages]
-    by_name = {board.name: board for board in scored(table, predictions, keys, margin)}
-    curves, maps = StoredCurves(predictions.store), StoredMaps(predictions.store)
-    trained = [key for key in keys if key.runs(table, "train", "baseline")]
-    untrained = sorted(set(keys) - set(trained))
-    room = MAP_CHARACTERS // max(len(trained), 1)
-    found = [
-        report_for_task(table, key, predictions, curves, margin, maps, room, by_name.get(key.name)) for key in trained
-    ]
-    swept = sweeps(table, trained) + sweeps(table, untrained, least=1)
-    found += [report_for_sweep(table, sweep, each) for sweep in swept for each in modes_of(table, sweep)]
-    found = whole + found
+    only = None if suite is None else load_suite(suite).declaration
+    known = [load_suite(name).declaration for name in built_in()]
+    found = scored_reports(table, predictions, keys, margin, suite=only, known=known)
     return reports_with_published(found) if published else found
+
+
+def overview(reports: Sequence[Report]) -> Overview:
+    """What a page of these reports opens with: who leads each board, and pictures of all tasks."""
+    from .board.overview import overview_of
+
+    return overview_of(reports)
 
 
 def compare(
@@ -286,6 +261,18 @@ def choose(
     others = board_keys(table, BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine")))
     wanted = Requirements(length=tokens, mode=mode, memory_bytes=limit, margin=margin)
     return board_for_choice(table, keys, wanted, predictions, others)
+
+
+def lengths_to_choose_at(
+    results: str | Path | Records = RESULTS, *, notice: Callable[[str], None] = LOG.warning, **filters: Unpack[Filters]
+) -> dict[Mode, list[int]]:
+    """The lengths that `choose` can answer for, by mode; empty where nothing was timed."""
+    from .board.choose_board import lengths_timed
+    from .score.key import BoardFilter, board_keys
+
+    table, _, keys = _answered(results, notice, filters)
+    others = board_keys(table, BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine")))
+    return lengths_timed(table, [*keys, *others])
 
 
 def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32") -> CheckReport:

@@ -153,7 +153,8 @@ class Board:
 
     `baselines`: trivial predictors, for scale. `parts`: smaller boards of the same question, shown below it without
     ranks; their footnotes are in `footnotes`. `question`: heads the board, with task and preset in it. `headline`: the
-    answer in one or two sentences, as far as the Records give one.
+    answer in one or two sentences, as far as the Records give one. `ranked_by`: name of the column that ranks, empty
+    for the first. `learned`: False where the reference did not learn the task.
     """
 
     name: str
@@ -166,6 +167,8 @@ class Board:
     footnotes: tuple[Footnote, ...] = ()
     headline: str = ""
     parts: tuple[Board, ...] = ()
+    ranked_by: str = ""
+    learned: bool = True
 
     @property
     def rows(self) -> tuple[tuple[Kind, Row], ...]:

@@ -21,7 +21,8 @@ from ..store.rows import HeadMeasurement, ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board
 from .crossover import crossover
-from .length_board import LengthSweep, board_for_lengths
+from .footnotes import stale_words
+from .length_board import LengthSweep, board_for_lengths, modes_of, sweeps
 from .report import (
     Alpha,
     CurvePoint,
@@ -37,6 +38,7 @@ from .report import (
     TrainedLength,
 )
 from .report_maps import Maps, attention_maps
+from .serving_board import ServingSweep, board_for_serving, serving_sweeps
 from .setting_tables import BY_AXIS, RIGHT_KEY, values_at
 from .task_board import board_for_task
 
@@ -87,7 +89,18 @@ def report_for_task(
         records=tuple(_records(table, runs)),
         commands=_commands(board_key, runs),
         machines={name: _machine_words(table, name) for name in sorted({run.machine for run in runs})},
+        newest=_newest(runs),
+        stale=stale_words(runs),
     )
+
+
+def reports_for_sweeps(table: ResultTable, trained: list[BoardKey], untrained: list[BoardKey]) -> list[Report]:
+    """The reports of all boards of cost alone: over batch and length, and over lengths what these do not show."""
+    served = serving_sweeps(table, untrained)
+    shown = {key for sweep in served for key in sweep.board_keys.values()}
+    swept = sweeps(table, trained) + sweeps(table, [key for key in untrained if key not in shown], least=1)
+    found = [report_for_serving(table, sweep) for sweep in served]
+    return found + [report_for_sweep(table, sweep, mode) for sweep in swept for mode in modes_of(table, sweep)]
 
 
 def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step") -> Report:
@@ -102,6 +115,23 @@ def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step"
         records=tuple(_records(table, runs)),
         commands=_commands(board_keys[-1], runs),
         machines={sweep.machine: _machine_words(table, sweep.machine)},
+        newest=_newest(runs),
+        stale=stale_words(runs),
+    )
+
+
+def report_for_serving(table: ResultTable, sweep: ServingSweep) -> Report:
+    """The report of a board over batch × length."""
+    board_keys = list(sweep.board_keys.values())
+    runs = [run for board_key in board_keys for run in board_key.runs(table, "time")]
+    return Report(
+        name=f"{sweep.name}/{sweep.machine}/{sweep.mode} by batch",
+        board=board_for_serving(table, sweep),
+        records=tuple(_records(table, runs)),
+        commands=_commands(board_keys[-1], runs),
+        machines={sweep.machine: _machine_words(table, sweep.machine)},
+        newest=_newest(runs),
+        stale=stale_words(runs),
     )
 
 
@@ -122,7 +152,13 @@ def report_for_suite(table: ResultTable, board: Board, board_keys: Sequence[Boar
         records=tuple(_records(table, runs)),
         commands={},
         machines={name: _machine_words(table, name) for name in sorted({run.machine for run in runs})},
+        newest=_newest(runs),
+        stale=stale_words(runs),
     )
+
+
+def _newest(runs: Sequence[ResultRow]) -> str:
+    return max((run.started for run in runs), default="")
 
 
 def _pareto(board: Board, metric: Metric) -> Iterator[ParetoPoint]:

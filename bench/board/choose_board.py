@@ -125,6 +125,21 @@ def board_for_choice(
     )
 
 
+def lengths_timed(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[Mode, list[int]]:
+    """The lengths at which some cost is known, by mode: what `board_for_choice` can answer."""
+    found: dict[Mode, list[int]] = {}
+    for mode in MODES:
+        at = {
+            length
+            for board_key in board_keys
+            if (length := _length(table, board_key))
+            and any(cost.cost is not None for cost in costs_by_variant(table, board_key, mode).values())
+        }
+        if at:
+            found[mode] = sorted(at)
+    return found
+
+
 def choose_columns(
     requirements: Requirements, metrics: Mapping[BoardKey, Metric]
 ) -> tuple[BoardColumn[Candidate], ...]:

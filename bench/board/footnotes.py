@@ -242,15 +242,7 @@ def version_footnotes(
 
     Then how many Records do not count, by reason; `boards`: their tasks and presets.
     """
-    older: Counter[str] = Counter()
-    present: dict[str, int | None] = {}
-    for run in runs:
-        objective = objective_of(run.setting)
-        now = {"lane": LANE_VERSIONS[run.lane], "objective": OBJECTIVE_VERSIONS.get(objective)}
-        made_by = {name: int(number) for name, number in re.findall(r"(lane|objective)(\d+)", run.version)}
-        if not made_by or not made_by.items() <= now.items():
-            older[run.version] += 1
-            present |= {run.lane: now["lane"], objective or run.lane: now["objective"] or now["lane"]}
+    older, present = _older_versions(runs)
     for version, count in older.items():
         some = f"All {count:,}" if count == len(runs) else f"{count:,} of {len(runs):,}"
         many = f"{some} Records are"
@@ -270,6 +262,28 @@ def version_footnotes(
         versions = "another version" in reason
         kind = NoteKind.VERSIONS if versions else NoteKind.MISSING
         yield Footnote(topic="version" if versions else "not counted", text=text, kind=kind)
+
+
+def stale_words(runs: Sequence[ResultRow]) -> str:
+    """How many of `runs` come from another version than the present one, in brief; empty where none does."""
+    count = sum(_older_versions(runs)[0].values())
+    if not count:
+        return ""
+    return "older version" if count == len(runs) else f"{count:,} of {len(runs):,} Records of an older version"
+
+
+def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, int | None]]:
+    """How many of `runs` each other version made; and the present versions of their lanes and objectives, by name."""
+    older: Counter[str] = Counter()
+    present: dict[str, int | None] = {}
+    for run in runs:
+        objective = objective_of(run.setting)
+        now = {"lane": LANE_VERSIONS[run.lane], "objective": OBJECTIVE_VERSIONS.get(objective)}
+        made_by = {name: int(number) for name, number in re.findall(r"(lane|objective)(\d+)", run.version)}
+        if not made_by or not made_by.items() <= now.items():
+            older[run.version] += 1
+            present |= {run.lane: now["lane"], objective or run.lane: now["objective"] or now["lane"]}
+    return older, present
 
 
 def baseline_footnotes(

@@ -46,7 +46,7 @@ def quality_headline(verdicts: Mapping[str, Verdict], within: str, *, average: b
         return (
             f"None of the {len(verdicts)} variants can be told from {of}."
             if len(verdicts) > 1
-            else f"{_some(groups['undecided'])} cannot be told from {of}."
+            else f"{some(groups['undecided'])} cannot be told from {of}."
         )
     words = {
         "better": f"Better than {of}",
@@ -54,7 +54,7 @@ def quality_headline(verdicts: Mapping[str, Verdict], within: str, *, average: b
         "worse": f"Worse by more than {within}",
         "undecided": "Undecided",
     }
-    return " ".join(f"{words[found]}: {_some(names)}." for found, names in groups.items() if names)
+    return " ".join(f"{words[found]}: {some(names)}." for found, names in groups.items() if names)
 
 
 def cost_headline(faster: Mapping[str, bool | None], fastest: str = "") -> str:
@@ -77,12 +77,13 @@ def cost_headline(faster: Mapping[str, bool | None], fastest: str = "") -> str:
         words[True] = "Also faster"
     else:
         said = []
-    return " ".join([*said, *(f"{words[found]}: {_some(names)}." for found, names in groups.items() if names)])
+    return " ".join([*said, *(f"{words[found]}: {some(names)}." for found, names in groups.items() if names)])
 
 
-def _some(names: Sequence[str]) -> str:
-    """
-    >>> _some(["a", "b", "c", "d", "e", "f"])
+def some(names: Sequence[str]) -> str:
+    """The names as a part of a sentence, of many the first.
+
+    >>> some(["a", "b", "c", "d", "e", "f"])
     'a, b, c and 3 more'
     """
     if len(names) <= NAMED:

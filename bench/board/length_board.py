@@ -20,7 +20,7 @@ from ..stats.scoring import CAP, ratio
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Footnote, NoteKind, Row, split_by_rank
 from .columns import cells_of, column_footnotes, plain_columns
-from .conditions import condition_footnotes
+from .conditions import CostsByPoint, condition_footnotes, point_words
 from .footnotes import (
     FAILURES,
     PERCENT,
@@ -32,7 +32,7 @@ from .footnotes import (
     version_footnotes,
 )
 from .headline import cost_headline, nothing_ranked
-from .length_columns import MODES, CostsByLength, LengthRow, length_columns
+from .length_columns import MODES, OPTIONAL, CostsByLength, LengthRow, length_columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +101,15 @@ def board_for_lengths(table: ResultTable, sweep: LengthSweep, mode: Mode = "step
     lengths = list(timings)
     names = sorted({name for found in timings.values() for name in found})
     floor = max(floor_of(dict(found)) for found in timings.values())
-    missing = {name: _missing(name, timings) for name in names}
+    missing = {name: missing_words(name, timings) for name in names}
     complete = [name for name in names if not missing[name]]
 
     def gap(one: str, other: str) -> Estimate:
         return mean_of([timings[length][one].advantage_over(timings[length][other]) for length in lengths])
 
-    columns = [c for c in length_columns(lengths, mode, floor, sweep.max_length) if c.present]
+    rows_timed = [cost.row for found in timings.values() for cost in found.values()]
+    measured = [name for name in OPTIONAL if table.values(name, rows_timed)]
+    columns = [c for c in length_columns(lengths, mode, floor, sweep.max_length, measured) if c.present]
     variants = [LengthRow.of(table, name, timings, name in complete) for name in names]
     rows = {
         variant.name: Row(
@@ -125,12 +127,13 @@ def board_for_lengths(table: ResultTable, sweep: LengthSweep, mode: Mode = "step
         title=f"{sweep.name}: {MODES[mode]} {'over lengths' if several else f'at length {lengths[0]:,}'}",
         question=f"How fast is {MODES[mode]} on {sweep.name}"
         + (", by length?" if several else f", at length {lengths[0]:,}?"),
-        headline=_headline(order, gap, floor) if order else nothing_ranked(unranked),
+        headline=headline_of_costs(order, gap, floor) if order else nothing_ranked(unranked),
+        ranked_by="mean" if several else "",
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
         footnotes=(
-            *_footnotes(sweep, timings, floor),
+            *timing_footnotes(sweep.machine, timings, floor, "length", "lengths"),
             *column_footnotes(columns, rows.values()),
             *condition_footnotes(table, timings),
             *version_footnotes(table, runs, [(key.task, key.preset) for key in keys]),
@@ -138,8 +141,8 @@ def board_for_lengths(table: ResultTable, sweep: LengthSweep, mode: Mode = "step
     )
 
 
-def _headline(order: list[Standing], gap: Advantage, floor: float) -> str:
-    """Who is faster than the reference on the mean over lengths, corrected for all pairs of the ranks."""
+def headline_of_costs(order: list[Standing], gap: Advantage, floor: float) -> str:
+    """Who is faster than the reference on the mean over all points, corrected for all pairs of the ranks."""
     names, pairs = [standing.name for standing in order], len(order) * (len(order) - 1) // 2
     if REFERENCE not in names:
         return ""
@@ -164,26 +167,27 @@ def _without_length(text: str) -> str:
     return str(Spec(spec.name, tuple(p for p in spec.parameters if p[0] not in ("length", "memory_bytes"))))
 
 
-def _missing(name: str, timings: CostsByLength) -> str:
-    """Why the variant cannot be ranked; empty where it can."""
-    missing = [length for length, found in timings.items() if name not in found]
+def missing_words(name: str, timings: CostsByPoint) -> str:
+    """Why the variant cannot be ranked; empty where it can. Points are lengths, or what tells itself as text."""
+    missing = [point for point, found in timings.items() if name not in found]
     if missing:
-        return f"not measured at {', '.join(f'{n:,}' for n in missing)}"
-    for length, found in timings.items():
+        return f"not measured at {', '.join(map(point_words, missing))}"
+    for point, found in timings.items():
         cost = found[name]
         if cost.outcome == Outcome.OK and cost.standing is None:
-            return f"{cost.reason} at {length:,}"
+            return f"{cost.reason} at {point_words(point)}"
         if cost.outcome == Outcome.INCORRECT or cost.standing is None:
-            return f"{outcome_words(cost.outcome)} at {length:,}: {cost.reason}"
+            return f"{outcome_words(cost.outcome)} at {point_words(point)}: {cost.reason}"
     return ""
 
 
-def _footnotes(sweep: LengthSweep, timings: CostsByLength, floor: float) -> Iterator[Footnote]:
+def timing_footnotes(machine: str, timings: CostsByPoint, floor: float, point: str, points: str) -> Iterator[Footnote]:
+    """How times were taken and ranked. `point`, `points`: what the board is over, such as length and lengths."""
     rounds = sorted({len(cost.seconds) for found in timings.values() for cost in found.values() if cost.seconds})
-    of_these = ", for these lengths and not for others" if len(timings) > 1 else ""
+    of_these = f", for these {points} and not for others" if len(timings) > 1 else ""
     yield Footnote(
         topic="speed",
-        text=f"{span_of(rounds)} rounds a length, interleaved with {REFERENCE}, on machine {sweep.machine}; brackets: "
+        text=f"{span_of(rounds)} rounds a {point}, interleaved with {REFERENCE}, on machine {machine}; brackets: "
         f"{PERCENT} t intervals over {unit_of(rounds)}{of_these}",
     )
     text = f"{100 * math.expm1(floor):.1f} %, by the null control; a smaller difference makes no rank and no crossover"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,7 @@ from ..core.record import Outcome
 from ..score.cost import CAPPED, Mode, RelativeCost
 from ..score.key import BoardKey
 from ..score.quality import outcome_words
-from ..stats.format import duration, memory, percent
+from ..stats.format import duration, joules, memory, percent
 from ..stats.intervals import Estimate, mean_of
 from ..stats.scaling import exponent, log_cost
 from ..stats.scoring import CAP
@@ -23,6 +23,9 @@ from .columns import BoardColumn
 from .crossover import crossover
 
 TILE = 64
+
+OPTIONAL = ("compile_seconds", "energy_joules")
+"""Metrics whose columns are there only where a Record has one: few machines or sweeps do."""
 
 MODES: Mapping[Mode, str] = {"step": "a training step", "forward": "a forward pass", "decode": "a decoding step"}
 
@@ -66,9 +69,12 @@ class LengthRow:
 
 
 def length_columns(
-    lengths: list[int], mode: Mode, floor: float, max_length: BoardKey | None
+    lengths: list[int], mode: Mode, floor: float, max_length: BoardKey | None, measured: Collection[str] = ()
 ) -> tuple[BoardColumn[LengthRow], ...]:
-    """The columns in the order in which they are shown. `floor`: the noise floor of the times, as a log-ratio."""
+    """The columns in the order in which they are shown. `floor`: the noise floor of the times, as a log-ratio.
+
+    `measured`: those of `OPTIONAL` that any variant has.
+    """
     several = len(lengths) > 1
     fitted = "exponent of length, fitted over the upper half of the lengths, of"
     return (
@@ -110,6 +116,16 @@ def length_columns(
         BoardColumn(name="peak_share", title="of peak", unit="× peak", better="higher", importance=5, cell=_peak_share,
                     description="matrix products per second over the best measured here, at its longest length; ≤: "
                     "products as declared"),
+        BoardColumn(name="compile", title="compile", unit="seconds", better="lower", importance=3,
+                    present="compile_seconds" in measured,
+                    description="time that torch.compile took, from empty caches, at its longest length; part of no "
+                    "other time",
+                    cell=lambda row: number_cell(row.number("compile_seconds"), duration)),
+        BoardColumn(name="energy", title="energy", unit="J", better="lower", importance=4,
+                    present="energy_joules" in measured,
+                    description=f"energy of the whole device for {MODES[mode]}, idle power included, at its longest "
+                    "length",
+                    cell=lambda row: number_cell(row.number("energy_joules"), joules)),
         BoardColumn(name="longest", title="max length", unit="tokens", better="higher", importance=2,
                     present=max_length is not None, cell=partial(_max_length, max_length),
                     description="longest sequence that runs within the memory budget; +: the search ended before the "

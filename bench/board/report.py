@@ -166,7 +166,9 @@ class Report:
     """`commands`: the command that measures each variant again. `machines`: in words, by id.
 
     `quality`: the metric of the Pareto points and curves, with its unit; `better`: its good direction.
-    `maps_left_out`: how many attention maps the page has no room for.
+    `maps_left_out`: how many attention maps the page has no room for. `group`: what an overview lists it under, such
+    as its suite. `newest`: when its newest Record was begun, in ISO form. `stale`: how many Records are of another
+    version than the present one, in words, empty for none.
     """
 
     name: str
@@ -187,6 +189,79 @@ class Report:
     records: tuple[RecordSummary, ...] = ()
     commands: Mapping[str, str]
     machines: Mapping[str, str]
+    group: str = ""
+    newest: str = ""
+    stale: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardSummary:
+    """One board of an overview. `report`: name of its Report. `leaders`: to whom the data leave a first place.
+
+    `place`: their ranks, such as `rank 1–3`. `result`: the score of the leaders with its unit, or from the lowest to
+    the highest of them; `reference`: that of softmax. `newest`: day of its newest Record. `state`: `new` where that is
+    the newest day of all, `stale` and why where Records are of another version; else empty. `is_average`: whether it is
+    the average over the tasks of a suite.
+    """
+
+    report: str
+    title: str
+    leaders: str
+    place: str
+    result: str
+    reference: str
+    headline: str
+    newest: str
+    state: str
+    is_average: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryGroup:
+    """Boards under one heading of an overview, such as a suite with its tasks."""
+
+    title: str
+    boards: tuple[BoardSummary, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLengthPoint:
+    """Mean test result of one variant at one length of one task, with the lowest and the highest seed.
+
+    `trained`: the longest sequences of training, None where that is not known.
+    """
+
+    task: str
+    variant: str
+    at: float
+    value: float
+    low: float
+    high: float
+    trained: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskParetoPoint(ParetoPoint):
+    """A variant between quality and cost on one board; `task`: with its metric, `name`: empty off the frontier."""
+
+    task: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What a page opens with: all boards with who leads each, and two pictures of all tasks.
+
+    `lead`: what there is, in one or two sentences. `quality`: the metric of `by_length`, with its unit.
+    `left_out`: what the pictures leave out, in words; empty for nothing.
+    """
+
+    lead: str
+    groups: tuple[SummaryGroup, ...]
+    quality: str = ""
+    by_length: tuple[TaskLengthPoint, ...] = ()
+    pareto: tuple[TaskParetoPoint, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from ..store.store import Store
 from ..store.table import ResultTable, table_of
 from .board import Board
 from .length_board import boards_over_lengths
+from .serving_board import board_for_serving, serving_sweeps
 from .suite_board import board_for_suite
 from .task_board import board_for_task
 
@@ -56,7 +57,12 @@ def scored(
         board_for_task(table, board_key, predictions=predictions, curves=curves, sets=sets, margin=margin)
         for board_key in trained
     ]
-    return boards + boards_over_lengths(table, sorted(set(found) - set(trained)), mode, least=1)
+    untrained = sorted(set(found) - set(trained))
+    served = [sweep for sweep in serving_sweeps(table, untrained) if mode in (None, sweep.mode)]
+    # each of its batches would have a board over lengths, of the same numbers; `lengths` asks for these
+    shown = {board_key for sweep in served for board_key in sweep.board_keys.values()}
+    boards += [board_for_serving(table, sweep) for sweep in served]
+    return boards + boards_over_lengths(table, sorted(set(untrained) - shown), mode, least=1)
 
 
 def read_store(store: Store) -> tuple[ResultTable, StoredPredictions]:

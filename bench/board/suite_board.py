@@ -128,6 +128,7 @@ def board_for_suite(
         unranked=unranked,
         baselines=(*untouched, *([Row(name="best trivial", entries=cells_of(columns, baseline))] if best else [])),
         footnotes=tuple(_footnotes(table, name, board_keys, best, contrasts, complete, list(gaps.values()))),
+        ranked_by="average",
     )
 
 
@@ -186,7 +187,8 @@ def _common_metric(table: ResultTable, name: str, board_keys: list[BoardKey]) ->
     if differing or len({board_key.task for board_key in board_keys}) < len(board_keys):
         axes = ", ".join(differing) or "fidelity or machine"
         raise SelectionError(f"a board of the suite {name} needs one board a task; these differ in {axes}; choose one")
-    metrics = {metric_of(table, board_key) for board_key in board_keys}
+    # what guessing reaches is each task's own, and decides who learned it, not what an average means
+    metrics = {metric_of(table, board_key).with_chance(None) for board_key in board_keys}
     if len(metrics) > 1:
         titles = listed(sorted(one.title for one in metrics))
         raise SelectionError(f"the tasks of {name} are judged by {titles}, which have no average; show each alone")

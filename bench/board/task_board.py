@@ -105,6 +105,7 @@ def board_for_task(
         name=board_key.name,
         title=f"{board_key.task}, preset {board_key.preset}",
         question=f"Which attention {metric.question} on {board_key.task} ({board_key.preset})?",
+        learned=not nothing_learned(context),
         headline=" ".join(
             filter(
                 None,

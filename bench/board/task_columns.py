@@ -29,10 +29,14 @@ Cells = Callable[[VariantContext], TableCell]
 
 AT_HIGH = percent(HIGH)
 
+SHOWN_SHARE = 0.01
+"""Of the training time: from here on a board shows how long trainings waited for data."""
+
 
 def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ...]:
     """The columns in the order in which they are shown; a cell is a function of the variant."""
     table, metric, settings = context.table, context.metric, context.settings
+    trained = [run.at for run in context.runs]
     title, better, of_difference = metric.title, metric.better, metric.of_difference
     within = f"{metric.margin_words(context.margin)} {'above' if metric.sign < 0 else 'below'} {REFERENCE}"
 
@@ -55,7 +59,7 @@ def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ..
                     description="conclusion from that interval, given the margin",
                     footnote=f"from the 95 % interval of the difference, with a margin of {within}"),
         BoardColumn(name="learning_rate", title="rate", importance=2, cell=partial(_learning_rate, table),
-                    present=bool(table.values("learning_rate", [run.at for run in context.runs])),
+                    present=bool(table.values("learning_rate", trained)),
                     description="learning rate that validation chose from the grid of the preset",
                     footnote="the best of the preset's grid by validation on seeds that no board uses; within one "
                     "standard error of it rates are ties, of which the smallest validation loss counts"),
@@ -133,6 +137,20 @@ def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ..
                     description="training tokens per second, without padding", cell=newest("tokens_per_second")),
         BoardColumn(name="padded_tokens_rate", title="padded tokens/s", unit="1/second", better="higher", importance=11,
                     description="training tokens per second, with padding", cell=newest("padded_tokens_per_second")),
+        BoardColumn(name="data_share", title="waiting for data", unit="fraction", better="lower", importance=10,
+                    present=any(share >= SHOWN_SHARE for share in table.values("data_share", trained)),
+                    description="share of the training time in which the loop waited for its batches",
+                    cell=mean("data_share", lambda share: f"{100 * share:.1f} %"),
+                    footnote="as these trainings ran: the load of the moment counts"),
+        BoardColumn(name="host_time", title="host/step", unit="seconds", better="lower", importance=10,
+                    present=bool(table.values("host_seconds", trained)),
+                    description="time that the host took to launch a training step on the GPU",
+                    cell=mean("host_seconds", duration)),
+        BoardColumn(name="captured_steps", title="graph steps", unit="fraction", importance=11,
+                    present=bool(table.values("captured_steps", trained)),
+                    description="share of training steps that were replays of a CUDA graph",
+                    cell=partial(_captured_steps, table),
+                    footnote="the step of a small model is captured once; where it cannot be, the Record says why"),
         BoardColumn(name="decoded_rate", title="decoded tokens/s", unit="1/second", better="higher", importance=8,
                     description=f"tokens per second put out by beam search on the test set, and over {REFERENCE}'s",
                     cell=partial(_decoded, context), warning=True,
@@ -303,6 +321,13 @@ def _decoded(context: BoardContext, variant: VariantContext) -> TableCell:
     rate = sum(own) / len(own)
     times = f" ({rate / (sum(theirs) / len(theirs)):.2f}×)" if theirs else ""
     return TableCell(text=count(rate) + times, value=rate)
+
+
+def _captured_steps(table: ResultTable, variant: VariantContext) -> TableCell:
+    measured = [m for at in variant.rows for m in table.measurements(at).get("captured_steps", ())]
+    reasons = sorted({str(m.where["reason"]) for m in measured if "reason" in m.where})
+    cell = mean_cell([m.value for m in measured], percent)
+    return replace(cell, note="; ".join(reasons)) if reasons else cell
 
 
 def _last(values: list[float]) -> float | None:

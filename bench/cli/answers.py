@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import completion
 from .leaderboard import show
 from .options import FILTERS, Format, Json, Mode, Notes, ShownAs, sharing
 from .output import say, say_json, warn
 
+if TYPE_CHECKING:
+    from ..board.compare import Comparison
+    from ..score.cost import Mode as CostMode
+
 
 @sharing(FILTERS)
 def compare(
-    one: Annotated[str, typer.Argument(help="A variant.")],
-    other: Annotated[str, typer.Argument(help="The variant to compare it with.")] = "softmax",
+    one: Annotated[str, typer.Argument(autocompletion=completion.variants, help="A variant.")],
+    other: Annotated[
+        str, typer.Argument(autocompletion=completion.variants, help="The variant to compare it with.")
+    ] = "softmax",
     json: Json = False,
     **filters: Any,
 ) -> None:
@@ -35,17 +44,28 @@ def compare(
         return
     for at, comparison in enumerate(found):
         key = comparison.board_key
-        first, *others = comparison.sentences
-        say(("\n" if at else "") + visible(first))
-        for sentence in others:
-            say(f"  {visible(sentence)}")
+        if at:
+            say()
+        say_comparison(comparison)
         machine = f"; speeds of machine {key.machine}" if key.machine else ""
         say(visible(f"  Data: {key.fidelity}; checkpoints chosen by {key.selection}{machine}."))
 
 
+def say_comparison(comparison: Comparison) -> None:
+    """The sentences of a comparison, the answer first."""
+    from ...dashboards.escape import visible
+
+    first, *others = comparison.sentences
+    say(visible(first))
+    for sentence in others:
+        say(f"  {visible(sentence)}")
+
+
 @sharing(FILTERS)
 def choose(
-    length: Annotated[str, typer.Option(help="Tokens per sequence, such as 16k.")],
+    length: Annotated[
+        str | None, typer.Option(help="Tokens per sequence, such as 16k; without it, the lengths that were timed.")
+    ] = None,
     mode: Annotated[Mode, typer.Option(help="Operation whose time counts.")] = Mode.STEP,
     memory: Annotated[
         str | None, typer.Option(help="Memory limit of a training step, or of decoding one sequence, such as 40GB.")
@@ -57,5 +77,28 @@ def choose(
     """List the variants that fit a length, a memory limit and a margin of quality, by cost; say why others do not."""
     from .. import api
 
+    if length is None:
+        results = filters.pop("results")
+        # a margin is no filter
+        filters.pop("margin")
+        _say_lengths(api.lengths_to_choose_at(results, notice=warn, **filters), results)
+        return
     board = api.choose(length, mode=mode.value, memory=memory, notice=warn, **filters)
     show([board], format, all_notes=notes, command="choose")
+
+
+def _say_lengths(timed: Mapping[CostMode, Sequence[int]], results: Path) -> None:
+    """What `choose` can answer from these results, and with which words."""
+    from ..board.length_columns import MODES
+
+    if not timed:
+        say(f"Nothing in {results} was timed. Time some variants over lengths first:")
+        say("  attnbench run --variants rela,linear --task 'sweep[length=256..4096]'")
+        return
+    say(f"`attnbench choose` can answer from {results}:")
+    for mode, lengths in timed.items():
+        say(f"  {MODES[mode]} at {', '.join(f'{length:,}' for length in lengths)} tokens")
+    mode, lengths = next(iter(timed.items()))
+    words = "" if mode == "step" else f" --mode {mode}"
+    command = f"attnbench choose --length {lengths[-1]}{words} --results {results}"
+    say(f"Ask for one of them: `{command}`; --memory 8GiB and --margin 2 narrow the answer.")

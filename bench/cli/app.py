@@ -15,7 +15,7 @@ import typer
 
 from ..core.errors import AttnbenchError, StoreError
 from ..process.ask import Question, Told, ask, asking
-from .advice import advice_for
+from .advice import advice_for, example_of
 from .answers import choose, compare
 from .catalogue import list_, show
 from .check import check
@@ -25,6 +25,7 @@ from .doctor import doctor
 from .in_child import LeftToChild
 from .inspect import inspect
 from .leaderboard import leaderboard
+from .options import Command
 from .output import flush, give_up, say, tolerate_any_encoding, warn, warn_of
 from .pages import dashboard, explain
 from .plugin import new
@@ -75,25 +76,16 @@ def options(
     """Benchmark attention variants: quality, speed, memory and sparsity, in one record."""
 
 
-app.command("run")(run)
-app.command("plan")(plan)
-app.command("status")(status)
-app.command("leaderboard")(leaderboard)
-app.command("compare")(compare)
-app.command("choose")(choose)
-app.command("dashboard")(dashboard)
-app.command("list")(list_)
-app.command("show")(show)
-app.command("check")(check)
-app.command("probe")(probe)
-app.command("new")(new)
-app.command("merge")(merge)
-app.command("validate")(validate)
-app.command("explain")(explain)
-app.command("sample")(sample)
-app.command("convert")(convert)
-app.command("inspect")(inspect)
-app.command("doctor")(doctor)
+COMMANDS: dict[str, Command] = {
+    "run": run, "plan": plan, "status": status, "leaderboard": leaderboard, "compare": compare, "choose": choose,
+    "dashboard": dashboard, "list": list_, "show": show, "check": check, "probe": probe, "new": new, "merge": merge,
+    "validate": validate, "explain": explain, "sample": sample, "convert": convert, "inspect": inspect,
+    "doctor": doctor,
+}  # fmt: skip
+"""All but those of `data`, in the order of the help."""
+
+for _name, _command in COMMANDS.items():
+    app.command(_name, epilog=example_of(_name))(_command)
 app.add_typer(data, name="data")
 
 

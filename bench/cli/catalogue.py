@@ -17,6 +17,7 @@ from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
 from ..core.spec import Spec, value_text
 from ..plan.facts import recipe_facts
 from ..process.ask import Question, Told, ask
+from . import completion
 from .options import DataDir, Json
 from .output import say, say_json
 
@@ -78,7 +79,12 @@ def list_(
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A variant, task or preset, such as `local\\[flange=64]`.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.named, help="A variant, task or preset, such as `local\\[flange=64]`."
+        ),
+    ],
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -93,7 +99,7 @@ def show(
 
 def _items(what: What, load: bool) -> Iterator[Item]:
     if what is What.PRESETS:
-        for name, by_recipe in _presets().items():
+        for name, by_recipe in completion.presets_of_own_tasks().items():
             for recipe, tasks in by_recipe.items():
                 yield Item(name=name, origin=", ".join(tasks), description=_recipe_line(recipe))
         return
@@ -110,21 +116,6 @@ def _items(what: What, load: bool) -> Iterator[Item]:
     for entry in registry.disabled():
         problem = f"disabled: {entry.problem}"
         yield Item(name=entry.name, origin=entry.origin, description=problem, problem=problem)
-
-
-def _presets() -> dict[str, dict[Recipe, list[str]]]:
-    """The recipes of each preset, each with its tasks, of attnbench's own tasks: a list imports no other."""
-    found: dict[str, dict[Recipe, list[str]]] = {}
-    for entry in TASKS.entries():
-        if TASKS.is_foreign(entry.name):
-            continue
-        # a task may refuse a preset that others of its kind have
-        with suppress(AttnbenchError):
-            task: Task = TASKS.build(Spec(entry.name))
-            for name in task.presets():
-                with suppress(SelectionError):
-                    found.setdefault(name, {}).setdefault(task.recipe(Spec(name)), []).append(entry.name)
-    return found
 
 
 def _foreign_recipes(preset: Spec) -> Iterator[Fact]:
@@ -148,7 +139,7 @@ def _problem(registry: Registry, name: str) -> str | None:
 def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     known: dict[str, Registry] = {entry.name: r for r in (TASKS, VARIANTS) for entry in r.entries()}
     if spec.name not in known:
-        presets = _presets()
+        presets = completion.presets_of_own_tasks()
         if spec.name in presets:
             yield Fact(label="preset", value=f"{spec}; its values depend on the task")
             for recipe, tasks in presets[spec.name].items():
@@ -276,8 +267,9 @@ def _task_facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     task: Task = TASKS.build(spec)
     problem, metric = task.problem(), task.metric
     yield Fact(label="problem", value=_problem_line(problem))
+    margin = metric.margin_words(metric.margin)
     chance = "" if metric.chance is None else f"; blind guessing gives {metric.chance:.4g}"
-    yield Fact(label="metric", value=f"{metric.name}; non-inferiority margin {metric.margin:g} points{chance}")
+    yield Fact(label="metric", value=f"{metric.name}; non-inferiority margin {margin}{chance}")
     yield Fact(label="baselines", value=", ".join(task.baselines) or "none")
     for name in task.presets():
         with suppress(SelectionError):
@@ -314,10 +306,15 @@ def _recipe_line(recipe: Recipe) -> str:
     batch = f"{tokens:,} tokens" if tokens else f"{recipe.batch}"
     rates = recipe.learning_rates or (recipe.learning_rate,)
     line = (
-        f"{recipe.layers} layers of width {recipe.width} with {recipe.heads} heads, length {recipe.length}, "
+        f"{_many(recipe.layers, 'layer')} of width {recipe.width} with {_many(recipe.heads, 'head')}, "
+        f"length {recipe.length}, "
         f"{recipe.steps:,} steps of {batch}, learning rate {' or '.join(f'{rate:g}' for rate in rates)}"
     )
     return line if recipe.ranked else f"{line}; never ranked"
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _paragraphs(plugin: type[Any]) -> str:

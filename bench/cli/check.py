@@ -12,6 +12,7 @@ import typer
 from ..core.errors import PluginError, SelectionError, Unsupported
 from ..core.registry import VARIANTS
 from ..core.spec import Spec, parse_selection
+from . import completion
 from .options import Json
 from .output import say, say_json
 
@@ -23,7 +24,12 @@ STYLES = {"holds": "green", "fails": "bold red", "n.a.": "dim"}
 
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Variants, such as `rela` or `local\\[flange=64]`.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            autocompletion=completion.variants,
+            help="Variants, such as `rela` or `local\\[flange=64]`.",
+            show_default=False,
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check every installed variant.")] = False,
     device: Annotated[str, typer.Option(help="Device to check on: cpu or cuda.")] = "cpu",

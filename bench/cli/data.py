@@ -13,6 +13,7 @@ from ..core.registry import TASKS, nearest
 from ..core.spec import Spec, parse_selection
 from ..plan.facts import recipe_facts, resolve, task_facts
 from ..process.ask import Told, ask
+from .advice import example_of
 from .in_child import leave_to_child
 from .options import DataDir, Json, Offline
 from .output import say, say_json
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="List, get and verify the data of tasks.")
 
 
-@app.command("list")
+@app.command("list", epilog=example_of("data list"))
 def list_(
     task: Annotated[str | None, typer.Argument(help="A task (default: all).")] = None,
     data_dir: DataDir = None,
@@ -47,7 +48,7 @@ def list_(
             say(f"  {line}")
 
 
-@app.command("get")
+@app.command("get", epilog=example_of("data get"))
 def get(
     tasks: Annotated[list[str], typer.Argument(help="Tasks, such as `lra-text`, or a suite, such as `lra`.")],
     preset: Annotated[str, typer.Option(help="Prepare the data that this preset needs.")] = "quick",
@@ -95,7 +96,7 @@ def get(
         raise _together(failed)
 
 
-@app.command("preview")
+@app.command("preview", epilog=example_of("data preview"))
 def preview(
     task: Annotated[str, typer.Argument(help="A task.")],
     out: Annotated[Path | None, typer.Option(help="Image file (default: TASK.png).")] = None,
@@ -128,7 +129,7 @@ def preview(
     say(f"{path}: {shown} training images of {spec}, each with its label")
 
 
-@app.command("export")
+@app.command("export", epilog=example_of("data export"))
 def export(
     tfds: Annotated[Path, typer.Option("--tfds", help="Folder of TFDS data sets, such as ~/tensorflow_datasets.")],
     tasks: Annotated[list[str] | None, typer.Argument(help="Tasks or a suite (default: all prepared data).")] = None,
@@ -153,7 +154,7 @@ def export(
             live.notice(f"{each.task}: {each.provenance.fidelity}, from {each.provenance.source}; {counts}: {path}")
 
 
-@app.command("verify")
+@app.command("verify", epilog=example_of("data verify"))
 def verify(
     task: Annotated[str | None, typer.Argument(help="A task (default: all).")] = None,
     data_dir: DataDir = None,

@@ -19,7 +19,7 @@ from rich.progress import (
 
 from ..core.metrics import METRICS
 from ..core.record import Machine, Record
-from ..plan.planner import Plan
+from ..plan.planner import Plan, Step
 from .output import line_of
 from .rich_console import console
 
@@ -52,7 +52,8 @@ class Live:
         self._unfinished: dict[str, set[str]] = {}
         self._data: dict[str, TaskID] = {}
         self._names: dict[str, str] = {}
-        self._left: dict[str, float] = {}
+        self._plan: Plan | None = None
+        self._left: dict[str, Step] = {}
         self._printed = time.monotonic()
 
     def __enter__(self) -> Live:
@@ -78,7 +79,7 @@ class Live:
         self._unfinished = {block.id: {cell.key for cell in block.cells} for block in plan.blocks}
         self._blocks = {key: block for block, keys in self._unfinished.items() for key in keys}
         self._names = {step.cell.key: str(step.cell) for step in plan.steps}
-        self._left = {step.cell.key: step.seconds for step in left if step.seconds}
+        self._plan, self._left = plan, {step.cell.key: step for step in left}
         estimate = f", about {duration(plan.seconds)}" if plan.seconds and not plan.unknown else ""
         self.notice(
             f"preset {preset}, {machine.processor}, {machine.threads} threads"
@@ -121,7 +122,7 @@ class Live:
         if not unfinished and block in self._parts:
             self._bars.remove_task(self._parts.pop(block))
         if self._whole is not None:
-            rest = sum(self._left.values())
+            rest = self._plan.seconds_of(self._left.values()) if self._plan else 0.0
             self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
         tested = next(
             (m for m in record.measurements if METRICS[m.name].points and m.where.get("split") == "test"), None

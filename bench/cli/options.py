@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from . import completion
+
 Command = Callable[..., None]
 
 
@@ -97,9 +99,14 @@ Published = Annotated[
 Notes = Annotated[bool, typer.Option("--notes", help="Show all notes, in full; other formats always do.")]
 ShownAs = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
 Preset = Annotated[
-    str | None, typer.Option("--preset", help="smoke, quick, pt-2x64, …; `quick\\[steps=100]` changes it.")
+    str | None,
+    typer.Option(
+        "--preset", autocompletion=completion.presets, help="smoke, quick, pt-2x64, …; `quick\\[steps=100]` changes it."
+    ),
 ]
-Suite = Annotated[str | None, typer.Option("--suite", help="A built-in suite, or a FILE.toml.")]
+Suite = Annotated[
+    str | None, typer.Option("--suite", autocompletion=completion.suites, help="A built-in suite, or a FILE.toml.")
+]
 Selection = Annotated[
     str | None, typer.Option("--selection", help="Split that chooses the checkpoint: validation or test.")
 ]
@@ -111,8 +118,17 @@ RESULTS = Path("results/local")
 
 FILTERS: Mapping[str, tuple[Any, object]] = {
     "results": (Results, RESULTS),
-    "task": (Annotated[str | None, typer.Option("--task", "--tasks", help="Show only these tasks.")], None),
-    "preset": (Annotated[str | None, typer.Option(help="Show only these presets.")], None),
+    "task": (
+        Annotated[
+            str | None,
+            typer.Option("--task", "--tasks", autocompletion=completion.tasks, help="Show only these tasks."),
+        ],
+        None,
+    ),
+    "preset": (
+        Annotated[str | None, typer.Option(autocompletion=completion.presets, help="Show only these presets.")],
+        None,
+    ),
     "selection": (
         Annotated[str | None, typer.Option(help="Show only checkpoints chosen on this split: validation or test.")],
         None,
@@ -140,11 +156,19 @@ FILTERS: Mapping[str, tuple[Any, object]] = {
 
 RUN: Mapping[str, tuple[Any, object]] = {
     "variants": (
-        Annotated[str | None, typer.Option(help="Variants, such as `rela,local\\[flange=64,128]`.")],
+        Annotated[
+            str | None,
+            typer.Option(autocompletion=completion.variants, help="Variants, such as `rela,local\\[flange=64,128]`."),
+        ],
         None,
     ),
     "tasks": (
-        Annotated[str | None, typer.Option("--task", "--tasks", help="Tasks, such as `lra-text\\[length=1k]`.")],
+        Annotated[
+            str | None,
+            typer.Option(
+                "--task", "--tasks", autocompletion=completion.tasks, help="Tasks, such as `lra-text\\[length=1k]`."
+            ),
+        ],
         None,
     ),
     "suite": (Suite, None),

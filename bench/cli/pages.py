@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from .options import FILTERS, Figures, Picture, Published, folder, sharing
 from .output import say, warn
 
 if TYPE_CHECKING:
+    from ..board.report import Report
     from ..board.simplex import Floats, Map
     from ..core.spec import Spec
 
@@ -30,14 +31,13 @@ def dashboard(
     published: Published = False,
     **filters: Any,
 ) -> None:
-    """Write one self-contained page: boards, frontier, lengths, sparsity, training curves and all Records."""
+    """Write one self-contained page: an overview, boards, frontiers, lengths, training curves and all Records."""
     needs_extra()
-    from ...dashboards import html
     from ...dashboards.figures import figures as figures_of
     from .. import api
 
     reports = api.reports(suite=suite, published=published, notice=warn, **filters)
-    emit(html.render(reports), out / "index.html")
+    write_page(reports, out / "index.html")
     say(f"{out / 'index.html'}: {len(reports)} board{'' if len(reports) == 1 else 's'}")
     if figures is not None:
         charts = {
@@ -49,13 +49,26 @@ def dashboard(
         say(f"{out / 'figures'}: {len(charts)} figure{'' if len(charts) == 1 else 's'}")
 
 
-def needs_extra() -> None:
-    """Raises SelectionError where the packages that draw are not installed."""
+def write_page(reports: Sequence[Report], path: Path) -> None:
+    """The page of these reports, of several with an overview; raises StoreError where it cannot be written."""
+    from ...dashboards import html
+    from .. import api
+
+    emit(html.render(reports, api.overview(reports) if len(reports) > 1 else None), path)
+
+
+def missing_extra() -> list[str]:
+    """The packages that draw and are not installed."""
     from importlib.util import find_spec
 
+    return [name for name in ("altair", "vl_convert") if find_spec(name) is None]
+
+
+def needs_extra() -> None:
+    """Raises SelectionError where the packages that draw are not installed."""
     from ..core.errors import SelectionError
 
-    missing = [name for name in ("altair", "vl_convert") if find_spec(name) is None]
+    missing = missing_extra()
     if missing:
         raise SelectionError(
             f"drawing needs {' and '.join(missing)}; install them with pip install 'attnbench[dashboard]'"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import Unsupported
+from . import completion
 from .options import RESULTS, Device, Json, Results, Seconds, Threads
 from .output import say, say_json, warn
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def probe(
-    variant: Annotated[str, typer.Argument(help="A variant, such as `rela` or `local\\[flange=64]`.")],
+    variant: Annotated[
+        str,
+        typer.Argument(autocompletion=completion.variants, help="A variant, such as `rela` or `local\\[flange=64]`."),
+    ],
     preset: Annotated[
         str, typer.Option(help="quick, or smoke to prove that it runs; `quick\\[steps=200]` changes it.")
     ] = "quick",

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import SelectionError
+from ..core.cell import REFERENCE
+from ..core.errors import SelectionError, StoreError
 from .options import RUN, Json, Offline, Seconds, pairs, sharing
 from .output import say, say_json, warn
 
 if TYPE_CHECKING:
+    from ..board.board import Board
     from ..core.record import Record
+    from ..store.records import Records
+
+MOST_COMPARED = 3
+"""Tasks whose comparison a run ends with; `attnbench compare` has them all."""
 
 
 @sharing(RUN)
@@ -32,13 +39,16 @@ def run(
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
     if not found.measured:
         say("Nothing to do: every cell of this selection is measured already.\n")
-    show(api.boards(found, notice=warn))
+    boards = api.boards(found, notice=warn)
+    show(boards)
     if options["suite"] and not options["tasks"] and len({record.cell.task for record in found}) > 1:
         try:
             show(api.boards(found, suite=options["suite"], notice=warn))
         except SelectionError as error:
             # the folder also holds Records that must not be mixed with these; the tasks' own boards stand above
             warn(f"no board of the suite {options['suite']}: {error}")
+    if found.measured:
+        _say_next(found, boards)
     failed = [record for record in found.measured if record.outcome != "ok"]
     if failed:
         counts = Counter(str(record.outcome) for record in failed).items()
@@ -48,6 +58,33 @@ def run(
         warn(f"{len(found.missing)} cells have no Record, since the executor lost them; the same command tries again.")
     if found.left_out or found.missing or not all(map(_is_expected, failed)):
         raise typer.Exit(1)
+
+
+def _say_next(found: Records, boards: Sequence[Board]) -> None:
+    """The best variant against softmax in words, and a page of everything in this folder."""
+    from .. import api
+    from .answers import say_comparison
+    from .pages import missing_extra, write_page
+
+    ranked = [row.name for board in boards for row in board.ranked if row.name != REFERENCE]
+    if ranked:
+        for comparison in api.compare(ranked[0], REFERENCE, found, notice=_no_notice)[:MOST_COMPARED]:
+            say_comparison(comparison)
+        say()
+    if not missing_extra():
+        page = found.results / "page" / "index.html"
+        try:
+            write_page(api.reports(found.results, notice=_no_notice), page)
+            say(f"open: {page}")
+        except StoreError as error:
+            # the Records are stored; a page is made again at any time
+            warn(f"no page: {error}")
+    else:
+        say("for a page of all figures: pip install 'attnbench[dashboard]'; attnbench dashboard")
+
+
+def _no_notice(text: str) -> None:
+    """What a folder's Records lack was said above the boards."""
 
 
 def _is_expected(failed: Record) -> bool:

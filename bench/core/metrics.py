@@ -180,6 +180,24 @@ METRICS: dict[str, Metric] = {
         Metric("attention_dropout", "fraction", "", "of the weights in training, where it is not that of the preset"),
         Metric("learning_rate", "", "", "rate that was chosen from the grid of the preset"),
         Metric("train_seconds", "seconds", "lower", "wall time of the training loop, evaluation excluded"),
+        Metric(
+            "data_share",
+            "fraction",
+            "lower",
+            "share of train_seconds in which the training loop waited for its batches",
+        ),
+        Metric(
+            "host_seconds",
+            "seconds",
+            "lower",
+            "time that the host took to launch a training step on a GPU, without waiting for its batch; mean of all",
+        ),
+        Metric(
+            "captured_steps",
+            "fraction",
+            "",
+            "share of training steps that were replays of a CUDA graph; `where.reason` why not all others were",
+        ),
         # cost, from interleaved rounds; samples are one per round, in the order of the rounds
         Metric("step_seconds", "seconds", "lower", "one training step: forward, backward, optimiser"),
         Metric("forward_seconds", "seconds", "lower", "one forward pass without gradients"),
@@ -213,6 +231,20 @@ METRICS: dict[str, Metric] = {
             "fraction",
             "lower",
             "share of samples in which the host was timed, launching, and not the GPU",
+        ),
+        Metric(
+            "compile_seconds",
+            "seconds",
+            "lower",
+            "time that torch.compile took before the first sample, from empty caches; no part of any other time; of "
+            "`where.graphs` with `where.graph_breaks`",
+        ),
+        Metric(
+            "energy_joules",
+            "J",
+            "lower",
+            "energy of the whole device for one unit of what is timed, idle power included, by the counter "
+            "`where.source`, over `where.units` in `where.seconds`",
         ),
         Metric("gpu_clock", "MHz", "", "clock of the GPU's processors when the samples ended"),
         Metric("gpu_temperature", "°C", "", "temperature of the GPU when the samples ended"),

@@ -73,6 +73,14 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs"
 
 
+def joules(energy: float) -> str:
+    """
+    >>> joules(0.0412), joules(2.5), joules(312.0)
+    ('41.2 mJ', '2.5 J', '312 J')
+    """
+    return f"{energy:.3g} J" if energy >= 1 else f"{energy * 1e3:.3g} mJ"
+
+
 def listed(items: list[str] | tuple[str, ...]) -> str:
     """
     >>> listed(["0", "1", "2"])

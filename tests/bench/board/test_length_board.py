@@ -2,13 +2,14 @@
 
 import doctest
 import math
+from dataclasses import replace
 
 import pytest
 
 from attnbench.bench.board import crossover as crossover_module
 from attnbench.bench.board.crossover import crossover
 from attnbench.bench.board.length_board import board_for_lengths, modes_of, sweeps
-from attnbench.bench.core.record import Outcome
+from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.stats.intervals import Estimate, NoiseSource
 from attnbench.bench.store.table import table_of
@@ -116,3 +117,14 @@ def test_one_length_makes_a_board_of_cost_alone(bench) -> None:
     assert one.title.endswith("a training step at length 256")
     assert [(r.name, r.place) for r in one.ranked] == [("fast", "1"), ("softmax", "2"), ("linear", "3")]
     assert modes_of(table, found) == ["step"]
+
+
+def test_time_to_compile_and_energy_have_columns_where_they_were_measured(bench) -> None:
+    b = sweep(bench, {"linear": {256: 2.0}})
+    more = [Measurement.of("compile_seconds", 41.0, graphs=1), Measurement.of("energy_joules", 0.5, source="nvml")]
+    at_256 = next(r for r in b.records if r.cell.variant.name == "linear")
+    b.records[b.records.index(at_256)] = replace(at_256, measurements=(*at_256.measurements, *more))
+    table = table_of(b.records)
+    (found,) = sweeps(table, board_keys(table), least=1)
+    shown = row(board_for_lengths(table, found), "linear")
+    assert (shown["compile"].text, shown["energy"].text) == ("41.00 s", "500 mJ")

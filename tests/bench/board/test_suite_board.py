@@ -1,10 +1,13 @@
 """A suite: cells first, then an average that only full coverage earns."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from attnbench.bench.board.suite_board import board_for_suite
 from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement
 from attnbench.bench.score.key import BoardFilter, board_keys
 from attnbench.bench.store.table import table_of
@@ -41,6 +44,15 @@ def test_the_average_is_that_of_the_cells_beside_it(bench) -> None:
     half = 293.5 * (0.1 * 0.9 / 1999 + 0.04 * 0.96 / 1999) ** 0.5 / 2
     assert (gap.value, gap.high) == pytest.approx((3.0, 3.0 + half), rel=1e-3)
     assert [r.name for r in found.ranked] == ["rela", "softmax"]
+
+
+def test_tasks_whose_guesses_reach_different_shares_have_an_average(bench) -> None:
+    b = filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "b": {"softmax": 0.4, "rela": 0.36}})
+    b.records[:] = [
+        replace(record, metric=METRICS["accuracy"].with_chance({"a": 0.5, "b": 0.1}[record.cell.task.name]))
+        for record in b.records
+    ]
+    assert entry(board(b), "rela", "average").value == pytest.approx(53)
 
 
 def test_leaving_out_the_worst_task_costs_the_rank(bench) -> None:

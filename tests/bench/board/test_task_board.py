@@ -240,6 +240,26 @@ def test_what_attention_does_is_a_mean_over_seeds(bench) -> None:
     assert entry(found, "softmax", "block_sparsity").value == 0.125
 
 
+def test_a_board_of_gpu_trainings_shows_what_of_their_time_was_not_the_gpus(bench) -> None:
+    b = bench()
+    reason = "batches differ in shape"
+    for variant, share, captured, why in (("softmax", 0.002, 0.99, {}), ("rela", 0.25, 0.0, {"reason": reason})):
+        b.train(variant, [0.6] * 3, more=[
+            Measurement.of("data_share", share), Measurement.of("host_seconds", 0.002),
+            Measurement.of("captured_steps", captured, **why),
+        ])  # fmt: skip
+    found = board(b)
+    assert entry(found, "rela", "data_share").text == "25.0 %" and entry(found, "softmax", "data_share").text == "0.2 %"
+    assert entry(found, "rela", "host_time").text == "2 ms"
+    assert entry(found, "rela", "captured_steps").note == reason
+
+
+def test_a_board_says_nothing_of_data_that_came_in_time(bench) -> None:
+    b = bench()
+    b.train("softmax", [0.6] * 3, more=[Measurement.of("data_share", 0.009)])
+    assert "data_share" not in [column.name for column in board(b).columns]
+
+
 def test_the_speed_of_decoding_stands_beside_what_is_in_it(bench) -> None:
     b = bench()
     b.train("softmax", [0.6] * 3, more=[Measurement.of("decode_tokens_per_second", 2000.0)])

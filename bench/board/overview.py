@@ -1,0 +1,235 @@
+"""Overview: what a page of many boards opens with, a pure function of their Reports.
+
+It names who leads each board and leaves the reasons to the boards behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ..core.cell import REFERENCE
+from ..score.key import BoardKey
+from ..score.settings import LENGTH
+from ..stats.format import listed
+from .board import Board, Row, TableCell
+from .headline import some
+from .report import BoardSummary, Overview, ParetoPoint, Report, SummaryGroup, TaskLengthPoint, TaskParetoPoint
+
+MOST_VARIANTS = 12
+"""So many variants a picture of the overview shows; with more, lines cannot be told apart."""
+
+MOST_PANELS = 8
+
+Declaration = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""Name, tasks and variants of a suite."""
+
+
+def suites_with_boards(
+    declarations: Iterable[Declaration], board_keys: Sequence[BoardKey]
+) -> list[tuple[Declaration, list[BoardKey]]]:
+    """The suites of which every task has a board, with those boards: one preset, selection and protocol at a time.
+
+    A suite of one task has no average, one whose tasks are all in a larger suite here adds nothing, and of two with the
+    same tasks the first counts. A task with several fidelities has no single board, so its suites are left out.
+    """
+    alike: dict[tuple[str, str, int], dict[str, set[BoardKey]]] = {}
+    for key in board_keys:
+        tasks = alike.setdefault((key.preset, key.selection, key.protocol), {})
+        tasks.setdefault(key.task, set()).add(replace(key, machine=""))
+    declared = list(declarations)
+    found: list[tuple[Declaration, list[BoardKey]]] = []
+    for _, tasks in sorted(alike.items()):
+        single = {task for task, keys in tasks.items() if len(keys) == 1}
+        whole = [each for each in declared if len(each[1]) > 1 and single >= set(each[1])]
+        for at, each in enumerate(whole):
+            inside = any(
+                set(each[1]) < set(other[1]) or (set(each[1]) == set(other[1]) and number < at)
+                for number, other in enumerate(whole)
+            )
+            if not inside:
+                found.append((each, sorted(key for task in each[1] for key in tasks[task])))
+    return found
+
+
+def overview_of(reports: Sequence[Report]) -> Overview:
+    """The suites, then all other boards; each part by its newest Records, the newest first."""
+    newest_day = max((_day(report) for report in reports), default="")
+    groups: dict[str, list[Report]] = {}
+    for report in reports:
+        groups.setdefault(report.group or _group_of(report), []).append(report)
+    suites = {report.group for report in reports}
+    ordered = sorted(
+        groups.items(), key=lambda item: (item[0] in suites, max(report.newest for report in item[1])), reverse=True
+    )
+    tasks = [report for _, members in ordered for report in members]
+    quality, by_length, length_words = _by_length(tasks)
+    pareto, pareto_words = _pareto(tasks)
+    keys = {record.key for report in reports for record in report.records}
+    stale = sum(bool(report.stale) for report in reports)
+    lead = [f"{_many(len(reports), 'board')} from {_many(len(keys), 'Record')}, the newest of {newest_day}."]
+    if stale:
+        some = "All of them are" if stale == len(reports) else f"{stale} of them {'is' if stale == 1 else 'are'}"
+        lead.append(f"{some} from older versions of the harness, and marked as stale.")
+    return Overview(
+        lead=" ".join(lead),
+        groups=tuple(
+            SummaryGroup(title=title, boards=tuple(_summary(report, newest_day) for report in members))
+            for title, members in ordered
+        ),
+        quality=quality,
+        by_length=by_length,
+        pareto=pareto,
+        left_out=tuple(filter(None, [length_words, pareto_words])),
+    )
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def _day(report: Report) -> str:
+    return report.newest[:10]
+
+
+def _group_of(report: Report) -> str:
+    if report.lengths or {record.lane for record in report.records} == {"time"}:
+        return "Cost alone, without training"
+    return "Single tasks" if report.newest else "Published by others"
+
+
+def _summary(report: Report, newest_day: str) -> BoardSummary:
+    board = report.board
+    leaders = [row for row in board.ranked if row.first == 1]
+    reference = [row for row in board.ranked if row.name == REFERENCE]
+    # the ranks of the leaders all begin with 1, and may end at different places
+    place = max((row.place for row in leaders), key=lambda place: int(place.rpartition("–")[2]), default="")
+    return BoardSummary(
+        report=report.name,
+        title=board.title.removesuffix(f", {report.group.partition(', ')[2]}") if report.group else board.title,
+        leaders=some([row.name for row in leaders]),
+        place=f"rank {place}" if place else "",
+        result=_span(board, leaders),
+        reference=_span(board, reference),
+        headline=board.headline or ("" if board.ranked else "No variant has been measured yet."),
+        newest=_day(report),
+        state=f"stale: {report.stale}" if report.stale else "new" if newest_day and _day(report) == newest_day else "",
+        is_average=board.ranked_by == "average",
+    )
+
+
+def _span(board: Board, rows: Sequence[Row]) -> str:
+    """The score of one row in short, or from the lowest to the highest of several, with the unit."""
+    at = next((at for at, column in enumerate(board.columns) if column.name == board.ranked_by), 0)
+    cells = sorted((row.entries[at] for row in rows if row.entries[at].value is not None), key=_value)
+    if not cells or cells[0].text == "reference":
+        return ""
+    if len(cells) == 1:
+        return cells[0].shown("brief") + _unit_of(board, at)
+    low, high = cells[0].shown("bare"), cells[-1].shown("bare")
+    number, _, direction = high.partition(" ")
+    if direction and low.endswith(f" {direction}"):
+        # costs in words: the lower ratio is the greater speed
+        return f"{number} to {low}"
+    return (low if low == high else f"{low} to {high}") + _unit_of(board, at)
+
+
+def _unit_of(board: Board, at: int) -> str:
+    """The unit after a number; ratios name it themselves."""
+    unit = board.columns[at].unit
+    return f" {unit}" if unit and not unit.startswith("×") else ""
+
+
+def _value(cell: TableCell) -> float:
+    return 0.0 if cell.value is None else cell.value
+
+
+def _by_length(reports: Sequence[Report]) -> tuple[str, tuple[TaskLengthPoint, ...], str]:
+    """The quality, the points, and what is left out: tasks of one metric, variants without baselines."""
+    found: list[TaskLengthPoint] = []
+    with_lengths = [
+        (report, curves)
+        for report in reports
+        for curves in report.settings
+        if curves.axis == LENGTH and curves.quantity == "quality" and len({point.at for point in curves.points}) > 1
+    ]
+    with_lengths = [pair for pair in with_lengths if _variants(pair[0])]
+    if not with_lengths:
+        return "", (), ""
+    quality = with_lengths[0][0].quality
+    shown = [pair for pair in with_lengths if pair[0].quality == quality][:MOST_PANELS]
+    names = list(dict.fromkeys(name for report, _ in shown for name in _variants(report)))
+    kept = names[:MOST_VARIANTS]
+    titles = _titles([report for report, _ in shown])
+    for (report, curves), title in zip(shown, titles, strict=True):
+        trained = report.trained[0].length if report.trained else None
+        # in one order on all panels, so that each variant keeps its colour
+        own = {(point.variant, point.at): point for point in curves.points if point.chosen}
+        found += [
+            TaskLengthPoint(
+                task=title, variant=point.variant, at=point.at, value=point.value, low=point.low, high=point.high,
+                trained=trained,
+            )
+            for name in kept for (variant, _), point in sorted(own.items()) if variant == name
+        ]  # fmt: skip
+    words = f"Over lengths: the first {len(kept)} of {len(names)} variants." if len(names) > len(kept) else ""
+    return quality, tuple(found), words
+
+
+def _variants(report: Report) -> list[str]:
+    """The ranked and unranked variants, in the order of the board; no baselines."""
+    return [row.name for kind, row in report.board.rows if kind != "baseline"]
+
+
+def _pareto(reports: Sequence[Report]) -> tuple[tuple[TaskParetoPoint, ...], str]:
+    """The points of each board with three or more, and what is left out: tasks that the reference did not learn."""
+    plotted = [report for report in reports if len(report.pareto) > 2]
+    unlearned = [report.board.title.partition(",")[0] for report in plotted if not report.board.learned]
+    shown = [report for report in plotted if report.board.learned][:MOST_PANELS]
+    names = list(dict.fromkeys(point.variant for report in shown for point in report.pareto))
+    kept = names[:MOST_VARIANTS]
+    found = []
+    for report, title in zip(shown, _titles(shown), strict=True):
+        better = " (lower is better)" if report.better == "lower" else ""
+        points = {point.variant: point for point in report.pareto}
+        named = _apart(report.pareto)
+        found += [
+            TaskParetoPoint(
+                task=f"{title}: {report.quality}{better}", variant=name,
+                name=name if name in named else "",
+                quality=points[name].quality, quality_low=points[name].quality_low,
+                quality_high=points[name].quality_high, cost=points[name].cost, cost_low=points[name].cost_low,
+                cost_high=points[name].cost_high, on_frontier=points[name].on_frontier,
+            )
+            for name in kept if name in points
+        ]  # fmt: skip
+    words = [
+        f"Quality against cost leaves out {listed(unlearned)}, which {REFERENCE} did not learn." if unlearned else ""
+    ]
+    if len(names) > len(kept):
+        words.append(f"Quality against cost: the first {len(kept)} of {len(names)} variants.")
+    return tuple(found), " ".join(filter(None, words))
+
+
+def _apart(points: Sequence[ParetoPoint]) -> set[str]:
+    """Those on the frontier whose names do not overlap in a small panel, the best first."""
+    wide = max(math.log(point.cost_high) for point in points) - min(math.log(point.cost_low) for point in points)
+    high = max(point.quality_high for point in points) - min(point.quality_low for point in points)
+    named: list[ParetoPoint] = []
+    for point in sorted((point for point in points if point.on_frontier), key=lambda point: -point.cost):
+        if all(
+            abs(math.log(point.cost / other.cost)) > 0.3 * wide or abs(point.quality - other.quality) > 0.1 * high
+            for other in named
+        ):
+            named.append(point)
+    return {point.variant for point in named}
+
+
+def _titles(reports: Sequence[Report]) -> list[str]:
+    """The task of each; with its preset, or by its whole name, where that alone names several."""
+    forms = [(report.board.title.partition(", preset ")[0], report.board.title, report.name) for report in reports]
+    return [
+        next((form for at, form in enumerate(own) if sum(other[at] == form for other in forms) == 1), own[-1])
+        for own in forms
+    ]

@@ -1,0 +1,96 @@
+"""The first minutes: an example in every help, names completed in a shell, and a run that says where to go on."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from attnbench.bench.cli import completion, pages
+from attnbench.bench.cli.advice import EXAMPLES
+from attnbench.bench.cli.app import app
+
+RESULTS = str(Path(__file__).parents[3] / "results")
+
+
+def commands() -> dict[str, object]:
+    """Every command by its words."""
+    group = typer.main.get_command(app)
+    inner = group.commands["data"].commands
+    outer = {name: command for name, command in group.commands.items() if name != "data"}
+    return outer | {f"data {name}": command for name, command in inner.items()}
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_the_help_of_every_command_ends_with_an_example_that_it_takes(name: str) -> None:
+    words = shlex.split(EXAMPLES[name])
+    assert words[: 1 + len(name.split())] == ["attnbench", *name.split()]
+    commands()[name].make_context(name, words[1 + len(name.split()) :])
+    shown = CliRunner().invoke(app, [*name.split(), "--help"]).output
+    assert " ".join(shown.split()).endswith(f"Example: {EXAMPLES[name]}")
+
+
+def test_no_example_is_of_a_command_that_is_not_there() -> None:
+    assert set(EXAMPLES) == set(commands())
+
+
+@pytest.mark.parametrize(
+    ("complete", "typed", "expected"),
+    [
+        (completion.variants, "entmax1", ["entmax15"]),
+        (completion.variants, "rela,entmax1", ["rela,entmax15"]),
+        (completion.variants, "entmax15,entmax1", []),
+        (completion.tasks, "lra-te", ["lra-text"]),
+        (completion.suites, "synthetic-s", ["synthetic-short"]),
+        (completion.presets, "pt-", ["pt-2x64"]),
+        (completion.named, "entmax1", ["entmax15"]),
+        (completion.named, "lra-te", ["lra-text"]),
+        (completion.variants, "nothing-begins-so", []),
+    ],
+)
+def test_names_are_completed_and_the_last_of_a_list(
+    complete: completion.Complete, typed: str, expected: list[str]
+) -> None:
+    assert complete(typed) == expected
+
+
+def test_a_shell_asks_for_completions_and_gets_them() -> None:
+    words = {
+        "_ATTNBENCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": "attnbench run --variants rela,entmax1",
+        "COMP_CWORD": "3",
+    }
+    asked = CliRunner().invoke(app, [], prog_name="attnbench", env=words)
+    assert asked.output.split() == ["rela,entmax15"]
+
+
+def test_choose_without_a_length_shows_what_it_can_answer() -> None:
+    shown = CliRunner().invoke(app, ["choose", "--results", RESULTS])
+    assert shown.exit_code == 0 and "a training step at 128, 192, 256" in shown.output
+    command = shown.output.split("`attnbench choose --length ")[1].split("`")[0]
+    answer = CliRunner().invoke(app, ["choose", "--length", *shlex.split(command)])
+    assert answer.exit_code == 0 and "Which attention costs least" in answer.output
+
+
+def test_a_run_ends_with_a_page_to_open_and_with_no_page_where_nothing_can_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["run", "--variants", "linear", "--task", "sweep[length=16,batch=1,heads=1]", "--preset", "smoke"]
+    monkeypatch.setattr(pages, "missing_extra", lambda: ["altair"])
+    without = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "a")])
+    assert without.exit_code == 0, without.output
+    assert "attnbench[dashboard]" in without.output and not (tmp_path / "a" / "page").exists()
+    monkeypatch.undo()
+    pytest.importorskip("altair")
+    done = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "b")])
+    page = tmp_path / "b" / "page" / "index.html"
+    assert done.output.rstrip("\n").endswith(f"open: {page}") and "<html" in page.read_text(encoding="utf-8")
+    page.unlink()
+    page.mkdir()
+    unwritable = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "b"), "--variants", "performer"])
+    assert unwritable.exit_code == 0 and "no page: cannot write" in unwritable.stderr
+    again = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "b")])
+    assert "Nothing to do" in again.output and "open:" not in again.output
