@@ -20,11 +20,19 @@ Chart = Any
 """Altair's own types of layered and faceted charts do not compose."""
 
 HEIGHT = 320
-# Okabe and Ito's colours, told apart by all common kinds of colour vision; then the same, as other shapes
-PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f"]
+PALETTE = [
+    "#0072b2", "#d55e00", "#009e73", "#c4569f", "#a67c00", "#7f7f7f", "#7b5fd3", "#5f8f1e", "#d0455b", "#1f8a99",
+    "#8f6248", "#7d7420",
+]  # fmt: skip
+"""The first are near Okabe and Ito's, told apart by all common kinds of colour vision, shapes by everybody. All have a
+contrast of at least 3 with the page's light ground and with its dark one, as lines and points need."""
 COLOUR = alt.Scale(range=PALETTE)
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]
-"""Seven beside eight colours, so that 56 variants differ in one of the two."""
+"""Seven beside twelve colours, so that 84 variants differ in one of the two."""
+GREY = "#808080"
+"""Of lines that are not data: as far from the light ground as from the dark one."""
+DARK_UP_TO = 0.43
+"""Up to this share of viridis' range white text has the higher contrast, from there on black; both have 4.5."""
 
 LONGEST_NAME = 60
 
@@ -43,11 +51,15 @@ _STATISTICS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureSpec:
-    """A chart before it is drawn: its function and arguments; `data`: names of the datasets that it draws."""
+    """A chart before it is drawn: its function and arguments; `data`: names of the datasets that it draws.
+
+    `words`: how to read it, for everybody and for those who cannot see it.
+    """
 
     draw: Callable[..., Chart]
     arguments: tuple[str, ...] = ()
     data: tuple[str, ...]
+    words: str
 
     def chart(self) -> Chart:
         return self.draw(*self.arguments)
@@ -94,19 +106,56 @@ def figure_specs(report: Report) -> dict[str, FigureSpec]:
             draw=settings,
             arguments=(f"settings_{number}", marked, *_headings(found), *_axis_words(found, quality)),
             data=tuple(filter(None, [f"settings_{number}", marked])),
+            words=_settings_words(found, quality),
         )
         for number, found in enumerate(report.settings)
         for marked in ["trained" if found.axis == "length" and "trained" in data else ""]
     }
     specs = {
-        "suite": FigureSpec(draw=suite, arguments=(quality,), data=("suite_scores",)),
+        "suite": FigureSpec(
+            draw=suite,
+            arguments=(quality,),
+            data=("suite_scores",),
+            words=f"One square for each variant and task: the mean test {quality}, over seeds.",
+        ),
         **by_setting,
-        "frontier": FigureSpec(draw=frontier, arguments=(quality, report.better), data=("pareto",)),
-        "lengths": FigureSpec(draw=lengths, data=("lengths",)),
-        "curves": FigureSpec(draw=curves, arguments=(quality, *kinds), data=tuple(f"curves_{kind}" for kind in kinds)),
-        **{name.replace("_", "-"): FigureSpec(draw=heads, arguments=(name,), data=(name,)) for name in _STATISTICS},
-        "alphas": FigureSpec(draw=alphas, data=("alphas",)),
-        "null-control": FigureSpec(draw=null_control, data=("nulls",)),
+        "frontier": FigureSpec(
+            draw=frontier,
+            arguments=(quality, report.better),
+            data=("pareto",),
+            words=f"Up: test {quality}. Across: the time of a training step over softmax's. Lines through a point: "
+            "95 % intervals. No variant is both better and cheaper than those on the dashed line, which are named.",
+        ),
+        "lengths": FigureSpec(
+            draw=lengths,
+            data=("lengths",),
+            words="Time over softmax's at each length, with 95 % intervals as bands. Below 1: faster than softmax; "
+            "filled: faster here and at all greater lengths.",
+        ),
+        "curves": FigureSpec(
+            draw=curves,
+            arguments=(quality, *kinds),
+            data=tuple(f"curves_{kind}" for kind in kinds),
+            words="Validation during training: mean over seeds, with a band from the lowest to the highest seed.",
+        ),
+        **{
+            name.replace("_", "-"): FigureSpec(
+                draw=heads,
+                arguments=(name,),
+                data=(name,),
+                words=f"One square for each head, a row for each layer: {words}, mean over seeds.",
+            )
+            for name, words in _STATISTICS.items()
+        },
+        "alphas": FigureSpec(
+            draw=alphas, data=("alphas",), words="How many heads learned which alpha: 1 is softmax, 2 is sparsemax."
+        ),
+        "null-control": FigureSpec(
+            draw=null_control,
+            data=("nulls",),
+            words="softmax timed under a second name, over softmax, in each block of rounds, with 95 % intervals. "
+            "Differences of this size between variants mean nothing.",
+        ),
     }
     return {name: spec for name, spec in specs.items() if spec.data and data.keys() >= set(spec.data)}
 
@@ -136,15 +185,29 @@ def frontier(quality: str, better: str) -> Chart:
     line = (
         alt.Chart(data)
         .transform_filter("datum.on_frontier")
-        .mark_line(interpolate="step-after", strokeDash=[5, 4], color="#888888")
+        .mark_line(interpolate="step-after", strokeDash=[5, 4], color=GREY)
         .encode(x=x, y=y, order="cost:Q")
     )
     across = base.mark_rule(opacity=0.6).encode(x="cost_low:Q", x2="cost_high:Q", y=y)
     along = base.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("quality_low:Q", title=title), y2="quality_high:Q")
     dots = base.mark_point(size=90, filled=True, opacity=1).encode(x=x, y=y, shape=_BY_SHAPE, tooltip=hint)
-    names = base.mark_text(align="left", dx=9, dy=-9).encode(x=x, y=y, text="variant:N")
+    # of all names many would overlap; the others are in the legend
+    named = alt.Chart(data).transform_filter("datum.on_frontier")
+    names = named.mark_text(align="left", dx=7, dy=-9).encode(x=x, y=y, text="variant:N")
     up = "up" if better == "higher" else "down"
     return _sized(line + across + along + dots + names, f"Quality against cost; {up} and left is better")
+
+
+def _legend() -> alt.Legend:
+    return alt.Legend(title=None, symbolOpacity=1, symbolStrokeWidth=0)
+
+
+def coloured() -> alt.Color:
+    return alt.Color("variant:N", scale=COLOUR, sort=None, legend=_legend())
+
+
+def shaped() -> alt.Shape:
+    return alt.Shape("variant:N", scale=alt.Scale(range=SHAPES), sort=None, legend=_legend())
 
 
 def lengths() -> Chart:
@@ -155,7 +218,7 @@ def lengths() -> Chart:
     base = alt.Chart(data).encode(color=_BY_COLOUR)
     numbers = [alt.Tooltip("ratio:Q", format=".2f"), alt.Tooltip("seconds:Q", format=".4g")]
     hint = ["variant:N", "length:Q", *numbers, "pays:N"]
-    rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(y="one:Q")
+    rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color=GREY).encode(y="one:Q")
     band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y("low:Q", title="time, × softmax (log)"), y2="high:Q")
     line = base.mark_line().encode(x=x, y=y)
     dots = base.mark_point(size=60).encode(
@@ -176,6 +239,19 @@ def _headings(curves: SettingCurves) -> tuple[str, str]:
     title, _, fixed = visible(curves.title).partition(" (")
     others = "dashed: rates not chosen" if any(not point.chosen for point in curves.points) else ""
     return title, "; ".join(filter(None, [fixed.removesuffix(")"), others]))
+
+
+def _settings_words(curves: SettingCurves, quality: str) -> str:
+    across = "length" if curves.axis == "length" else visible(curves.axis.replace("_", " "))
+    if curves.quantity == "weight":
+        return (
+            f"Weight that the best head puts on the key that holds the answer, by {across}: mean over seeds, with a "
+            "band from the lowest to the highest. A falling line is attention that spreads out."
+        )
+    others = " Thin, dashed: learning rates that validation did not choose." * any(
+        not point.chosen for point in curves.points
+    )
+    return f"Test {quality}, by {across}: mean over seeds, with a band from the lowest to the highest seed.{others}"
 
 
 def _axis_words(curves: SettingCurves, quality: str) -> tuple[str, str, str, str, str]:
@@ -204,10 +280,8 @@ def settings(
         axis=alt.Axis(format=",.12~g", values=[float(each) for each in ticks.split()], labelOverlap="greedy"),
     )
     y = alt.Y("value:Q", title=upright, scale=alt.Scale(domain=[0, float(top)]) if top else alt.Scale(zero=False))
-    legend = alt.Legend(title=None, symbolOpacity=1, symbolStrokeWidth=0)
     # one legend of colours and shapes needs both in one layer alone; all layers colour the variants in one order
-    colour, unnamed = (alt.Color("variant:N", scale=COLOUR, sort=None, legend=each) for each in (legend, None))
-    shape = alt.Shape("variant:N", scale=alt.Scale(range=SHAPES), sort=None, legend=legend)
+    unnamed = alt.Color("variant:N", scale=COLOUR, sort=None, legend=None)
     numbers = [alt.Tooltip(f"{each}:Q", format=".3g") for each in ("value", "low", "high")]
     # other rates are told apart by conditions and not by filters, after which the order of the variants would differ
     base = alt.Chart(alt.NamedData(name)).encode(detail="rate:N")
@@ -219,18 +293,18 @@ def settings(
         x=x, y=alt.Y("low:Q", title=upright), y2="high:Q", color=unnamed, fillOpacity=chosen(0.12, 0)
     )
     line = base.mark_line().encode(
-        x=x, y=y, color=unnamed, strokeWidth=chosen(2.5, 1), strokeDash=chosen([1, 0], [4, 3]),
-        strokeOpacity=chosen(1, 0.5),
+        x=x, y=y, color=unnamed, strokeWidth=chosen(2.5, 0.8), strokeDash=chosen([1, 0], [4, 3]),
+        strokeOpacity=chosen(1, 0.45),
     )  # fmt: skip
     dots = base.mark_point(filled=True, opacity=1).encode(
-        x=x, y=y, color=colour, shape=shape, size=chosen(60, 12), fillOpacity=chosen(1, 0.5),
+        x=x, y=y, color=coloured(), shape=shaped(), size=chosen(60, 12), fillOpacity=chosen(1, 0.5),
         tooltip=["variant:N", "at:Q", *numbers, "rate:N"],
     )  # fmt: skip
     layers = [band, line, dots]
     if marked:
         rule = alt.Chart(alt.NamedData(marked)).encode(x="length:Q")
-        words = rule.mark_text(align="left", color="#888888", text="training length").encode(y=alt.value(-7))
-        layers = [rule.mark_rule(strokeDash=[2, 2], color="#888888"), *layers, words]
+        words = rule.mark_text(align="left", text="training length").encode(y=alt.value(-7))
+        layers = [rule.mark_rule(strokeDash=[2, 2], color=GREY), *layers, words]
     said = alt.TitleParams(text=title, subtitle=subtitle, offset=16, anchor="start")
     chart = alt.layer(*layers).resolve_scale(color="independent", shape="independent")
     chart = chart.resolve_legend(color="independent", shape="independent")
@@ -242,19 +316,31 @@ def suite(quality: str) -> Chart:
     data = alt.NamedData("suite_scores")
     share = quality.endswith("%")
     scale = alt.Scale(scheme="viridis", domain=[0, 100]) if share else alt.Scale(scheme="viridis")
-    base = alt.Chart(data).encode(
-        x=alt.X("task:N", title=None, sort=None, axis=alt.Axis(labelAngle=0, orient="top")),
-        y=alt.Y("variant:N", title=None, sort=None),
+    base = (
+        alt.Chart(data)
+        .transform_joinaggregate(low="min(value)", high="max(value)")
+        .encode(
+            x=alt.X("task:N", title=None, sort=None, axis=alt.Axis(labelAngle=0, orient="top")),
+            y=alt.Y("variant:N", title=None, sort=None),
+        )
     )
     squares = base.mark_rect().encode(
         color=alt.Color("value:Q", title=None, scale=scale), tooltip=["variant:N", "task:N", "text:N"]
     )
     words = base.mark_text(fontSize=11).encode(
         text="text:N",
-        # low values are dark squares, in any mode
-        color=alt.condition("datum.value < 60" if share else "true", alt.value("white"), alt.value("black")),
+        color=alt.condition(_is_dark(100 if share else 0), alt.value("white"), alt.value("black")),
     )
     return _sized(squares + words, f"Mean test {quality}, by task", height=alt.Step(24))
+
+
+def _is_dark(top: float) -> str:
+    """Whether a square of viridis is dark, as Vega's expression; `top`: of a scale from 0, or 0 for low to high."""
+    return (
+        f"datum.value < {DARK_UP_TO * top:g}"
+        if top
+        else f"datum.value < datum.low + {DARK_UP_TO} * (datum.high - datum.low)"
+    )
 
 
 def curves(quality: str, *kinds: str) -> Chart:
@@ -288,10 +374,8 @@ def heads(quantity: str) -> Chart:
     hint = ["variant:N", "layer:O", "head:O", alt.Tooltip("value:Q", format=".4f")]
     base = alt.Chart(data).encode(x=alt.X("head:O", axis=alt.Axis(labelAngle=0)), y=alt.Y("layer:O", sort=None))
     squares = base.mark_rect().encode(color=colour, tooltip=hint)
-    dark = "datum.value < 0.6" if shares else "datum.value < datum.low + 0.6 * (datum.high - datum.low)"
-    words = base.mark_text(fontSize=10).encode(
-        text=alt.Text("value:Q", format=text), color=alt.condition(dark, alt.value("white"), alt.value("black"))
-    )  # fmt: skip
+    dark = alt.condition(_is_dark(1 if shares else 0), alt.value("white"), alt.value("black"))
+    words = base.mark_text(fontSize=10).encode(text=alt.Text("value:Q", format=text), color=dark)
     chart = (
         alt.layer(squares, words, data=data)
         .properties(width=alt.Step(38), height=alt.Step(30))
@@ -323,7 +407,7 @@ def null_control() -> Chart:
     x = alt.X("ratio:Q", title="time of softmax under a second name, × softmax", scale=alt.Scale(zero=False))
     y = alt.Y("block:N", title=None)
     hint = ["block:N", *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("ratio", "low", "high"))]
-    rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color="#888888").encode(x="one:Q")
+    rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color=GREY).encode(x="one:Q")
     base = alt.Chart(data).encode(y=y)
     ends = base.mark_rule(color=PALETTE[0]).encode(
         x=alt.X("low:Q", title="time of softmax under a second name, × softmax"), x2="high:Q"

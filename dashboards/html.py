@@ -13,9 +13,10 @@ from operator import attrgetter
 from typing import Any
 
 from ..bench.board.board import Board, Column
-from ..bench.board.report import RecordSummary, Report
+from ..bench.board.report import Overview, RecordSummary, Report
 from .escape import in_html, in_script
-from .figures import Chart, FigureSpec, datasets, figure_specs
+from .figures import Chart, FigureData, FigureSpec, datasets, figure_specs
+from .overview_figures import overview_datasets, overview_specs
 
 CHIEF_NOTES = 6
 """So many notes stand below a board, in their short form; all of them, in full, in a section that opens."""
@@ -23,8 +24,10 @@ CHIEF_NOTES = 6
 _RECORD = tuple(field.name for field in fields(RecordSummary))
 
 
-def render(reports: Sequence[Report]) -> str:
-    """The page as text. Needs the extra `dashboard`.
+def render(reports: Sequence[Report], overview: Overview | None = None) -> str:
+    """The page as text, which opens with `overview`, or with the first report where that is None.
+
+    Needs the extra `dashboard`.
 
     All text from Records is in JSON blocks, one a report, which the page's script reads when the report is chosen and
     turns into text nodes; the page's own policy allows no script but its two, by hash, and no connection at all. The
@@ -33,13 +36,19 @@ def render(reports: Sequence[Report]) -> str:
     columns: dict[tuple[Column, ...], int] = {}
     charts: dict[FigureSpec, int] = {}
     blocks = []
+
+    def drawn(specs: Mapping[str, FigureSpec], data: Mapping[str, FigureData]) -> dict[str, Any]:
+        return {
+            "figures": [
+                [name, charts.setdefault(spec, len(charts)), spec.data, spec.words] for name, spec in specs.items()
+            ],
+            "data": {name: [found.fields, found.rows] for name, found in data.items()},
+        }
+
     for report in reports:
         values = {
             "board": _board(report.board, columns),
-            "figures": [
-                [name, charts.setdefault(spec, len(charts)), spec.data] for name, spec in figure_specs(report).items()
-            ],
-            "data": {name: [data.fields, data.rows] for name, data in datasets(report).items()},
+            **drawn(figure_specs(report), datasets(report)),
             "maps": [asdict(each) for each in report.maps],
             "mapsLeftOut": report.maps_left_out,
             "records": [_RECORD, [*map(attrgetter(*_RECORD), report.records)]],
@@ -47,7 +56,17 @@ def render(reports: Sequence[Report]) -> str:
             "machines": dict(report.machines),
         }
         name = in_html(report.name)
-        blocks.append(f'<script type="application/json" data-name="{name}">{in_script(values)}</script>')
+        group = in_html(report.group)
+        blocks.append(
+            f'<script type="application/json" data-name="{name}" data-group="{group}">{in_script(values)}</script>'
+        )
+    if overview is not None:
+        values = {
+            "lead": overview.lead,
+            "groups": [asdict(group) for group in overview.groups],
+            **drawn(overview_specs(overview), overview_datasets(overview)),
+        }
+        blocks.append(f'<script type="application/json" id="all-boards">{in_script(values)}</script>')
     shared = {
         "columns": [[{**asdict(c), "heading": c.heading} for c in group] for group in columns],
         "charts": [*map(_vega, charts)],

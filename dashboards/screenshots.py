@@ -8,8 +8,8 @@ from typing import Literal
 
 READY = "(all => all.length && all.every(f => f.dataset.ready))([...document.querySelectorAll('figure')])"
 VIEWS: dict[str, tuple[int, int, Literal["light", "dark"]]] = {
-    "light": (1100, 620, "light"),
-    "dark": (1100, 620, "dark"),
+    "light": (1280, 900, "light"),
+    "dark": (1280, 900, "dark"),
     "narrow": (390, 844, "light"),
 }
 

@@ -4,7 +4,9 @@
   const $ = (id) => document.getElementById(id);
   const blocks = [...document.querySelectorAll("script[data-name]")];
   const shared = JSON.parse($("shared").textContent);
+  const overview = $("all-boards") && JSON.parse($("all-boards").textContent);
   const parsed = new Map();
+  // q: number of the board, -1 for the overview
   const state = { q: 0, sort: "", dir: "", show: "", row: "", theme: "", notes: "" };
 
   const KEPT = ["sort", "dir", "show", "row", "theme", "notes"];
@@ -50,15 +52,27 @@
   function readAddress() {
     const given = new URLSearchParams(location.hash.slice(1));
     const at = blocks.findIndex((block) => block.dataset.name === given.get("q"));
-    state.q = at < 0 ? 0 : at;
+    state.q = at < 0 && !overview ? 0 : at;
     for (const name of KEPT) state[name] = given.get(name) || "";
   }
 
-  function writeAddress() {
+  function address(at, names) {
     const kept = new URLSearchParams();
-    if (blocks.length) kept.set("q", blocks[state.q].dataset.name);
-    for (const name of KEPT) if (state[name]) kept.set(name, state[name]);
-    history.replaceState(null, "", "#" + kept);
+    if (blocks[at]) kept.set("q", blocks[at].dataset.name);
+    for (const name of names) if (state[name]) kept.set(name, state[name]);
+    return "#" + kept;
+  }
+
+  function writeAddress() {
+    history.replaceState(null, "", address(state.q, KEPT));
+  }
+
+  // a step that the browser's button takes back
+  function show(at) {
+    const changed = at !== state.q;
+    Object.assign(state, { q: at, sort: "", dir: "", row: "" });
+    if (changed) history.pushState(null, "", address(at, KEPT));
+    drawAll();
   }
 
   function dark() {
@@ -102,10 +116,14 @@
       else [state.sort, state.dir] = ["", ""];
       drawTable();
       writeAddress();
-      [...document.querySelectorAll("th button")].find((b) => b.textContent === button.textContent)?.focus();
+      [...document.querySelectorAll("thead button")].find((b) => b.textContent === button.textContent)?.focus();
     });
     cell.append(button);
     return cell;
+  }
+
+  function caption(text) {
+    return make("caption", text, { className: "unseen" });
   }
 
   function drawTable() {
@@ -116,7 +134,6 @@
     head.append(heading("rank", "", "95 % rank interval; ties in alphabetical order", ""));
     head.append(heading("variant", "variant", "name with parameters", ""));
     for (const c of columns) head.append(heading(c.heading, c.name, description(c), c.better));
-    head.firstChild.firstChild.disabled = false;
     const body = make("tbody");
     const rows = ordered(board);
     let before = null;
@@ -132,9 +149,9 @@
         state.row = open ? "" : row.name;
         drawTable();
         writeAddress();
-        [...document.querySelectorAll("td button")].find((b) => b.textContent === row.name)?.focus();
+        [...document.querySelectorAll("tbody th button")].find((b) => b.textContent === row.name)?.focus();
       });
-      const name = make("td");
+      const name = make("th", null, { scope: "row" });
       name.append(button);
       line.append(name);
       for (const c of columns) {
@@ -148,7 +165,8 @@
     }
     const top = make("thead");
     top.append(head);
-    table.replaceChildren(top, body);
+    table.className = "ranks";
+    table.replaceChildren(caption("Ranks and results. A button in a heading sorts; a variant's name opens its Records"), top, body);
     $("count").textContent = `${rows.length} of ${board.rows.length} variants and baselines`;
   }
 
@@ -158,26 +176,34 @@
     $("parts").replaceChildren(...report().board.parts.flatMap((part, at) => {
       const columns = filledColumns(part);
       const head = make("tr");
-      head.append(make("th", "", { scope: "col" }), make("th", "variant", { scope: "col" }));
+      head.append(make("td"), make("th", "variant", { scope: "col" }));
       for (const c of columns) head.append(make("th", c.heading, { scope: "col", title: description(c) }));
       const body = make("tbody");
       for (const row of part.rows) {
         if (!row.name.toLowerCase().includes(wanted)) continue;
         const line = make("tr", null, { className: row.kind });
-        line.append(make("td", row.kind === "baseline" ? "·" : ""), make("td", row.name));
+        line.append(make("td", row.kind === "baseline" ? "·" : ""), make("th", row.name, { scope: "row" }));
         for (const c of columns) line.append(make("td", shown(row.entries[c.name])));
         body.append(line);
       }
       const top = make("thead");
       top.append(head);
-      const table = make("table");
-      table.append(top, body);
+      const table = make("table", null, { className: "ranks" });
+      table.append(caption(part.title), top, body);
       const title = make("h3", part.title, { id: `part-${at}` });
-      const scroll = make("div", null, { className: "scroll", tabIndex: 0, role: "region" });
-      scroll.setAttribute("aria-labelledby", title.id);
-      scroll.append(table);
-      return [title, scroll];
+      const section = make("section");
+      section.setAttribute("aria-labelledby", title.id);
+      section.append(title, scrolling(table, title.id));
+      return [section];
     }));
+  }
+
+  // wide tables scroll by themselves, by keyboard too
+  function scrolling(table, label) {
+    const scroll = make("div", null, { className: "scroll", tabIndex: 0, role: "region" });
+    scroll.setAttribute("aria-labelledby", label);
+    scroll.append(table);
+    return scroll;
   }
 
   function detail(row, width) {
@@ -209,14 +235,21 @@
     return line;
   }
 
-  function fitted(spec, width) {
-    // copies, since a wider window must find the wide one again
+  // the chart in so much room; a copy, since a wider window must find the wide one again
+  function fitted(spec, room, data) {
     const copy = structuredClone(spec);
     const walk = (part) => {
-      if (typeof part.width === "number" && part.width > width) part.width = width;
-      if (part.facet && part.columns && width < 420) part.columns = 1;
-      for (const name of ["layer", "hconcat", "vconcat", "concat"]) (part[name] || []).forEach(walk);
-      if (part.spec) walk(part.spec);
+      if (part.facet && part.spec) {
+        const step = part.spec.width?.step;
+        const heads = Math.max(1, ...data.map((row) => row.head + 1 || 1));
+        const least = step ? step * heads + 34 : 230;
+        part.columns = Math.max(1, Math.min(part.columns * (step ? 3 : 1), Math.floor(room / least)));
+        if (!step) part.spec.width = Math.floor(room / part.columns) - 52;
+      } else {
+        if (typeof part.width === "number") part.width = room;
+        for (const name of ["layer", "hconcat", "vconcat", "concat"]) (part[name] || []).forEach(walk);
+        if (part.spec) walk(part.spec);
+      }
     };
     walk(copy);
     return copy;
@@ -266,33 +299,104 @@
     }));
   }
 
-  function drawFigures() {
-    const place = $("figures");
-    const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
-    const line = getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
+  function drawFigures({ figures, data }, place) {
+    const style = getComputedStyle(document.documentElement);
+    const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim());
     const words = { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line };
-    const config = {
-      background: "transparent", axis: words, legend: words, header: words,
-      title: { color: ink, subtitleColor: ink }, view: { stroke: line }, text: { color: ink },
-    };
     const actions = { export: true, source: false, compiled: false, editor: false };
-    const narrow = place.clientWidth < 560;
-    if (narrow) config.legend = { ...words, orient: "bottom", columns: 2 };
-    const room = Math.max(180, place.clientWidth - (narrow ? 110 : 150));
-    const { figures, data } = report();
-    const drawn = figures.map(([name, chart, sets]) => {
-      const spec = fitted(shared.charts[chart], room);
-      const own = Object.fromEntries(sets.map((set) => [set, unpackedRows(data[set])]));
-      spec.datasets = { ...spec.datasets, ...own };
-      const figure = make("figure", null, { id: "figure-" + name, "aria-label": name.replaceAll("-", " ") });
-      const mount = make("div");
-      figure.append(mount);
+    const drawn = figures.map(([name, , , about]) => {
+      const figure = make("figure", null, { id: "figure-" + name });
+      const mount = make("div", null, { role: "img" });
+      mount.setAttribute("aria-label", `${name.replaceAll("-", " ")}. ${about}`);
+      figure.append(mount, make("figcaption", about));
+      return figure;
+    });
+    // their widths are known once they are in the document
+    place.replaceChildren(...drawn);
+    figures.forEach(([name, chart, sets], at) => {
+      const [figure, mount] = [drawn[at], drawn[at].firstChild];
+      const rows = Object.fromEntries(sets.map((set) => [set, unpackedRows(data[set])]));
+      const all = sets.flatMap((set) => rows[set]);
+      const room = Math.max(180, mount.clientWidth - 62);
+      const longest = Math.max(...all.map((row) => (row.variant || "").length));
+      const columns = Math.max(1, Math.floor(mount.clientWidth / (34 + 6 * longest)));
+      const config = {
+        aria: false, background: "transparent", axis: words, header: { labelColor: ink, titleColor: ink },
+        legend: { ...words, orient: "bottom", columns, labelLimit: 320 },
+        title: { color: ink, subtitleColor: ink }, view: { stroke: line }, text: { color: ink },
+      };
+      const spec = fitted(shared.charts[chart], room, all);
+      spec.datasets = { ...spec.datasets, ...rows };
+      figure.append(asTable(name, sets, data));
       vegaEmbed(mount, spec, { config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })
         .then(() => { figure.dataset.ready = "yes"; })
         .catch((error) => { mount.textContent = "This figure cannot be drawn: " + error; console.error(error); });
-      return figure;
     });
-    place.replaceChildren(...drawn);
+  }
+
+  // the values of a figure for those who cannot see it, or wish to copy them; made when it is opened
+  function asTable(name, sets, data) {
+    const details = make("details");
+    const summary = make("summary", "Values of this figure");
+    details.append(summary);
+    details.addEventListener("toggle", () => {
+      if (!details.open || details.childElementCount > 1) return;
+      for (const set of sets) {
+        const [fields, rows] = data[set];
+        const table = make("table");
+        const head = make("tr");
+        for (const field of fields) head.append(make("th", field.replaceAll("_", " "), { scope: "col" }));
+        const [top, body] = [make("thead"), make("tbody")];
+        top.append(head);
+        for (const row of rows) {
+          const line = make("tr");
+          row.forEach((value, at) => {
+            const text = typeof value === "number" ? String(Number(value.toPrecision(4))) : String(value ?? "");
+            line.append(fields[at] === "variant" ? make("th", text, { scope: "row" }) : make("td", text));
+          });
+          body.append(line);
+        }
+        table.append(caption(`${name.replaceAll("-", " ")}: ${set.replaceAll("_", " ")}`), top, body);
+        const scroll = scrolling(table, "");
+        scroll.removeAttribute("aria-labelledby");
+        scroll.setAttribute("aria-label", summary.textContent);
+        details.append(scroll);
+      }
+    });
+    return details;
+  }
+
+  function drawOverview() {
+    $("lead").textContent = overview.lead;
+    $("groups").replaceChildren(...overview.groups.flatMap((group, number) => {
+      const title = make("h3", group.title, { id: `group-${number}` });
+      const head = make("tr");
+      for (const text of ["task", "first place", "result", "what can be told", "newest Record"]) {
+        head.append(make("th", text, { scope: "col", role: "columnheader" }));
+      }
+      // cells stand below each other on a phone, where only their roles tell that this is a table
+      const [top, body] = [make("thead", null, { role: "rowgroup" }), make("tbody", null, { role: "rowgroup" })];
+      head.setAttribute("role", "row");
+      top.append(head);
+      for (const board of group.boards) {
+        const at = blocks.findIndex((block) => block.dataset.name === board.report);
+        const task = make("th", null, { scope: "row", role: "rowheader" });
+        task.append(make("a", board.title, { href: address(at, ["theme"]) }));
+        const first = make("td", null, { role: "cell" });
+        if (board.leaders) first.append(make("strong", board.leaders), ` ${board.place}`);
+        const result = make("td", board.result, { role: "cell" });
+        if (board.reference && board.leaders !== "softmax") result.append(make("small", "softmax " + board.reference));
+        const told = make("td", board.headline, { role: "cell" });
+        const day = make("td", board.newest, { role: "cell" });
+        if (board.state) day.append(make("small", board.state, { className: board.state.split(":")[0] }));
+        const line = make("tr", null, { role: "row", className: board.is_average ? "average" : "" });
+        line.append(task, first, result, told, day);
+        body.append(line);
+      }
+      const table = make("table", null, { className: "boards", role: "table" });
+      table.append(caption(group.title), top, body);
+      return [title, scrolling(table, title.id)];
+    }));
   }
 
   // a line for each of the most important notes; all of them, in full, in a section that opens
@@ -307,34 +411,82 @@
     $("all-notes").hidden = !notes.length;
     $("all-notes").open = state.notes === "all";
     $("all-notes").firstElementChild.textContent = notes.length === 1 ? "The note in full" : `All ${notes.length} notes`;
+    const { board } = report();
+    const columns = [board, ...board.parts].flatMap(filledColumns).filter((column) => column.description);
+    const meanings = new Map(columns.map((column) => [column.heading, description(column)]));
+    const terms = [...meanings].flatMap(([heading, text]) => [make("dt", heading), make("dd", text)]);
+    $("columns").lastElementChild.replaceChildren(...terms);
+    $("columns").hidden = !terms.length;
+    $("noted").hidden = !notes.length && !terms.length;
   }
 
   function drawAll() {
     document.documentElement.dataset.theme = dark() ? "dark" : "light";
     $("theme").textContent = dark() ? "Light" : "Dark";
     $("theme").setAttribute("aria-pressed", String(dark()));
-    if (!blocks.length) {
+    $("home").hidden = !overview;
+    $("overview").hidden = state.q >= 0;
+    $("board").hidden = $("filtering").hidden = state.q < 0;
+    $("report").value = String(state.q);
+    for (const place of ["figures", "overview-figures"]) $(place).replaceChildren();
+    if (state.q < 0) {
+      $("home").setAttribute("aria-current", "page");
+      document.title = "attnbench: overview";
+      drawOverview();
+    } else if (!blocks.length) {
       $("headline").textContent = "No Records yet.";
       return;
+    } else {
+      $("home").removeAttribute("aria-current");
+      const { board, figures } = report();
+      const title = board.question || board.title;
+      document.title = `attnbench: ${title}`;
+      $("filter").value = state.show;
+      $("title").textContent = title;
+      $("headline").textContent = board.headline;
+      $("drawn").hidden = !figures.length;
+      drawTable();
+      drawParts();
+      drawMaps();
+      drawNotes(board);
     }
-    const { board } = report();
-    $("report").value = String(state.q);
-    $("filter").value = state.show;
-    $("title").textContent = board.question || board.title;
-    $("headline").textContent = board.headline;
-    drawNotes(board);
-    drawTable();
-    drawParts();
-    drawMaps();
-    // the board can be read before the figures are drawn
-    requestAnimationFrame(() => setTimeout(drawFigures, 0));
+    // all words can be read before the figures are drawn
+    requestAnimationFrame(() => setTimeout(drawAllFigures, 0));
   }
 
-  $("report").append(...blocks.map((block, at) => make("option", block.dataset.name, { value: String(at) })));
-  $("report").addEventListener("change", (event) => {
-    Object.assign(state, { q: Number(event.target.value), sort: "", dir: "", row: "" });
-    drawAll();
-    writeAddress();
+  function drawAllFigures() {
+    if (state.q < 0) drawFigures(overview, $("overview-figures"));
+    else drawFigures(report(), $("figures"));
+  }
+
+  // boards of one group stand together, as on the overview
+  function choices() {
+    const groups = new Map();
+    blocks.forEach((block, at) => {
+      const group = block.dataset.group || (overview ? "Others" : "");
+      if (!groups.has(group)) groups.set(group, []);
+      groups.get(group).push(make("option", block.dataset.name, { value: String(at) }));
+    });
+    const first = overview ? [make("option", "choose one", { value: "-1" })] : [];
+    return [...first, ...[...groups].flatMap(([group, options]) => {
+      if (!group) return options;
+      const together = make("optgroup", null, { label: group });
+      together.append(...options);
+      return [together];
+    })];
+  }
+
+  $("report").append(...choices());
+  $("report").addEventListener("change", (event) => show(Number(event.target.value)));
+  $("home").addEventListener("click", (event) => {
+    event.preventDefault();
+    show(-1);
+    $("overview-title").focus();
+  });
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    // the address says what is shown, so the link must not change it
+    event.preventDefault();
+    $("content").focus();
   });
   $("filter").addEventListener("input", (event) => {
     state.show = event.target.value;
@@ -355,13 +507,28 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   let width = innerWidth;
   addEventListener("resize", () => {
-    if (blocks.length && Math.abs(innerWidth - width) > 40) { width = innerWidth; drawFigures(); }
+    if (blocks.length && Math.abs(innerWidth - width) > 40 && !matchMedia("print").matches) {
+      width = innerWidth;
+      drawAllFigures();
+    }
   });
   addEventListener("hashchange", () => {
-    if (location.hash === "#board") return;
+    const before = state.q;
     readAddress();
     drawAll();
+    if (state.q !== before) {
+      // a reader by ear learns what is shown now
+      scrollTo(0, 0);
+      $(state.q < 0 ? "overview-title" : "title").focus({ preventScroll: true });
+    }
   });
+  // on paper nothing can be opened
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("main > section:not([hidden]) details:not(figure details):not([open])")];
+    for (const each of opened) each.open = true;
+  });
+  addEventListener("afterprint", () => { for (const each of opened) each.open = false; });
   readAddress();
   drawAll();
 })();

@@ -20,6 +20,9 @@ FEW = 6
 
 REFERENCE = "softmax"
 
+BY_SETTING = ("by", "right-key")
+"""In the names of the parts of a board that show results by setting."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredBoard:
@@ -41,33 +44,45 @@ class StoredBoard:
         rows = [*self.values["ranked"], *self.values["unranked"]]
         return [row for row in rows if _bare(row["name"]) == variant]
 
+    @property
+    def by_setting(self) -> Iterator[StoredBoard]:
+        """Its parts by length, difficulty and weight on the right key."""
+        for part in self.values.get("parts", ()):
+            if any(f"/{kind}/" in part["name"] for kind in BY_SETTING):
+                yield StoredBoard(part, self.page)
+
     def excerpt(self, rows: Sequence[dict[str, Any]]) -> str:
-        """A table of `rows` with the first columns that hold something."""
+        """A table of `rows` with the first columns that hold something, and their ranks where any row has one."""
         columns = [column for column in self.values["columns"] if any(_text(row, column["name"]) for row in rows)]
         first = sorted(columns, key=lambda column: column["importance"])[:FEW]
         shown = [column for column in columns if column in first]
-        header = ["rank", "variant", *(cell(_heading(column)) for column in shown)]
-        lines = [
-            [_rank(row), cell(row["name"]), *(cell(_text(row, column["name"])) for column in shown)] for row in rows
-        ]
+        header = ["variant", *(cell(_heading(column)) for column in shown)]
+        lines = [[cell(row["name"]), *(cell(_text(row, column["name"])) for column in shown)] for row in rows]
+        ranks = [_rank(row) for row in rows]
+        if any(ranks):
+            header, lines = ["rank", *header], [[rank, *line] for rank, line in zip(ranks, lines, strict=True)]
         return table(header, lines)
 
 
 def of_variant(name: str) -> Iterator[tuple[StoredBoard, str]]:
-    """The boards that have a variant, each with its rows and the reference's."""
+    """The boards that have a variant, and their parts by setting, each with its rows and the reference's."""
     for board in boards():
         rows = board.rows(name)
         if rows:
-            reference = [] if name == REFERENCE else board.rows(REFERENCE)
-            yield board, board.excerpt([*rows, *reference])
+            for each in (board, *board.by_setting):
+                own = each.rows(name)
+                reference = [] if name == REFERENCE else each.rows(REFERENCE)
+                if own:
+                    yield each, each.excerpt([*own, *reference])
 
 
 def of_task(name: str) -> Iterator[tuple[StoredBoard, str]]:
-    """The boards of a task, each with all its rows."""
+    """The boards of a task, and their parts by setting, each with all its rows."""
     for board in boards():
         if board.is_about(name):
-            values = board.values
-            yield board, board.excerpt([*values["ranked"], *values["unranked"], *values["baselines"]])
+            for each in (board, *board.by_setting):
+                values = each.values
+                yield each, each.excerpt([*values["ranked"], *values["unranked"], *values["baselines"]])
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,9 @@ As a file each brings colours for both; in the site the drawing stands in the pa
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -59,6 +61,20 @@ class Drawing:
 
     def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> None:
         self.parts.append(f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>')
+
+    def line(self, points: Sequence[tuple[float, float]], kind: str = "arrow") -> None:
+        """Straight lines from point to point."""
+        self.parts.append(f'<path class="{kind}" d="M{"L".join(f"{x:g} {y:g}" for x, y in points)}"/>')
+
+    def dot(self, x: float, y: float) -> None:
+        self.parts.append(f'<circle class="head" cx="{x:g}" cy="{y:g}" r="5"/>')
+
+    def interval(self, x: float, low: float, value: float, high: float) -> None:
+        """A value with its interval, upright; `low` and `high` in pixels."""
+        self.line([(x, low), (x, high)])
+        for end in (low, high):
+            self.line([(x - 8, end), (x + 8, end)])
+        self.dot(x, value)
 
     def arrow(self, x: int, y: int, to_x: int, to_y: int, label: str = "") -> None:
         """A horizontal or vertical arrow."""
@@ -230,7 +246,123 @@ def digest() -> Drawing:
     return drawn
 
 
-DRAWINGS = {"flow": flow, "comparison": comparison, "lanes": lanes, "gate": gate, "digest": digest}
+def lengths() -> Drawing:
+    """What a test beyond the training length shows of three kinds of attention."""
+    drawn = Drawing(
+        880, 300, "Three variants are right at the training length; beyond it one holds, one decays, one fails"
+    )
+    drawn.box(60, 40, 54, 190, "", "good")
+    drawn.text(87, 30, "trained here", "small", "middle")
+    drawn.text(410, 30, "only tested here", "small", "middle")
+    drawn.line([(60, 40), (60, 230), (640, 230)])
+    for at in range(6):
+        drawn.text(100 + at * 105, 250, f"{64 * 2**at:,}", "small", "middle")
+    drawn.text(350, 276, "length of the sequence, tokens: each step doubles it", "small", "middle")
+    for y, share in ((55, "100 %"), (105, "90 %"), (222, "chance")):
+        drawn.text(52, y + 4, share, "small", "end")
+    drawn.line([(60, 105), (640, 105)], "plain")
+    at = [100 + 105 * step for step in range(6)]
+    ends = (
+        ((57, 58, 57, 60, 59, 62), "holds", "90 % up to 2,048+ (32×)"),
+        ((57, 58, 76, 110, 142, 165), "decays: the weight spreads", "90 % up to 256 (4×)"),
+        ((57, 126, 180, 208, 216, 220), "fails: the key is out of reach", "90 % up to 64 (1×)"),
+    )
+    for heights, name, words in ends:
+        drawn.line(list(zip(at, heights, strict=True)))
+        for x, y in zip(at, heights, strict=True):
+            drawn.dot(x, y)
+        drawn.text(652, heights[-1], name, "strong")
+        drawn.text(652, heights[-1] + 17, words, "small")
+    return drawn
+
+
+def pairs() -> Drawing:
+    """Why differences are taken seed by seed, with numbers that can be checked by hand."""
+    scores = {"A": (60.0, 63.0, 66.0), "B": (61.2, 64.1, 67.3)}
+    drawn = Drawing(
+        880, 320, "Intervals of two accuracies overlap, and their difference, taken seed by seed, leaves out zero"
+    )
+    drawn.text(10, 24, "Each accuracy by itself", "strong")
+    drawn.text(400, 24, "Their difference, seed by seed", "strong")
+
+    def height(score: float) -> float:
+        return 300 - 13 * (score - 53)
+
+    for at, (name, own) in enumerate(scores.items()):
+        x = 70 + at * 150
+        mean, half = sum(own) / 3, _half_width(own)
+        for seed, score in enumerate(own):
+            drawn.dot(x, height(score))
+            drawn.text(x + 12, height(score) + 5, f"seed {seed}: {score:.1f}", "small")
+        drawn.interval(x - 24, height(mean - half), height(mean), height(mean + half))
+        drawn.text(x, 312, f"{name}: {mean:.1f} ± {half:.1f}", "", "middle")
+    gaps = tuple(b - a for a, b in zip(*scores.values(), strict=True))
+    mean, half = sum(gaps) / 3, _half_width(gaps)
+
+    def across(gap: float) -> float:
+        return 440 + 210 * gap
+
+    drawn.line([(across(0), 60), (across(0), 200)], "plain")
+    drawn.text(across(0), 222, "no difference", "small", "middle")
+    for seed, gap in enumerate(gaps):
+        drawn.dot(across(gap), 80 + 26 * seed)
+        drawn.text(across(gap) + 14, 85 + 26 * seed, f"seed {seed}: +{gap:.1f}", "small")
+    drawn.line([(across(mean - half), 180), (across(mean + half), 180)])
+    for end in (mean - half, mean + half):
+        drawn.line([(across(end), 172), (across(end), 188)])
+    drawn.dot(across(mean), 180)
+    drawn.text(across(mean), 222, f"B - A: +{mean:.1f} ± {half:.2f}", "", "middle")
+    drawn.text(400, 262, "Seed 2 was easy for both, seed 0 hard for both. In the difference that cancels.", "small")
+    drawn.text(400, 282, "Three seeds, 95 %, one pair alone; test examples are left out here.", "small")
+    return drawn
+
+
+def _half_width(values: Sequence[float]) -> float:
+    """Of the 95 % interval of the mean of three values, by Student's t with two degrees of freedom."""
+    mean = sum(values) / 3
+    return 4.303 * math.sqrt(sum((value - mean) ** 2 for value in values) / 2 / 3)
+
+
+SIMULATED = {
+    "1 point, 20,000 examples, seeds 0.2 and the luck of lra-text": ("told apart", 3, 4, 57),
+    "equal": ("all seeds scatter alike", 3, 4.6, 3.2),
+    "one × 10": ("one scatters 10 ×", 3, 4.1, 8.7),
+    "one × 10, five seeds": ("the same with 5 seeds", 5, 3.9, 2.0),
+}
+"""A row of docs/scoring_simulations.md → words, seeds, and the shares in % of both rules, which a test compares."""
+
+
+def moderation() -> Drawing:
+    """What shrinking the spread of seeds buys, and what it costs."""
+    drawn = Drawing(
+        880, 300, "Moderated spreads tell 57 % of pairs apart instead of 4 %, at a price where spreads differ"
+    )
+    told, *false = SIMULATED.values()
+    drawn.text(10, 24, "Pairs that differ by 1 point and are told apart", "strong")
+    for row, (name, share) in enumerate((("each by itself", told[2]), ("moderated", told[3]))):
+        drawn.text(150, 58 + row * 30, name, "small", "end")
+        drawn.box(160, 42 + row * 30, max(round(6 * share), 2), 22, "", "good" if row else "plain")
+        drawn.text(170 + 6 * share, 58 + row * 30, f"{share:g} %")
+    drawn.text(10, 130, "Boards with any false statement (at most 5 % are meant to be)", "strong")
+    drawn.line([(160 + 250, 142), (160 + 250, 290)], "plain")
+    drawn.text(160 + 256, 152, "5 %", "small")
+    for row, (words, _, before, now) in enumerate(false):
+        drawn.text(150, 178 + row * 44, words, "small", "end")
+        for at, (share, kind) in enumerate(((before, "plain"), (now, "good" if now <= 5 else "bad"))):
+            drawn.box(160, 158 + row * 44 + at * 17, round(50 * share), 14, "", kind)
+            # none across the line of 5 %
+            x = 170 + 50 * share if not 3.4 < share < 5 else 418
+            drawn.text(x, 170 + row * 44 + at * 17, f"{share:g} %", "small")
+    drawn.text(640, 178, "upper bar: each by itself", "small")
+    drawn.text(640, 196, "lower bar: moderated", "small")
+    drawn.text(640, 214, "boards of 6 variants, 3 seeds", "small")
+    return drawn
+
+
+DRAWINGS = {
+    "flow": flow, "comparison": comparison, "lanes": lanes, "gate": gate, "digest": digest, "lengths": lengths,
+    "pairs": pairs, "moderation": moderation,
+}  # fmt: skip
 
 
 def inline(svg: str, description: str) -> str:

@@ -28,7 +28,15 @@ from attnbench.docs.generator.repository import (
     rewrite,
 )
 
-START = ("index.md", "getting-started.md", "concepts.md", "statistics.md", "choosing.md")
+START = (
+    "index.md",
+    "getting-started.md",
+    "reading-a-board.md",
+    "concepts.md",
+    "statistics.md",
+    "choosing.md",
+    "commands.md",
+)
 GUIDES = (
     "own-variant.md",
     "own-kernel.md",
@@ -36,6 +44,7 @@ GUIDES = (
     "reading-records.md",
     "public-board.md",
     "clusters.md",
+    "gpu.md",
     "huggingface.md",
 )
 """The order of the pages of docs/; one that is not here comes after them, one that is missing is left out."""
@@ -179,6 +188,8 @@ def _by_family(registry: Any, folder: str, families: dict[str, str]) -> list[Any
 def _place(path: str) -> str | None:
     """Where the site has a file of the repository; of a folder its page."""
     path = path.rstrip("/")
+    if path.startswith("docs/figures/"):
+        return path.removeprefix("docs/")
     return SITE.places.get(path) or SITE.places.get(f"{path}/README.md")
 
 

@@ -24,7 +24,7 @@ Each function does what the command of its name does. `import attnbench` is enou
 ::: attnbench.bench.api.RunOptions
     options: {{heading_level: 3}}
 
-::: attnbench.bench.api.Filters
+::: attnbench.bench.board.filters.Filters
     options: {{heading_level: 3}}
 
 ## Values

@@ -66,7 +66,7 @@ def test_test_files_lie_beside_their_subject_and_in_no_package():
     assert [relative(path) for path in TESTS if path.name == "__init__.py" and "plugin" not in path.parts] == []
     for folder in sorted({path.parent for path in TESTS if path.name.startswith("test_")}):
         mirrored = folder.relative_to(ROOT / "tests")
-        own = mirrored.parts[0] in ("architecture", "examples", "golden", "plugin", "torture")
+        own = mirrored.parts[0] in ("architecture", "examples", "golden", "gpu", "plugin", "torture")
         assert own or (ROOT / mirrored).is_dir(), relative(folder)
 
 

@@ -1,8 +1,11 @@
-"""A Board with everything on it, and text that nobody wishes to run."""
+"""A Board with everything on it, text that nobody wishes to run, and a browser to look at both."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from pages import CHROMIUM
 
 from attnbench.bench.board.board import Board, Column, Footnote, NoteKind, Row, TableCell
 
@@ -75,3 +78,14 @@ def part() -> Board:
         unranked=(Row(name=HOSTILE, entries=(TableCell(text="5.10", value=5.1), ahead, TableCell(text=words))),),
         baselines=(Row(name="copy", entries=(TableCell(text="2.00", value=2.0), TableCell(), TableCell())),),
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no {CHROMIUM}")
+    with sync.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield started
+        started.close()

@@ -28,10 +28,11 @@ from attnbench.bench.board.report import (
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
 pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
 
+from pages import drawn, open_at, untroubled, watch
+
 from attnbench.dashboards import html
 from attnbench.dashboards.figures import figures
 
-CHROMIUM = Path("/usr/bin/chromium")
 HOSTILE = "a[p=<script>alert(1)</script>]"
 
 
@@ -113,52 +114,13 @@ def file(report: Report, lengths: Report, tmp_path_factory: pytest.TempPathFacto
     return path
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
-    if not CHROMIUM.exists():
-        pytest.skip("no chromium")
-    with sync.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
 def page(browser: object, file: Path) -> Iterator[object]:
-    """The page; fails at the end if anything was logged, asked, thrown or requested."""
-    opened = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    troubles = watch(opened)
-    open_at(opened, file)
-    yield opened
-    opened.close()
-    assert troubles == []
-
-
-def watch(opened: object) -> list[str]:
-    troubles: list[str] = []
-    opened.on("console", lambda message: troubles.append(f"{message.type}: {message.text}"))
-    opened.on("pageerror", lambda error: troubles.append(f"error: {error}"))
-    opened.on("dialog", lambda dialog: (troubles.append("dialog"), dialog.dismiss()))
-    opened.on("request", lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else troubles.append(r.url))
-    return troubles
-
-
-def open_at(opened: object, file: Path, state: str = "") -> None:
-    # a state alone changes no document, so leave first
-    opened.goto("about:blank")
-    opened.goto(file.as_uri() + state)
-    drawn(opened)
-
-
-def drawn(opened: object) -> None:
-    opened.wait_for_function(
-        "(all => all.length && all.every(f => f.dataset.ready))([...document.querySelectorAll('figure')])"
-    )
+    yield from untroubled(browser, file, width=1280)
 
 
 def names(opened: object) -> list[str]:
-    return opened.locator("tbody td button").all_inner_texts()
+    return opened.locator("tbody th button").all_inner_texts()
 
 
 def test_every_kind_of_data_has_its_figure(report: Report, lengths: Report) -> None:
@@ -308,7 +270,7 @@ def test_everything_can_be_reached_by_keyboard(page: object) -> None:
     page.keyboard.press("Enter")
     assert page.locator("th[aria-sort=descending]").inner_text().startswith("accuracy")
     assert page.evaluate("document.activeElement.textContent").startswith("accuracy")
-    page.locator("tbody td button").first.focus()
+    page.locator("tbody th button").first.focus()
     page.keyboard.press("Space")
     assert page.locator("tr.detail").count() == 1
     assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
@@ -334,7 +296,10 @@ def test_few_notes_are_shown_and_all_in_a_section_that_opens_and_stays_in_the_ad
     opened = browser.new_page()
     troubles = watch(opened)
     open_at(opened, path)
-    assert opened.inner_text("h2") == report.board.question and opened.inner_text("#headline") == "Nobody can tell <i>."
+    assert (
+        opened.inner_text("#title") == report.board.question
+        and opened.inner_text("#headline") == "Nobody can tell <i>."
+    )
     assert opened.locator("#chief-notes dd").all_inner_texts() == [f"note {at} <b>" for at in range(6)]
     assert opened.locator("#notes").is_hidden() and opened.inner_text("#all-notes summary") == "All 9 notes"
     opened.focus("#all-notes summary")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from attnbench.bench.cli.app import app
 from attnbench.docs.generator.repository import ROOT, lines_of, markdown_files
-from attnbench.variants.contract import AttentionShape
+from attnbench.variants.contract import AttentionShape, Mask
 
 PAGES = [page for page in markdown_files() if page.startswith("docs/") or "/" not in page or "README" in page]
 
@@ -81,3 +81,22 @@ def test_the_variant_of_the_guide_is_softmax_with_a_temperature():
     variant = names["cooled"](AttentionShape(heads=1, head_dim=4, max_length=3), temperature=2.0)
     scores = torch.randn(1, 1, 3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.testing.assert_close(variant.weigh(scores, None), (scores / 2).softmax(-1))
+
+
+def test_both_forms_of_the_kernel_of_the_guide_agree_and_say_which_ran():
+    page = (ROOT / "docs" / "own-kernel.md").read_text(encoding="utf-8")
+    names = {"__name__": "guide"}
+    exec(re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1], names)
+    shape = AttentionShape(heads=2, head_dim=4, max_length=300, causal=True)
+    generator = torch.Generator().manual_seed(1)
+    query, key, value = torch.randn(3, 1, 2, 300, 4, generator=generator, dtype=torch.float64)
+    keep = torch.arange(300)[None] < 290
+    found = {}
+    for impl in ("eager", "blocked", "auto"):
+        variant = names["Cooled"](shape, temperature=0.5, impl=impl)
+        found[impl] = variant(query, key, value, Mask(keep=keep, causal=True))
+        assert variant.implementation == (impl if impl != "auto" else "blocked")
+    torch.testing.assert_close(found["blocked"], found["eager"])
+    torch.testing.assert_close(found["auto"], found["eager"])
+    dropping = AttentionShape(heads=2, head_dim=4, max_length=300, dropout=0.1)
+    assert names["Cooled"](dropping, impl="blocked").supports(dropping) == "impl=blocked drops no weights"

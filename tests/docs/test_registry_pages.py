@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attnbench.bench.core.registry import TASKS, VARIANTS, parameters
-from attnbench.docs.generator import attention_map, registry_pages
+from attnbench.docs.generator import attention_map, board_excerpts, registry_pages
 
 
 def test_the_page_of_a_variant_has_equation_paper_parameters_map_and_measurements():
@@ -25,6 +25,36 @@ def test_the_page_of_a_task_has_data_presets_baselines_and_published_numbers():
     assert "attnbench data get lra-text" in page and "Nyströmformer (2021)" in page
     # the page is the same wherever it is built
     assert "/tmp" not in page and "/home" not in page and "/root" not in page and "site-packages" not in page
+
+
+def test_pages_have_results_by_length_below_a_board_and_no_ranks_there(monkeypatch):
+    def board(name, title, rows, first):
+        columns = [{"name": f"at_{at}", "title": f"{at}", "better": "", "importance": at} for at in (64, 2048)]
+        cells = {
+            word: {f"at_{at}": {"text": f"{level - at / 100:.1f}"} for at in (64, 2048)} for word, level in rows.items()
+        }
+        made = [{"name": word, "first": first, "last": first, "reason": "", "entries": cells[word]} for word in rows]
+        return {"name": name, "title": title, "columns": columns, "ranked": made, "unranked": [], "baselines": []}
+
+    rows = {"softmax": 100.0, "rela": 90.0, "linear": 50.0}
+    whole = board("recall/quick", "recall, preset quick", rows, 1)
+    whole["parts"] = [
+        board("recall/quick/by/length", "Accuracy by length", rows, None),
+        board("recall/quick/kinds", "Kinds", rows, None),
+    ]  # fmt: skip
+    found = (board_excerpts.StoredBoard(whole, "results/boards/suite-lra-quick-validation.md"),)
+    monkeypatch.setattr(board_excerpts, "boards", lambda: found)
+    page = registry_pages.task_page("recall")
+    assert "**Accuracy by length** (" in page and "| linear | 49.4 | 29.5 |" in page and "Kinds" not in page
+    assert "| rank | variant | 64 | 2048 |" in page and "| variant | 64 | 2048 |\n" in page
+    page, _ = registry_pages.variant_page("rela")
+    assert "| rela | 89.4 | 69.5 |\n| softmax | 99.4 | 79.5 |" in page and "linear | 49" not in page
+
+
+def test_presets_and_margins_are_in_numbers_that_agree_with_their_words():
+    page = registry_pages.task_page("recall")
+    assert "1 layer of width 64 with 1 head, length 128" in page and "margin 1 point;" in page
+    assert "margin 0.5 BLEU" in registry_pages.task_page("wmt14-en-de")
 
 
 def test_a_task_that_needs_parameters_has_a_page_too():

@@ -3,7 +3,7 @@
 # Needs root and `apt-get install slurm-wlm munge`; everything it starts ends with it, and /etc is left as it is.
 # The node has no cgroups (proctrack/linuxproc, task/none), so that it runs in a container, and no accounting.
 set -eu
-folder=$(mktemp -d /tmp/slurm-XXXXXX)
+folder=$(mktemp -d -t slurm-XXXXXX)
 chmod 755 "$folder"
 node=$(hostname -s)
 cpus=$(nproc --all)
