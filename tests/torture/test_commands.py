@@ -244,7 +244,7 @@ compare rela,softmax entmax15 --results {{results}}
 compare {NAME} --results {{results}}
 compare 'rela[' --results {{results}}
 compare rela softmax linear --results {{results}}
-choose --results {{results}}
+choose --length
 choose --length 0 --results {{results}}
 choose --length -1 --results {{results}}
 choose --length long --results {{results}}
