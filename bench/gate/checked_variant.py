@@ -145,9 +145,7 @@ class CheckedVariant:
         if length > DOUBLE_LENGTH:
             length = NARROW_LENGTH
         heads = min(self.shape.heads, max(1, NARROW_SCORES // length**2))
-        narrow = self
-        if (heads, length) != (self.shape.heads, self.shape.max_length):
-            narrow = self._smaller(heads, length) or self
+        narrow = self._smaller(heads, length) or self
         while narrow.shape.max_length >= 2 * NARROWEST and narrow.sequence_seconds > NARROW_SECONDS:
             shorter = narrow._smaller(narrow.shape.heads, narrow.shape.max_length // 2)
             if shorter is None:
@@ -208,8 +206,11 @@ class CheckedVariant:
         return process_time() - start
 
     def _smaller(self, heads: int, length: int) -> CheckedVariant | None:
-        """Of fewer heads or positions, at the length to be measured; None where the variant refuses it."""
+        """Of fewer heads or positions, at the length to be measured; None where the variant refuses it, or has no fewer
+        since its heads share one key."""
         shape = with_heads(replace(self.shape, max_length=length), heads)
+        if shape == self.shape:
+            return None
         smaller = CheckedVariant(self.source, shape, self.seed, self.thorough, (own_setting(shape),))
         try:
             smaller.build(shape)

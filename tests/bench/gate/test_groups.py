@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from attnbench.bench.gate import checked_variant
 from attnbench.bench.gate.checked_variant import CheckedVariant
 from attnbench.bench.gate.groups import grouped_heads
 from attnbench.bench.gate.suite import quick_gate
@@ -48,3 +49,13 @@ def test_shared_heads_hold_and_one_head_shares_nothing(name):
 @pytest.mark.parametrize("name", ["softmax", "rela"])
 def test_every_property_holds_where_the_shape_shares_heads(name):
     assert quick_gate(name, replace(SHAPE, kv_heads=2)) is None
+
+
+def test_heads_that_share_one_key_are_not_made_fewer_for_ever(monkeypatch):
+    # as at 1,024 tokens, where a million scores are those of one head: two that share a key are as few as there are
+    monkeypatch.setattr(checked_variant, "NARROW_SCORES", SHAPE.max_length**2)
+    shape = replace(SHAPE, kv_heads=2)
+    narrow = CheckedVariant("softmax", shape, settings=(checked_variant.own_setting(shape),)).narrow
+    assert (narrow.shape.heads, narrow.shape.kv_heads) == (2, 1)
+    assert narrow.narrow is narrow
+    assert quick_gate("softmax", shape, form="own") is None
