@@ -100,13 +100,13 @@ class Provenance:
 class Record:
     """The outcome of one Cell and all that was measured. Appended the moment the Cell ends and never edited.
 
-    `digest`: `VERSIONS-DATA-VARIANT`: versions of lane, objective and task; hashes of the data and of the variant's own
-    source. `metric`: what the task is ranked by. `block`: the process and rounds it shared with
-    others in the time lane. `artifacts`: name → file under the results folder's `artifacts`, named by its content.
-    `setting`: the preset in full, as it was used. `implementation`: which code of the variant ran, such as eager or
-    triton; several are joined by a plus sign. `started`: UTC, ISO 8601. `seconds`: wall time of the Cell.
-    `executor`: what brought the Block to its machine, such as slurm; `node`: that machine, by the name that the
-    executor gives it; `device`: `cpu`, or the GPU with its UUID.
+    `digest`: `VERSIONS-DATA-VARIANT`: versions of lane, objective and task; hashes of the data and of the variant's
+    own source, with the kernels of its device. `metric`: what the task is ranked by. `block`: the process and
+    rounds it shared with others in the time lane. `artifacts`: name → file under the results folder's `artifacts`,
+    named by its content. `setting`: the preset in full, as it was used. `implementation`: which code of the variant
+    ran, such as eager or triton; several are joined by a plus sign. `started`: UTC, ISO 8601. `seconds`: wall time
+    of the Cell. `executor`: what brought the Block to its machine, such as slurm; `node`: that machine, by the name
+    that the executor gives it; `device`: `cpu`, or the GPU with its UUID.
     """
 
     cell: Cell

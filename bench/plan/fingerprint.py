@@ -2,9 +2,11 @@
 
 A digest is `VERSIONS-DATA-VARIANT`. Versions are declared: of the lane and the objective in `bench/core/protocol.py`,
 of the task in its class. Only the variant's own source is hashed, its file with the operations and kernels that it
-imports, so that a changed mechanism is measured again and a tidier harness is not. Comments, docstrings, imports, blank
-lines and the places of files do not count. Text is hashed and no syntax tree, whose form changes with the version of
-Python.
+imports, so that a changed mechanism is measured again and a tidier harness is not. Of our kernels those of the device
+count: on a processor `variants/kernels/triton` is left out, on a GPU `variants/kernels/cpu`. A cell that asks for
+`impl=triton` on a processor goes through Triton's interpreter, so that nothing is left out of it, nor of a cell on any
+other kind of device. Comments, docstrings, imports, blank lines and the places of files do not count. Text is hashed
+and no syntax tree, whose form changes with the version of Python.
 """
 
 from __future__ import annotations
@@ -36,14 +38,21 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 _NATIVE = (".cpp", ".h")
 
+_KERNELS = PACKAGE / "variants" / "kernels"
+# by kind of device, the kernels that never run there
+_OF_OTHER_DEVICES = {"cpu": _KERNELS / "triton", "cuda": _KERNELS / "cpu"}
+
 # shared by all variants: what they mean is guarded by the versions of objectives, not by the variants' hashes
 _CONTRACTS = frozenset(PACKAGE / "variants" / name for name in ("__init__.py", "contract.py", "mask.py", "padding.py"))
 
 
-def digest_of_cell(cell: Cell, data: Provenance | None) -> str:
-    """The digest of a Record that `cell` would yield now; raises SelectionError for a name that is not installed."""
+def digest_of_cell(cell: Cell, data: Provenance | None, device: str) -> str:
+    """The digest of a Record that `cell` would yield now on this kind of device, such as cpu or cuda.
+
+    Raises SelectionError for a name that is not installed.
+    """
     identity = content_hash([data.source, data.fidelity, data.files] if data else None, DIGITS)
-    return f"{versions_of(cell)}-{identity}-{variant_hash(cell)}"
+    return f"{versions_of(cell)}-{identity}-{variant_hash(cell, device)}"
 
 
 def versions_of(cell: Cell) -> str:
@@ -55,8 +64,8 @@ def versions_of(cell: Cell) -> str:
     return f"lane{LANE_VERSIONS[cell.lane]}{objective}.task{task.version}"
 
 
-def variant_hash(cell: Cell) -> str:
-    """Hash of the variant's own source.
+def variant_hash(cell: Cell, device: str) -> str:
+    """Hash of the variant's own source, as far as it runs on this kind of device.
 
     A timing is a ratio to the reference in the same rounds, so the source of the reference counts there too.
     """
@@ -64,7 +73,9 @@ def variant_hash(cell: Cell) -> str:
     names = [cell.variant.name] if cell.lane != "baseline" else []
     if cell.lane == "time" or cell.variant.name == BASELINE_WITH_A_MODEL:
         names.append(REFERENCE)
-    return content_hash([_hash_of(VARIANTS.source(name)) for name in names], DIGITS)
+    is_interpreted = device == "cpu" and cell.variant.get("impl") == "triton"
+    left_out = None if is_interpreted else _OF_OTHER_DEVICES.get(device)
+    return content_hash([_hash_of(VARIANTS.source(name), left_out) for name in names], DIGITS)
 
 
 def token_hash(files: Iterable[Path]) -> str:
@@ -73,11 +84,11 @@ def token_hash(files: Iterable[Path]) -> str:
 
 
 @cache
-def _hash_of(source: Path | None) -> str:
+def _hash_of(source: Path | None, left_out: Path | None) -> str:
     if source is None:
         return token_hash([])
     source = source.resolve()
-    return token_hash(closure(source, _root(source)) - _CONTRACTS)
+    return token_hash(closure(source, _root(source), left_out) - _CONTRACTS)
 
 
 def _state(file: Path) -> tuple[int, int]:
@@ -85,13 +96,16 @@ def _state(file: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def closure(source: Path, root: Path) -> set[Path]:
-    """`source` and all files that it imports or includes, directly or not, from the package `root` or from ours."""
+def closure(source: Path, root: Path, left_out: Path | None = None) -> set[Path]:
+    """`source` and all files that it imports or includes, directly or not, from the package `root` or from ours.
+
+    Files in the folder `left_out` are none of them, and what they import is not followed.
+    """
     found: set[Path] = set()
     waiting = [source]
     while waiting:
         file = waiting.pop()
-        if file not in found:
+        if file not in found and not (left_out and file.is_relative_to(left_out)):
             found.add(file)
             waiting += _included(file) if file.suffix in _NATIVE else _imported(file, root)
             # A C++ file is built together with the header or source of its own name.

@@ -389,7 +389,7 @@ class _Converter:
             measurements=tuple(measured),
             machine=self.machine,
             data=self.data,
-            digest=f"lane{LANE_VERSIONS['train']}.task{VERSION}-{data}-{variant_hash(cell)}",
+            digest=f"lane{LANE_VERSIONS['train']}.task{VERSION}-{data}-{variant_hash(cell, self.device.type)}",
             metric=METRICS["bits_per_character"],
             setting={**asdict(self.setting), "temperatures": list(self.setting.temperatures)},
             implementation="transformers",

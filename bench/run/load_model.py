@@ -57,7 +57,8 @@ def load(store: Store, record: Record, device: torch.device) -> LoadedModel:
             f"the parameters in {path} do not fit the model of today ({' '.join(str(error).split())[:200]}); "
             "train the cell again"
         ) from None
-    current = digest_of_cell(cell, record.data) == record.digest
+    trained_on = "cuda" if record.machine.accelerators else "cpu"
+    current = digest_of_cell(cell, record.data, trained_on) == record.digest
     return LoadedModel(record=record, task=task, recipe=recipe, model=model, is_current=current)
 
 

@@ -234,7 +234,7 @@ class Runner:
             block=block.id,
             cells=cells,
             digests={cell.key: self._digest(cell) for cell in cells},
-            sources={cell.key: variant_hash(cell) for cell in cells},
+            sources={cell.key: variant_hash(cell, self.resources.device.type) for cell in cells},
             rates={cell.key: rate for cell in cells if (rate := self._choice(cell).rate) is not None},
             device=str(self.resources.device),
             results=request.results,
@@ -388,7 +388,7 @@ class Runner:
             return None
 
     def _digest(self, cell: Cell) -> str:
-        return digest_of_cell(cell, self.data[cell.task])
+        return digest_of_cell(cell, self.data[cell.task], self.resources.device.type)
 
 
 def _refuse_interpreted_timings(request: RunRequest, device: torch.device) -> None:

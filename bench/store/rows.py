@@ -13,7 +13,8 @@ class ResultRow(NamedTuple):
     """A row of a ResultTable; `at` is its place there.
 
     `fidelity`: that of its data; a Record without data has that of its board key, and is `unplaced`. `version`,
-    `data_code` and `variant_code` are the parts of its digest. `stale`: why it no longer counts; empty where it does.
+    `data_code` and `variant_code` are the parts of its digest. `on_gpu`: whether it used one. `stale`: why it no longer
+    counts; empty where it does.
     """
 
     at: int
@@ -28,6 +29,7 @@ class ResultRow(NamedTuple):
     outcome: str
     reason: str
     machine: str
+    on_gpu: bool
     fidelity: str
     unplaced: bool
     source: str

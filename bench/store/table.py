@@ -181,6 +181,7 @@ def _row(at: int, record: Record, known: Mapping[Hashable, str]) -> ResultRow:
         outcome=str(record.outcome),
         reason=record.reason,
         machine=record.measured_on,
+        on_gpu=bool(record.machine.accelerators),
         fidelity=fidelity or known.get(_without_data(record), "unknown"),
         unplaced=not fidelity,
         source=data.source if data else "",

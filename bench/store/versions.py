@@ -24,10 +24,11 @@ SETTING = "the preset meant another setting then"
 VERSION = "made by another version of the lane, the objective or the task"
 DATA = "the code or the data of the task has changed since"
 CODE = "the code of the variant has changed since"
+DEVICE = "on another kind of device, with its own kernels, than the Records that count"
 INCOMPLETE = "of a newer version, at which the reference and two others are not complete"
 OTHER_TASKS = "of another version than the other tasks of the suite"
 
-NOT_RANKED = (SETTING, VERSION, DATA, CODE, INCOMPLETE, OTHER_TASKS)
+NOT_RANKED = (SETTING, VERSION, DATA, CODE, DEVICE, INCOMPLETE, OTHER_TASKS)
 """Reasons that measuring anew removes."""
 
 
@@ -132,7 +133,7 @@ def _newest_code(rows: list[ResultRow]) -> list[ResultRow]:
     """Of each variant the newest code that was tried at three seeds stays, or the newest of all where none was.
 
     Failures count as tried: code that fails does not fall back to older code. The reference, which all others need,
-    stays at the newest code that has results.
+    stays at the newest code that has results. The kernels of a processor and of a GPU are two codes of a variant.
     """
     found = {row.at: row for row in rows}
     fresh = (row for row in rows if not row.stale)
@@ -142,8 +143,9 @@ def _newest_code(rows: list[ResultRow]) -> list[ResultRow]:
             continue
         kept = max(by_code, key=lambda code: (_is_tried(by_code[code]), by_code[code][0].at))
         for code, own in by_code.items():
+            older = CODE if own[0].at < by_code[kept][0].at else INCOMPLETE
             for row in own if code != kept else ():
-                found[row.at] = row._replace(stale=CODE if own[0].at < by_code[kept][0].at else INCOMPLETE)
+                found[row.at] = row._replace(stale=older if row.on_gpu == by_code[kept][0].on_gpu else DEVICE)
     return [found[row.at] for row in rows]
 
 

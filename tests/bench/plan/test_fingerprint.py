@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -145,7 +146,7 @@ def test_the_closure_follows_imports_within_the_package_and_into_the_contract(pa
 def hash_in_another_process(source):
     code = (
         "import sys; from pathlib import Path; from attnbench.bench.plan import fingerprint;"
-        "print(fingerprint._hash_of(Path(sys.argv[1]))); assert 'torch' not in sys.modules"
+        "print(fingerprint._hash_of(Path(sys.argv[1]), None)); assert 'torch' not in sys.modules"
     )
     run = subprocess.run([sys.executable, "-c", code, str(source)], capture_output=True, text=True, check=True)
     return run.stdout.strip()
@@ -177,8 +178,8 @@ def cell(variant="rela", task="lra-text", lane="train"):
 
 
 def test_a_digest_names_versions_data_and_variant():
-    versions, data, variant = digest_of_cell(cell(), None).split("-")
-    assert versions == "lane1.objective1.task1" == version_of(digest_of_cell(cell(), None))
+    versions, data, variant = digest_of_cell(cell(), None, "cpu").split("-")
+    assert versions == "lane1.objective1.task1" == version_of(digest_of_cell(cell(), None, "cpu"))
     assert len(data) == len(variant) == 10 and data != variant
 
 
@@ -198,28 +199,29 @@ def test_every_problem_names_its_objective_which_has_a_version():
 
 
 def test_an_untrained_model_hangs_on_the_source_of_the_reference_and_copying_does_not():
-    untrained, copy = (variant_hash(cell(name, "wmt14-en-de", "baseline")) for name in ("untrained", "copy"))
-    assert untrained == variant_hash(cell("softmax")) != copy
+    untrained, copy = (variant_hash(cell(name, "wmt14-en-de", "baseline"), "cpu") for name in ("untrained", "copy"))
+    assert untrained == variant_hash(cell("softmax"), "cpu") != copy
 
 
 def test_other_data_is_another_measurement():
     first, second = (Provenance(source="tree", fidelity="official", files={"a": checksum}) for checksum in "12")
-    found = [digest_of_cell(cell(), data).split("-") for data in (None, first, second)]
+    found = [digest_of_cell(cell(), data, "cpu").split("-") for data in (None, first, second)]
     assert len({parts[1] for parts in found}) == 3 and len({(parts[0], parts[2]) for parts in found}) == 1
 
 
 def test_a_timing_hangs_on_the_source_of_the_reference_too(monkeypatch):
-    timed, trained = (variant_hash(cell(lane=lane)) for lane in ("time", "train"))
+    timed, trained = (variant_hash(cell(lane=lane), "cpu") for lane in ("time", "train"))
     real, softmax = fingerprint._hash_of, VARIANTS.source("softmax")
-    monkeypatch.setattr(fingerprint, "_hash_of", lambda file: "edited" if file == softmax else real(file))
-    assert variant_hash(cell(lane="time")) != timed and variant_hash(cell()) == trained
+    monkeypatch.setattr(fingerprint, "_hash_of", lambda file, out: "edited" if file == softmax else real(file, out))
+    assert variant_hash(cell(lane="time"), "cpu") != timed and variant_hash(cell(), "cpu") == trained
 
 
 def test_the_contract_is_no_part_of_a_variants_own_source():
     own = closure(VARIANTS.source("relu-squared"), PACKAGE / "variants")
     contract = PACKAGE / "variants" / "contract.py"
-    assert contract in own and variant_hash(cell("relu-squared")) != variant_hash(cell("sigmoid"))
-    assert fingerprint._hash_of(VARIANTS.source("relu-squared")) == token_hash([VARIANTS.source("relu-squared")])
+    assert contract in own and variant_hash(cell("relu-squared"), "cpu") != variant_hash(cell("sigmoid"), "cpu")
+    source = VARIANTS.source("relu-squared")
+    assert fingerprint._hash_of(source, None) == token_hash([source])
 
 
 def test_native_sources_and_their_headers_belong_to_the_variant():
@@ -228,6 +230,66 @@ def test_native_sources_and_their_headers_belong_to_the_variant():
     names = {file.relative_to(PACKAGE / "variants" / "kernels" / "cpu").as_posix() for file in found
              if file.parent.name == "cpu"}  # fmt: skip
     assert {"entmax.py", "entmax.cpp", "gemm.h", "solver.h", "rows.h"} <= names and "rela.cpp" not in names
+
+
+def files_that_count(monkeypatch, name, device):
+    """Those that the hash of a variant covers, within `variants`."""
+    seen = []
+    monkeypatch.setattr(fingerprint, "token_hash", lambda files: seen.extend(files) or "0" * 10)
+    fingerprint._hash_of.cache_clear()
+    variant_hash(Cell(variant=Spec.parse(name), task=Spec("lra-text"), preset=Spec("smoke")), device)
+    fingerprint._hash_of.cache_clear()
+    return {file.relative_to(PACKAGE / "variants").as_posix() for file in seen}
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "counts", "does_not_count"),
+    [
+        ("entmax15", "cpu", {"kernels/cpu/entmax.cpp", "kernels/cpu/blocks.py"}, "kernels/triton/"),
+        ("entmax15", "cuda", {"kernels/triton/entmax.py", "kernels/triton/support.py"}, "kernels/cpu/"),
+        # Triton's interpreter runs it there
+        ("entmax15[impl=triton]", "cpu", {"kernels/triton/entmax.py", "kernels/cpu/entmax.cpp"}, None),
+        ("entmax15[impl=cpp]", "cpu", {"kernels/cpu/entmax.cpp"}, "kernels/triton/"),
+        ("entmax15", "mps", {"kernels/triton/entmax.py", "kernels/cpu/entmax.cpp"}, None),
+        ("linear", "cpu", {"linear/linear.py"}, "kernels/triton/"),
+    ],
+)
+def test_kernels_count_on_the_devices_that_run_them(monkeypatch, name, device, counts, does_not_count):
+    found = files_that_count(monkeypatch, name, device)
+    assert counts | {"kernels/dispatch.py"} <= found
+    assert does_not_count is None or not any(file.startswith(does_not_count) for file in found)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changed"),
+    [
+        ("kernels/triton/entmax.py", {("entmax15", "cuda"), ("entmax15[impl=triton]", "cpu")}),
+        (
+            "kernels/cpu/solver.h",
+            {("entmax15", "cpu"), ("entmax15[impl=triton]", "cpu"), ("entmax15[impl=cpp]", "cpu")},
+        ),
+        ("kernels/triton/rela.py", set()),
+    ],
+)
+def test_a_changed_kernel_changes_the_digests_of_its_own_device_alone(monkeypatch, kernel, changed):
+    cases = {(name, "cpu") for name in ("entmax15", "entmax15[impl=triton]", "entmax15[impl=cpp]")}
+    cases |= {("entmax15", "cuda"), ("softmax", "cpu"), ("softmax", "cuda")}
+
+    def digests():
+        fingerprint._hash_of.cache_clear()
+        return {
+            (name, device): digest_of_cell(replace(cell(), variant=Spec.parse(name)), None, device)
+            for name, device in cases
+        }
+
+    before, real = digests(), fingerprint._hash_of_file
+    edited = PACKAGE / "variants" / kernel
+    monkeypatch.setattr(
+        fingerprint, "_hash_of_file", lambda file, *state: "edited" if file == edited else real(file, *state)
+    )
+    after = digests()
+    fingerprint._hash_of.cache_clear()
+    assert {case for case in cases if before[case] != after[case]} == changed
 
 
 @pytest.mark.parametrize("change", ["// why\n", "/* two\nlines */", "\n\n", '#include "rows.h"\n'])

@@ -55,7 +55,7 @@ def write(path: Path, lines):
 def done(context, variant, lane="train", where=""):
     preset = Spec.parse("smoke[steps=2,evaluate_every=2,vocabulary=60,length=24]")
     cell = Cell(variant=Spec.parse(variant), task=Spec.parse(TASK.format(where)), preset=preset, lane=lane)
-    context.digests[cell.key] = digest_of_cell(cell, None)
+    context.digests[cell.key] = digest_of_cell(cell, None, "cpu")
     record = baseline_cell(context, cell) if lane == "baseline" else train_cell(context, cell)
     context.store.append(record)
     return record

@@ -147,6 +147,19 @@ def test_newer_code_of_a_variant_sets_only_its_own_seeds_aside(bench) -> None:
     assert stale(table_of(b.records)) == [changed, changed, "", ""]
 
 
+def test_trainings_on_a_processor_and_on_a_gpu_are_averaged_only_where_their_code_is_one(bench) -> None:
+    """The kernels of each are part of the variant's code; softmax has none."""
+    b = bench()
+    for name, code in [("softmax", "v1"), ("rela", "cpu")]:
+        b.train(name, [0.5, 0.5, 0.5], digest=f"p1-t1-{code}")
+    for name, code in [("softmax", "v1"), ("rela", "gpu")]:
+        gpu = replace(b.records[0].machine, id="box-2", accelerators=("a GPU",))
+        b.train(name, [0.5, 0.5, 0.5], digest=f"p1-t1-{code}", machine=gpu)
+    repeated = "the cell was measured before, and its first result counts"
+    other = "on another kind of device, with its own kernels, than the Records that count"
+    assert stale(table_of(b.records)) == [""] * 3 + [other] * 3 + [repeated] * 3 + [""] * 3
+
+
 def test_the_same_preset_with_another_setting_is_another_preset(bench) -> None:
     b = bench()
     b.train("rela", [0.5], setting={"steps": 100})

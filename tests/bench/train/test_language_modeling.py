@@ -244,7 +244,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerC
 def done(context: WorkerContext, variant: str, lane: str = "train", task: str = "gutenberg-char") -> Record:
     preset = Spec.parse("smoke[steps=4,evaluate_every=2,layers=1]")
     cell = Cell(variant=Spec.parse(variant), task=Spec.parse(task), preset=preset, lane=lane)  # type: ignore[arg-type]
-    context.digests[cell.key] = digest_of_cell(cell, None)
+    context.digests[cell.key] = digest_of_cell(cell, None, "cpu")
     record = baseline_cell(context, cell) if lane == "baseline" else train_cell(context, cell)
     context.store.append(record)
     return record
