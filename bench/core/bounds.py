@@ -41,6 +41,7 @@ MachineId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}\Z")]
 Names = Annotated[tuple[Name, ...], Meta(max_length=1000)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=1000)]
 NameByName = Annotated[dict[Name, Name], Meta(max_length=100_000)]
+TextByName = Annotated[dict[Name, Text], Meta(max_length=1000)]
 CountByName = Annotated[dict[Name, Count], Meta(max_length=100_000)]
 Samples = Annotated[tuple[float, ...], Meta(max_length=1_000_000)]
 

@@ -20,6 +20,7 @@ from .bounds import (
     RecordKeys,
     Samples,
     Text,
+    TextByName,
     Texts,
     Whole,
 )
@@ -103,10 +104,11 @@ class Record:
     `digest`: `VERSIONS-DATA-VARIANT`: versions of lane, objective and task; hashes of the data and of the variant's
     own source, with the kernels of its device. `metric`: what the task is ranked by. `block`: the process and
     rounds it shared with others in the time lane. `artifacts`: name → file under the results folder's `artifacts`,
-    named by its content. `setting`: the preset in full, as it was used. `implementation`: which code of the variant
-    ran, such as eager or triton; several are joined by a plus sign. `started`: UTC, ISO 8601. `seconds`: wall time
-    of the Cell. `executor`: what brought the Block to its machine, such as slurm; `node`: that machine, by the name
-    that the executor gives it; `device`: `cpu`, or the GPU with its UUID.
+    named by its content. `setting`: the preset in full, as it was used; boards compare Records of one setting alone.
+    `absent`: name of a metric → why it was not measured. `implementation`: which code of the variant ran, such as
+    eager or triton; several are joined by a plus sign. `started`: UTC, ISO 8601. `seconds`: wall time of the Cell.
+    `executor`: what brought the Block to its machine, such as slurm; `node`: that machine, by the name that the
+    executor gives it; `device`: `cpu`, or the GPU with its UUID.
     """
 
     cell: Cell
@@ -119,6 +121,7 @@ class Record:
     metric: Metric | None = None
     block: Name = ""
     setting: Open = field(default_factory=dict)
+    absent: TextByName = field(default_factory=dict)
     implementation: Name = ""
     artifacts: NameByName = field(default_factory=dict)
     started: Name = ""

@@ -111,7 +111,8 @@ class RecordBuilder:
             digest=self.context.digests[self.cell.key],
             block=self.context.block,
             metric=self.metric if self.cell.lane != "time" else None,
-            setting=(asdict(self.recipe) if self.recipe else {}) | self._numerics() | self._absences(),
+            setting=(asdict(self.recipe) if self.recipe else {}) | self._numerics(),
+            absent=self.absent,
             implementation=self.implementation,
             artifacts=self.artifacts,
             started=self.started.isoformat(timespec="seconds"),
@@ -127,9 +128,6 @@ class RecordBuilder:
             return {}
         convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "highest"
         return {"float32_products": torch.get_float32_matmul_precision(), "float32_convolutions": convolutions}
-
-    def _absences(self) -> dict[str, str]:
-        return {f"{name}_absent": reason for name, reason in self.absent.items()}
 
     def failure(self, error: Exception) -> Record:
         """The Record of a Cell that `error` ended; errors that the person who runs it must cure are raised again."""

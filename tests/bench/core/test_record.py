@@ -131,7 +131,7 @@ def test_numbers_of_numpy_are_written_as_numbers():
 
 def test_the_keys_of_a_line_are_those_documented():
     documented = "key cell outcome reason measurements machine data digest started seconds schema artifacts"
-    later = "block setting implementation metric executor node device"
+    later = "block setting absent implementation metric executor node device"
     assert set(documented.split()) | set(later.split()) == RECORD.to_json().keys()
     assert RECORD.to_json()["measurements"][0].keys() == {"name", "value", "unit", "samples", "where"}
 

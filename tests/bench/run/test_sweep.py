@@ -115,6 +115,11 @@ def test_a_red_gate_gives_no_number(runner, monkeypatch):
     found = run(runner("softmax,linear"))
     assert {found["linear", n].outcome for n in (64, 128, 256)} == {Outcome.INCORRECT}
     assert found["linear", 64].measurements == () and "causal: it sees the future" in found["linear", 256].reason
+    # of what is not measured the reason is no part of the setting, by which a board tells Records of another preset
+    measured, failed = found["softmax", 64], found["linear", 64]
+    assert "timing_seconds" in measured.absent["energy_joules"] and not failed.absent
+    assert measured.setting == failed.setting
+    assert not table_of(list(found.values())).replaced
 
 
 def test_one_record_of_each_mode_keeps_its_own_times(runner):
