@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.errors import SelectionError
@@ -11,7 +12,7 @@ from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..core.spec import Spec
 from ..score.contrasts import Contrast, Contrasts
-from ..score.cost import RelativeCost, costs_by_variant, floor_of
+from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import Predictions, outcome_words, scores_by_variant
 from ..stats.format import listed, memory, speed
@@ -21,10 +22,18 @@ from ..stats.scoring import Verdict, ratio
 from ..store.table import ResultTable
 from .footnotes import PERCENT
 
+WORK: Mapping[Mode, tuple[str, str]] = {
+    "step": ("training step", "training steps"),
+    "forward": ("forward pass", "forward passes"),
+    "decode": ("decoded token", "decoded tokens"),
+}
+"""The operation that a mode times: one, and several."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`points`: score of `one` less that of `other`, in the task's points; `step_time` and `memory`: ratios of cost.
+    """`points`: score of `one` less that of `other`, in the task's points; `step_time` and `memory`: ratios of cost,
+    of a training step, or of what a sweep times instead.
 
     The interval of `points` and the `verdict` are corrected for `pairs` comparisons, as on the board. `detectable`: the
     smallest difference, in points, that would have been seen in 80 % of such comparisons; `seeds_needed`: how many
@@ -61,17 +70,21 @@ def compare(
         )
     check_margin(margin)
     contrasts = Contrasts(scores_by_variant(table, board_key, predictions))
-    timings = costs_by_variant(table, board_key)
+    mode = _timed_mode(table, board_key)
+    timings = costs_by_variant(table, board_key, mode)
     names = sorted({*contrasts.scores, *timings})
     one, other = (_known(name, names, board_key) for name in (one, other))
-    quality = _quality(one, other, board_key, contrasts, margin)
-    step_time, cost = _cost(one, other, timings)
+    where = f"{board_key.task} ({board_key.preset})"
+    trained = bool(contrasts.scores)
+    quality = _quality(one, other, where, contrasts, margin) if trained else _Quality(sentences=())
+    step_time, cost = _cost(one, other, timings, mode)
     runs = board_key.runs(table, "train", "time")
     peaks = [table.values("peak_bytes", [run.at for run in runs if run.variant == name]) for name in (one, other)]
     ratio_of_peaks = peaks[0][-1] / peaks[1][-1] if all(peaks) else None
-    sentences = [*quality.sentences, cost]
+    # where nothing was trained, as in a sweep, there is no quality to be compared
+    sentences = [*quality.sentences, cost if trained else f"{one} beside {other} on {where}: {cost}"]
     if ratio_of_peaks is not None:
-        sentences.append(f"A training step of {one} needs {_than(memory(ratio_of_peaks), 'peak memory', other)}.")
+        sentences.append(f"A {WORK[mode][0]} of {one} needs {_than(memory(ratio_of_peaks), 'peak memory', other)}.")
     return Comparison(
         board_key=board_key,
         one=one,
@@ -86,6 +99,12 @@ def compare(
         sentences=tuple(sentences),
         records=tuple(run.key for run in runs if run.variant in (one, other)),
     )
+
+
+def _timed_mode(table: ResultTable, board_key: BoardKey) -> Mode:
+    """What the timings of the key are of: a task's training step, or the mode of a sweep."""
+    timed = (mode for mode in WORK if any(t.seconds for t in costs_by_variant(table, board_key, mode).values()))
+    return next(timed, "step")
 
 
 def _known(asked: str, names: list[str], board_key: BoardKey) -> str:
@@ -109,10 +128,10 @@ class _Quality:
     seeds_needed: int | None = None
 
 
-def _quality(one: str, other: str, board_key: BoardKey, contrasts: Contrasts, margin: float | None) -> _Quality:
+def _quality(one: str, other: str, where: str, contrasts: Contrasts, margin: float | None) -> _Quality:
     """The very contrast of the board, with its corrected interval."""
     scores = contrasts.scores
-    where = f"{one} − {other} on {board_key.task} ({board_key.preset})"
+    where = f"{one} − {other} on {where}"
     seeds = len(contrasts.seeds_of(one, other))
     if not seeds:
         own = [scores[name] for name in (one, other) if name in scores]
@@ -183,7 +202,8 @@ def power_sentence(contrast: Contrast, margin: float) -> str:
     )
 
 
-def _cost(one: str, other: str, timings: dict[str, RelativeCost]) -> tuple[Interval | None, str]:
+def _cost(one: str, other: str, timings: dict[str, RelativeCost], mode: Mode) -> tuple[Interval | None, str]:
+    work, several = WORK[mode]
     mine, theirs = timings.get(one), timings.get(other)
     if mine is None or theirs is None:
         missing = listed([name for name, timing in ((one, mine), (other, theirs)) if timing is None])
@@ -197,9 +217,9 @@ def _cost(one: str, other: str, timings: dict[str, RelativeCost]) -> tuple[Inter
     shared = mine.block and mine.block == theirs.block
     rounds = "the same rounds" if shared else "different rounds, each against the reference"
     if abs(gap.value) <= floor_of({one: mine, other: theirs}):
-        return found, f"Their training steps take the same time within the noise floor ({speed(found)}), in {rounds}."
+        return found, f"Their {several} take the same time within the noise floor ({speed(found)}), in {rounds}."
     doubt = "" if difference_is_proven(gap) else "; the interval does not exclude equal times"
-    return found, f"A training step of {one} is {_than(speed(found), '', other)}, in {rounds}{doubt}."
+    return found, f"A {work} of {one} is {_than(speed(found), '', other)}, in {rounds}{doubt}."
 
 
 def _than(words: str, noun: str, other: str) -> str:

@@ -178,10 +178,10 @@ def _null_control(context: BoardContext) -> Footnote:
         text = "not measured: the noise floor of these speeds is unknown"
         return Footnote(topic="null control", text=text, kind=NoteKind.NOISE, brief=text, warning=True)
     found = ratio(max(nulls, key=lambda null: abs(null.value) + null.half_width()))
-    floor = 100 * math.expm1(floor_of(context.timings))
+    floor = difference_words(floor_of(context.timings))
     text = (
         f"{REFERENCE} timed under a second name came out at {found.value:.3f}× ({found.low:.3f}–{found.high:.3f}), so "
-        f"the noise floor is {floor:.1f} %; ≈ marks differences within it"
+        f"the noise floor is {floor}; ≈ marks differences within it"
     )
     text += resolution_words(context.timings)
     # every timed variant is one more chance to find a difference where there is none
@@ -189,9 +189,9 @@ def _null_control(context: BoardContext) -> Footnote:
     if separates:
         text += f". {REFERENCE} separates from itself: trust no difference of that size"
     brief = (
-        f"{REFERENCE} separates from itself by {floor:.1f} %: trust no smaller difference in speed"
+        f"{REFERENCE} separates from itself by {floor}: trust no smaller difference in speed"
         if separates
-        else f"noise floor of the speeds {floor:.1f} % (marked ≈){resolution_in_brief(context.timings)}"
+        else f"noise floor of the speeds {floor} (marked ≈){resolution_in_brief(context.timings)}"
     )
     return Footnote(topic="null control", text=text, kind=NoteKind.NOISE, brief=brief, warning=separates)
 
@@ -207,9 +207,17 @@ def resolution_in_brief(*timings: dict[str, RelativeCost]) -> str:
     found = [resolution for resolution in map(resolution_of, timings) if resolution is not None]
     if not found:
         return ""
-    widest = math.exp(max(found))
-    # beyond twice the time a percentage is hard to read
-    return f", resolution {100 * (widest - 1):.0f} %" if widest < 2 else f", resolution a factor of {widest:.1f}"
+    return f", resolution {difference_words(max(found), decimals=0)}"
+
+
+def difference_words(log: float, decimals: int = 1) -> str:
+    """A difference of times from its log-ratio: beyond twice the time a percentage is hard to read.
+
+    >>> difference_words(0.04), difference_words(0.04, decimals=0), difference_words(9.0)
+    ('4.1 %', '4 %', 'a factor of 8103.1')
+    """
+    factor = math.exp(log)
+    return f"{100 * (factor - 1):.{decimals}f} %" if factor < 2 else f"a factor of {factor:.1f}"
 
 
 def span_of(counts: Sequence[int]) -> str:

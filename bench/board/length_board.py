@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from .footnotes import (
     FAILURES,
     PERCENT,
     RANKS,
+    difference_words,
     resolution_in_brief,
     resolution_words,
     span_of,
@@ -190,10 +190,10 @@ def timing_footnotes(machine: str, timings: CostsByPoint, floor: float, point: s
         text=f"{span_of(rounds)} rounds a {point}, interleaved with {REFERENCE}, on machine {machine}; brackets: "
         f"{PERCENT} t intervals over {unit_of(rounds)}{of_these}",
     )
-    text = f"{100 * math.expm1(floor):.1f} %, by the null control; a smaller difference makes no rank and no crossover"
+    text = f"{difference_words(floor)}, by the null control; a smaller difference makes no rank and no crossover"
     text += resolution_words(*(dict(found) for found in timings.values()))
     resolution = resolution_in_brief(*(dict(found) for found in timings.values()))
-    brief = f"{100 * math.expm1(floor):.1f} %{resolution}: a smaller difference makes no rank"
+    brief = f"{difference_words(floor)}{resolution}: a smaller difference makes no rank"
     yield Footnote(topic="noise floor", text=text, kind=NoteKind.NOISE, brief=brief)
     yield Footnote(topic="rank", text=RANKS)
     if any(cost.outcome != Outcome.OK for found in timings.values() for cost in found.values()):

@@ -41,7 +41,9 @@ def run(
         say("Nothing to do: every cell of this selection is measured already.\n")
     boards = api.boards(found, notice=warn)
     show(boards)
-    if options["suite"] and not options["tasks"] and len({record.cell.task for record in found}) > 1:
+    trained = {record.cell.task for record in found if record.cell.lane == "train"}
+    # a suite's board averages quality, which sweeps have none of
+    if options["suite"] and not options["tasks"] and len(trained) > 1:
         try:
             show(api.boards(found, suite=options["suite"], notice=warn))
         except SelectionError as error:

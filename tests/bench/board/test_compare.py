@@ -8,7 +8,7 @@ import pytest
 from attnbench.bench.board.compare import Comparison, compare
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.core.record import Outcome
+from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
 
@@ -143,3 +143,25 @@ def test_speeds_that_nobody_measured_are_said(bench) -> None:
     b.train("softmax", [0.6] * 3)
     b.train("rela", [0.7] * 3)
     assert of(b).sentences[2] == "Speed cannot be compared: no timings of rela and softmax."
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("decode", ("decoded token", "decoded tokens")), ("forward", ("forward pass", "forward passes"))],
+)
+def test_a_sweep_is_compared_by_the_work_that_it_times_and_has_no_quality(bench, mode: str, words: tuple) -> None:
+    b = bench()
+    b.task = f"sweep[mode={mode}]"
+    for name, factor in (("softmax", 1.0), ("linear", 0.5), ("rela", 1.0)):
+        times = {f"{mode}_seconds": [factor * t for t in TIMES], f"reference_{mode}_seconds": TIMES}
+        times[f"null_{mode}_seconds"] = TIMES
+        numbers = [Measurement.of(metric, 1.0, tuple(samples)) for metric, samples in times.items()]
+        b.add(b.cell(name, lane="time"), [*numbers, Measurement.of("peak_bytes", 1e6)])
+    found = of(b, "linear")
+    assert found.sentences == (
+        f"linear beside softmax on {b.task} (quick): A {words[0]} of linear is 2.00× faster than that of softmax, "
+        "in the same rounds.",
+        f"A {words[0]} of linear needs as much peak memory as that of softmax.",
+    )
+    assert found.step_time.value == pytest.approx(0.5) and found.points is None
+    assert f"Their {words[1]} take the same time" in of(b).sentences[0]

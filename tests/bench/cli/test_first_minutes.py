@@ -85,7 +85,12 @@ def test_a_run_ends_with_a_page_to_open_and_with_no_page_where_nothing_can_draw(
     assert "attnbench[dashboard]" in without.output and not (tmp_path / "a" / "page").exists()
     monkeypatch.undo()
     pytest.importorskip("altair")
-    done = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "b")])
+    suite = tmp_path / "two.toml"
+    tasks = '["sweep[length=16,batch=1,heads=1]", "sweep[length=32,batch=1,heads=1]"]'
+    suite.write_text(f'tasks = {tasks}\nvariants = ["linear"]\npreset = "smoke"\n', encoding="utf-8")
+    done = CliRunner().invoke(app, ["run", "--suite", str(suite), "--results", str(tmp_path / "b")])
+    # sweeps have no quality that a suite's board could average
+    assert "A training step of linear" in done.output and "no board" not in done.stderr
     page = tmp_path / "b" / "page" / "index.html"
     assert done.output.rstrip("\n").endswith(f"open: {page}") and "<html" in page.read_text(encoding="utf-8")
     page.unlink()
