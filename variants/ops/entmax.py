@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..contract import SelectionError, accumulator
 from .sparse_autograd import Simplex
+from .thresholds import may_look
 
 
 def sparsemax(x: Tensor, dim: int = -1, allowed: Tensor | None = None) -> Tensor:
@@ -34,13 +35,13 @@ def entmax(x: Tensor, alpha: float | Tensor, dim: int = -1, allowed: Tensor | No
 
     alpha: a number >= 1, or a tensor that broadcasts to x with size 1 on `dim`; differentiable in both. The other
     arguments as in `sparsemax`. Raises SelectionError for alpha below 1 or not finite (a tensor is looked at on CPU
-    only, elsewhere values below 1 count as 1) and for one that does not broadcast.
+    only and in no compiled graph, elsewhere values below 1 count as 1) and for one that does not broadcast.
     Peters, Niculae & Martins 2019, Sparse Sequence-to-Sequence Models; gradient in alpha: Correia, Niculae & Martins
     2019, Adaptively Sparse Transformers.
     """
     if isinstance(alpha, Tensor):
-        # a look at a tensor on a GPU would stall it, so there every tensor of alphas is bisected
-        small = alpha.device.type == "cpu" and bool((alpha <= 2.0).all())
+        # where its values may not be looked at, every tensor of alphas is bisected
+        small = may_look(alpha) and bool((alpha <= 2.0).all())
         return _weights(x, _rows_of(alpha, x, dim), dim, allowed, newton=small)
     if not 1.0 <= alpha < float("inf"):
         raise SelectionError(f"expected alpha of 1 or more, got {alpha}; 1 is softmax, 2 is sparsemax")
@@ -81,6 +82,6 @@ def _rows_of(alpha: Tensor, x: Tensor, dim: int) -> Tensor:
         raise SelectionError(
             f"expected alpha to broadcast to {tuple(rows)}, size 1 on dimension {dim}, got {tuple(alpha.shape)}"
         ) from error
-    if alpha.device.type == "cpu" and not bool(((alpha >= 1.0) & alpha.isfinite()).all()):
+    if may_look(alpha) and not bool(((alpha >= 1.0) & alpha.isfinite()).all()):
         raise SelectionError(f"expected alpha of 1 or more everywhere, got {alpha.tolist()}")
     return expanded.movedim(dim, -1)

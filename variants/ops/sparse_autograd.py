@@ -82,7 +82,7 @@ def _ceiling(allowed: Tensor, scores: Tensor) -> Tensor:
 
 def _masked(scores: Tensor, ceiling: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
     """The scores, -inf where masked, whatever stands there, and the maximum of each row."""
-    if scores.device.type == "cpu":
+    if thresholds.may_look(scores):
         masked = torch.minimum(scores, ceiling, out=scratch)
         top = _top(masked)
         # a minimum lets NaN through, and a fill costs twenty times as much: it is for rows that have one
@@ -97,10 +97,13 @@ def _top(scores: Tensor) -> Tensor:
 
 
 def _pieces(scores: Tensor, ceiling: Tensor | None) -> Iterator[Piece]:
-    """Indices that cut `scores` into pieces, without the columns after the last allowed one; one on an accelerator."""
+    """Indices that cut `scores` into pieces, without the columns after the last allowed one.
+
+    All of it is one piece on an accelerator, and in a graph, which the compiler cuts by itself.
+    """
     if not scores.numel():
         return
-    if scores.device.type != "cpu":
+    if not thresholds.may_look(scores):
         yield (...,)
         return
     keys = scores.shape[-1]
@@ -148,7 +151,7 @@ def _blank(like: Tensor, pieces: list[Piece]) -> Tensor:
 
 def _with_scratch(like: Tensor, pieces: list[Piece]) -> Iterator[tuple[Piece, Tensor, Tensor]]:
     """Each piece with two scratch tensors of its shape, the same memory again and again."""
-    size = max((like[piece].numel() for piece in pieces), default=0)
+    size = max([0, *(like[piece].numel() for piece in pieces)])
     first, second = (torch.empty(size, dtype=like.dtype, device=like.device) for _ in range(2))
     for piece in pieces:
         shape = like[piece].shape

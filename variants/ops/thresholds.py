@@ -67,7 +67,7 @@ def entmax(z: Tensor, alpha: Tensor, out: Tensor, scratch: Tensor) -> None:
     power = (1.0 / e - 1.0).clamp_(min=1e-30).mul_(_LOG2_E)
     # max p = 1: the lower end, as t = -1 above
     kappa = torch.zeros_like(e)
-    tolerance = _tolerance(z, float(e.max()) if z.device.type == "cpu" else 1.0)
+    tolerance = _tolerance(z, float(e.max()) if may_look(z) else 1.0)
     for _ in _steps(z):
         # c z, held at -1 where the key has no weight; -inf, a masked key, ends there too
         torch.mul(z, e * (e * kappa).exp_(), out=scratch).clamp_(min=-1.0)
@@ -172,13 +172,18 @@ def _excess(alpha: Tensor) -> Tensor:
     return (alpha - 1.0).clamp_(min=_SMALLEST_EXCESS)
 
 
+def may_look(x: Tensor) -> bool:
+    """Whether values of `x` may decide what is done next: that would stall a device, and a compiled graph has none."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def _steps(z: Tensor) -> range:
-    # on CPU the loop ends by itself; elsewhere asking whether it may would stall the device
-    return range(1000 if z.device.type == "cpu" else _DEVICE_STEPS[z.dtype])
+    # the loop ends by itself where it may look
+    return range(1000 if may_look(z) else _DEVICE_STEPS[z.dtype])
 
 
 def _ended(step: Tensor, tolerance: float) -> bool:
-    return step.device.type == "cpu" and not bool((step > tolerance).any())
+    return may_look(step) and not bool((step > tolerance).any())
 
 
 def _tolerance(z: Tensor, e: float) -> float:

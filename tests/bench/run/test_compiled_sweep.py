@@ -67,10 +67,47 @@ def test_a_compiled_step_gives_the_gradients_of_its_eager_form(traced: None, var
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("variant", "shape"),
+    [
+        ("sparsemax", ""),
+        ("entmax15", ""),
+        ("entmax15", ",causal=true,padding=0.2"),
+        ("entmax", ""),
+        ("entmax[alpha=learned]", ""),
+        pytest.param("entmax[alpha=3.0]", ",mode=forward", marks=pytest.mark.slow),
+        ("asentmax", ""),
+    ],
+)
+def test_the_entmax_family_is_compiled_as_one_graph_that_agrees_with_its_eager_form(
+    traced: None, variant: str, shape: str
+) -> None:
+    """A step gives the gradients of query, key, value and parameters; a forward pass the output."""
+    _, workload = ready(f"sweep[{SMALL},level=attention,compile=true{shape}]", variant)
+    assert workload.compilation is not None and workload.compilation.graphs == 1
+    assert workload.implementation == "compiled+eager"
+    found = workload.work()
+    with workload.eager:
+        expected = workload.work()
+    if isinstance(found, Tensor):
+        found, expected = [found], [expected]
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", ["block", pytest.param("model", marks=pytest.mark.slow)])
+def test_a_block_and_a_model_of_the_entmax_family_are_one_graph(traced: None, level: str) -> None:
+    """They were held against their eager forms when they were made ready."""
+    _, workload = ready(f"sweep[{SMALL},level={level},compile=true]", "entmax15")
+    assert workload.compilation is not None and workload.compilation.graphs == 1
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("c++") is None, reason="needs a C++ compiler")
-def test_a_block_that_is_compiled_into_kernels_agrees_with_its_eager_form() -> None:
-    _, workload = ready(f"sweep[{SMALL},level=block,compile=true]", "rela")
+@pytest.mark.parametrize("variant", ["rela", "entmax15"])
+def test_a_block_that_is_compiled_into_kernels_agrees_with_its_eager_form(variant: str) -> None:
+    _, workload = ready(f"sweep[{SMALL},level=block,compile=true]", variant)
     assert workload.compilation is not None and workload.compilation.seconds > 0
     found = workload.work()
     with workload.eager:

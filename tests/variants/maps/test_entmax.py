@@ -16,7 +16,7 @@ from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.ops import sparse_autograd as simplex
 from attnbench.variants.ops import thresholds
-from attnbench.variants.ops.entmax import entmax, entmax15, sparsemax
+from attnbench.variants.ops.entmax import _weights, entmax, entmax15, sparsemax
 
 ALPHAS = (1.0, 1.0005, 1.05, 1.25, 1.5, 1.99, 2.0, 2.5, 3.0)
 INF = float("inf")
@@ -324,6 +324,35 @@ def test_the_fixed_number_of_steps_on_accelerators_is_enough(monkeypatch: pytest
                 # what the rounding of scores alone makes of exact weights
                 rounded = runs(lambda y, a=alpha: [entmax(y[0].double(), a).float()], [x.float()])
                 assert not over_budget([found], rounded, [exact])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own tracing
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0, "learned"])
+def test_a_compiled_graph_has_the_weights_and_the_gradients_of_the_eager_form(alpha: float | str) -> None:
+    """One graph: no look at values decides what is done next. NaN that a mask hides, rows without keys and -inf."""
+    allowed = scores(2, 6, 24, seed=1) > -1.0
+    allowed[0, 0], allowed[0, 1] = False, True
+    x = scores(2, 6, 24, dtype=torch.float32)
+    x[0, 1, 3:], x[1, 2, ~allowed[1, 2]] = -INF, float("nan")
+    of_heads = torch.tensor([1.2, 1.9])[:, None, None].requires_grad_()
+    x.requires_grad_()
+    upstream = scores(2, 6, 24, dtype=torch.float32, seed=2)
+
+    def weights(x: Tensor, of_heads: Tensor) -> Tensor:
+        if alpha == "learned":
+            return _weights(x, of_heads, -1, allowed)
+        return entmax(x, alpha, allowed=allowed)
+
+    found, expected = (
+        (p, *grad(p, (x, of_heads), upstream, allow_unused=True))
+        for p in (form(x, of_heads) for form in (torch.compile(weights, backend="eager", fullgraph=True), weights))
+    )
+    assert (found[2] is None) == (alpha != "learned")
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert not found[0][0, 0].any() and found[0].isfinite().all()
 
 
 rows = st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=12)
