@@ -133,6 +133,10 @@ class _Snapshot:
         moments = [value for kept in optimiser.state.values() for value in kept.values() if isinstance(value, Tensor)]
         self.tensors: list[Tensor] = [*model.parameters(), *model.buffers(), *moments]
         self.copies = [tensor.detach().clone() for tensor in self.tensors]
+        # a step may have put others in their places, which hold what the trial left behind
+        self.owners = [
+            (module, name, buffer) for module in model.modules() for name, buffer in module.named_buffers(recurse=False)
+        ]
         self.device = device
         self.random, self.cuda_random = torch.get_rng_state(), torch.cuda.get_rng_state(device)
 
@@ -141,6 +145,8 @@ class _Snapshot:
         # in place: a graph holds addresses
         for tensor, copy in zip(self.tensors, self.copies, strict=True):
             tensor.copy_(copy)
+        for module, name, buffer in self.owners:
+            setattr(module, name, buffer)
         torch.set_rng_state(self.random)
         torch.cuda.set_rng_state(self.cuda_random, self.device)
 

@@ -130,6 +130,31 @@ def test_a_step_that_counts_on_the_host_is_found_by_the_trial(cuda: FakeCuda) ->
     assert found.uncaptured.startswith("the loss of replay ") and found.state.replays == 0
 
 
+@pytest.mark.parametrize(
+    ("in_place", "size", "finds", "moves"),
+    [(True, 0.1, "", 12), (False, 0.1, "the loss of replay 2", 12), (False, 1e-7, "", WARM_UP)],
+)
+def test_a_buffer_that_is_assigned_anew_is_found_by_the_trial_where_the_loss_shows_it(
+    cuda: FakeCuda, in_place: bool, size: float, finds: str, moves: int
+) -> None:
+    """A replay works on the addresses of the capture: what the loss does not show stands still there."""
+    found = trainer(CUDA)
+    found.model.register_buffer("average", torch.zeros(()))
+
+    def move() -> None:
+        if in_place:
+            found.model.average.add_(size)
+        else:
+            found.model.average = found.model.average + size
+
+    changed(found, lambda loss: loss * (1 + found.model.average))
+    found.model.after_step = move
+    state = found.run()
+    assert found.uncaptured.startswith(finds) and bool(found.uncaptured) == bool(finds)
+    assert bool(state.replays) == (not finds)
+    assert float(found.model.average) == pytest.approx(moves * size), "so many of the twelve steps have moved it"
+
+
 def test_a_step_that_draws_on_the_host_is_not_captured(cuda: FakeCuda) -> None:
     found = trainer(CUDA)
 
