@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,24 @@ class Mask:
             same = (sequence[rows or slice(None), None] == sequence)[None, None]
             allowed = same if allowed is None else allowed & same
         return allowed
+
+    def seen(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """How many keys each query may see, integers (batch | 1, queries | 1), in memory of keys and queries alone."""
+        lower = torch.zeros(1, 1, dtype=torch.long, device=device)
+        upper = torch.full((1, 1), keys, device=device)
+        if self.causal:
+            upper = torch.arange(1, queries + 1, device=device)[None] + self.offset(queries, keys)
+        if self.bounds is not None:
+            lower, upper = torch.maximum(lower, self.bounds[..., 0]), torch.minimum(upper, self.bounds[..., 1])
+        if self.lengths is not None:
+            lengths = torch.tensor(self.lengths, device=device)
+            end = lengths.cumsum(0)
+            lower = torch.maximum(lower, (end - lengths).repeat_interleave(lengths)[None])
+            upper = torch.minimum(upper, end.repeat_interleave(lengths)[None])
+        if self.keep is None:
+            return (upper - lower).clamp(min=0)
+        # real keys before each place; more queries than keys reach back before the first
+        before = F.pad(self.keep.cumsum(1), (1, 0))
+        lower, upper = torch.broadcast_tensors(lower.clamp(0, keys), upper.clamp(0, keys))
+        size = self.keep.shape[0], lower.shape[1]
+        return (before.gather(1, upper.expand(size)) - before.gather(1, lower.expand(size))).clamp(min=0)

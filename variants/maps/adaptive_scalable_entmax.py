@@ -9,25 +9,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, Range, ScoredVariant, SelectionError, accumulator, repeat_heads
+from ..contract import AttentionShape, Mask, Range, SelectionError, accumulator
 from ..ops.entmax import entmax
 from ..ops.log_length import log_length
+from .sparse_map import SparseMap
 
 
-class ASEntmax(ScoredVariant):
+class ASEntmax(SparseMap):
     """Adaptive-scalable entmax: scores times delta + beta (ln n)^gamma, then alpha-entmax.
 
     The paper computes beta and gamma from the token's hidden state, which a variant over projected heads does not see.
     `form=query`, the default, computes them from the head's own query instead, a linear function of the same state:
     beta = softplus(w q), gamma = gamma_range tanh(v q), with w and v per head. `form=head` is the paper's second form:
-    beta and gamma are free numbers per head, started at U(0.1, 1) and N(0, 0.1). n as in `scalable-softmax`.
+    beta and gamma are free numbers per head, started at U(0.1, 1) and N(0, 0.1). n as in `scalable-softmax`. The factor
+    is one number a query, so it multiplies the query, and the kernels are those of `entmax`.
     """
 
     equation: ClassVar = "P = entmax((delta + beta ln(n)^gamma) Q K^T / sqrt(d), alpha); O = P V"
     paper: ClassVar = "Vasylenko, Pitorro, Martins & Treviso 2025, Long-Context Generalization with Sparse Attention"
-    time: ClassVar = "O(N^2 d) and a solve per query"
-    simplex: ClassVar = True
-    takes_bounds: ClassVar = True
 
     def __init__(
         self,
@@ -37,11 +36,12 @@ class ASEntmax(ScoredVariant):
         alpha: Annotated[float, Range(1, 1e6)] = 1.5,
         delta: Annotated[float, Range(-100, 100)] = 1.0,
         gamma_range: Annotated[float, Range(0, 100)] = 2.0,
+        impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
     ):
-        super().__init__(shape)
+        super().__init__(shape, impl=impl)
         if not 1.0 <= alpha < float("inf"):
             raise SelectionError(f"variant 'asentmax': expected alpha of 1 or more, got {alpha}")
-        self.form, self.alpha, self.delta, self.gamma_range = form, alpha, delta, gamma_range
+        self.form, self.fixed_alpha, self.delta, self.gamma_range = form, float(alpha), delta, gamma_range
         # a temperature made of the query would see the dimensions of a bias too
         self.maps_products = form == "head"
         if form == "query":
@@ -53,18 +53,15 @@ class ASEntmax(ScoredVariant):
             self.beta = nn.Parameter(torch.empty(shape.heads).uniform_(0.1, 1.0))
             self.gamma = nn.Parameter(torch.empty(shape.heads).normal_(0.0, 0.1))
 
-    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
-        # as `ScoredVariant.weights`, but for the temperature, which is made of the query
-        allowed = mask.allowed(query.shape[2], key.shape[2], query.device, rows)
-        query = (query if rows is None else query[:, :, rows]).to(accumulator(query.dtype))
-        scores = self.score(query, repeat_heads(key, query.shape[1]))
-        beta, gamma = self._temperature(query)
-        factor = self.delta + beta * log_length(scores, allowed, self.shape.causal) ** gamma
-        return self.weigh(scores * factor, allowed)
+    def scaled(self, query: Tensor, keys: int, mask: Mask) -> Tensor:
+        wide = query.to(accumulator(query.dtype))
+        beta, gamma = self._temperature(wide)
+        return wide * (self.delta + beta * log_length(mask, wide, keys, self.shape.causal) ** gamma)
 
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         """Weights of scores that have their temperature already."""
-        return entmax(scores, self.alpha, allowed=allowed)
+        assert self.fixed_alpha is not None
+        return entmax(scores, self.fixed_alpha, allowed=allowed)
 
     def _temperature(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """beta and gamma, (batch, heads, queries, 1) or (heads, 1, 1)."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..contract import AttentionShape, ScoredVariant, masked_softmax
+from ..contract import AttentionShape, Mask, ScoredVariant, accumulator
+from ..ops.fused_softmax import fused_softmax
 from ..ops.log_length import log_length
 
 
@@ -15,21 +16,35 @@ class ScalableSoftmax(ScoredVariant):
     """Scalable softmax: scores times s ln n, n the number of keys, s learned per head.
 
     Where attention is causal, n is the number of keys that the query may see plus one, i + 2 at position i from 0, as
-    the code of ASEntmax has it; elsewhere it is the number of keys. s starts at N(1, 0.01).
+    the code of ASEntmax has it; elsewhere it is the number of keys. s starts at N(1, 0.01). The factor is one number a
+    query, so it multiplies the query: `impl=sdpa` then runs PyTorch's fused softmax, `eager` elementary operations.
     """
 
     equation: ClassVar = "P = softmax(s ln(n) Q K^T / sqrt(d)); O = P V"
     paper: ClassVar = "Nakanishi 2025, Scalable-Softmax Is Superior for Attention"
+    memory: ClassVar = "O(N d); eager O(N^2)"
     simplex: ClassVar = True
     maps_products = True
     grouped: ClassVar = True
     takes_bounds: ClassVar = True
 
-    def __init__(self, shape: AttentionShape):
+    def __init__(self, shape: AttentionShape, *, impl: Literal["sdpa", "eager"] = "sdpa"):
         super().__init__(shape)
+        self.impl = self.implementation = impl
         self.slope = nn.Parameter(torch.empty(shape.heads).normal_(1.0, 0.01))
 
-    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        if self.impl == "eager":
+            return super().forward(query, key, value, mask)
+        scaled = self._scaled(query, key.shape[2], mask).to(query.dtype)
+        output, self.implementation = fused_softmax(scaled, key, value, mask, self.weight_dropout)
+        return output
+
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
+        return super().weights(self._scaled(query, key.shape[2], mask), key, mask, rows)
+
+    def _scaled(self, query: Tensor, keys: int, mask: Mask) -> Tensor:
+        """The queries times s ln n, float32 or more."""
+        wide = query.to(accumulator(query.dtype))
         # one s for each head; n is of each query, since causal rows and padding differ in it
-        factor = self.slope.to(scores.dtype)[:, None, None] * log_length(scores, allowed, self.shape.causal)
-        return masked_softmax(scores * factor, allowed)
+        return wide * self.slope.to(wide.dtype)[:, None, None] * log_length(mask, wide, keys, self.shape.causal)

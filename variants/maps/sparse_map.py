@@ -1,4 +1,4 @@
-"""The part that sparsemax, entmax15 and entmax share: parameters, dispatch to kernels, and the eager definition."""
+"""The part that the maps of the entmax family share: parameters, dispatch to kernels, and the eager definition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ..ops.dropout import WeightDropout
 
 
 class SparseMap(ScoredVariant):
-    """Base of sparsemax, entmax15 and entmax, which differ in alpha alone and go through the same kernels."""
+    """Base of sparsemax, entmax15, entmax and asentmax, which go through the same kernels.
+
+    They differ in alpha, and asentmax scales its queries.
+    """
 
     time: ClassVar = "O(N^2 d) and a solve per query"
     memory: ClassVar = "O(N d); eager O(N^2)"
@@ -39,6 +42,10 @@ class SparseMap(ScoredVariant):
         assert self.fixed_alpha is not None
         return torch.full((self.shape.heads,), self.fixed_alpha)
 
+    def scaled(self, query: Tensor, keys: int, mask: Mask) -> Tensor:
+        """The queries whose scaled products with `keys` keys are the scores: `query` itself, where no map says else."""
+        return query
+
     def supports(self, shape: AttentionShape) -> str | None:
         return super().supports(shape) or refusal(
             self.impl, shape, dropping=self.drops_inside, alpha=self.fixed_alpha or 1.5
@@ -52,6 +59,9 @@ class SparseMap(ScoredVariant):
         # exponent 1 / (alpha - 1) leaves what Triton's float32 can hold.
         lowest = LOWEST_ALPHA if device == "cuda" else 1.0
         return "auto" if lowest <= self.fixed_alpha <= 2.0 else "eager"
+
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
+        return super().weights(self.scaled(query, key.shape[2], mask), key, mask, rows)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """`impl` forces one way to compute it, `eager` is the definition. All drop weights by one mask."""
@@ -67,11 +77,14 @@ class SparseMap(ScoredVariant):
             weights = self.weights(query, key, mask)
             weights = weights if drop is None else drop.apply(weights)
             return self.average(weights.to(value.dtype), value)
+        query = self.scaled(query, key.shape[2], mask)
         # a number picks the maps without a logarithm; a tensor is solved for each head, and gets a gradient
         alpha = self.alpha() if self.fixed_alpha is None else self.fixed_alpha
         if self.implementation == "triton":
             from ..kernels.triton import entmax as triton_entmax
 
+            # its products take one dtype
+            query = query.to(key.dtype)
             return triton_entmax.entmax_attention(query, key, value, alpha, mask.keep, mask.causal, drop)
         if self.implementation == "cpp":
             from ..kernels.cpu import entmax as cpu_entmax

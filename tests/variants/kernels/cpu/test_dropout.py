@@ -11,7 +11,7 @@ from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.kernels.cpu import build as cpu_build
 from attnbench.variants.ops.dropout import draw_seed, keep_mask, kept_scale
 
-NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=learned]")
+NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=learned]", "asentmax")
 # short supports, supports too long to be kept, dense products
 SPREADS = (1.0, 0.3, 0.02)
 DRAW = 77

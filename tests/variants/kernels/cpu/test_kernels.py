@@ -22,7 +22,7 @@ from attnbench.variants.kernels import dispatch
 from attnbench.variants.kernels.cpu import block_maps as cpu_block_maps
 from attnbench.variants.kernels.cpu import build as cpu_build
 
-NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=1.0]", "entmax[alpha=learned]")
+NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=1.0]", "entmax[alpha=learned]", "asentmax")
 # queries of these sizes lead through short supports, supports too long to be kept, and dense products
 SPREADS = (1.0, 0.3, 0.02)
 HEADS = 3
