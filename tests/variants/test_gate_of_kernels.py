@@ -27,8 +27,8 @@ from attnbench.variants.kernels.cpu import build as cpu_build
 from attnbench.variants.kernels.triton import launch as triton_launch
 
 SELECTIONS = (
-    "rela", "sparsemax", "entmax15", "entmax[alpha=1.25]", "entmax[alpha=learned]", "asentmax", "linear", "additive-lm", "additive",
-    "local[query_block=5,flange=3]", "relative[clip=3]", "relative[clip=3,values=false]",
+    "rela", "sparsemax", "entmax15", "entmax[alpha=1.25]", "entmax[alpha=learned]", "asentmax", "linear", "additive-lm",
+    "additive", "local[query_block=5,flange=3]", "relative[clip=3]", "relative[clip=3,values=false]",
     "routing[clusters=2,form=strict,window=6]", "local-routing[clusters=2,flange=3,form=strict,query_block=5,window=6]",
 )  # fmt: skip
 CASES = [(name, impl) for name in SELECTIONS for impl in VariantFactory.of(name).implementations if impl != "auto"]
