@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
+from torch import Tensor
 
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.suite import load_suite
+from attnbench.variants.contract import AttentionShape, Mask
+
+HERE = Path(__file__).parent
 
 
-def script(name: str) -> ModuleType:
-    described = importlib.util.spec_from_file_location(f"gpu_{name}", Path(__file__).with_name(f"{name}.py"))
+def script(name: str, folder: Path = HERE) -> ModuleType:
+    described = importlib.util.spec_from_file_location(f"gpu_{name}", folder / f"{name}.py")
     assert described is not None and described.loader is not None
     module = importlib.util.module_from_spec(described)
     sys.modules[described.name] = module
@@ -24,6 +30,7 @@ def script(name: str) -> ModuleType:
 
 
 everything, wheels = script("everything"), script("gather_wheels")
+adasplash = script("attnbench_adasplash_package", HERE.parent / "perf" / "adasplash_package")
 
 
 @pytest.mark.parametrize("rehearse", [False, True])
@@ -90,3 +97,40 @@ def test_wheels_are_gathered_for_the_python_of_the_image_and_not_for_this_one(
 def test_a_worker_alone_needs_neither_statistics_nor_a_terminal() -> None:
     names = {wheels._name(requirement) for requirement in wheels.wanted(workers_alone=True)}
     assert {"msgspec", "psutil"} <= names and not names & {"scipy", "pandas", "typer", "rich"}
+
+
+SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=16, max_length=128, causal=True, padding=False)
+
+
+def test_adasplash_says_why_it_does_not_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusal(**changes: object) -> str | None:
+        shape = replace(SHAPE, **changes)
+        found: str | None = adasplash.AdaSplash(shape).supports(shape)
+        return found
+
+    # also of a shape that it would refuse anywhere, as the first one of `check`
+    assert refusal() == refusal(causal=False) == "AdaSplash-2 needs a CUDA device, and this is cpu"
+    monkeypatch.setattr(adasplash, "find_spec", lambda name: None)
+    assert "pip install adasplash" in (refusal(device="cuda") or "")
+    monkeypatch.setattr(adasplash, "find_spec", lambda name: name)
+    assert refusal(device="cuda:0", dtype="bfloat16") is None
+    assert refusal(device="cuda", causal=False) == "AdaSplash-2 is causal"
+    assert "not 48" in (refusal(device="cuda", head_dim=48) or "") and refusal(device="cuda", dtype="float64")
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(128, 128), (100, 100), (3, 100), (5, 20)])
+def test_adasplash_gets_the_lengths_that_it_takes(queries: int, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels need a GPU: in their place stands the eager form of the same function, with their conditions."""
+    ours = VARIANTS.build(Spec.parse("entmax15[impl=eager]"), SHAPE)
+
+    def kernels(query: Tensor, key: Tensor, value: Tensor, varlen: Tensor | None = None) -> Tensor:
+        length = query.shape[2]
+        assert length == key.shape[2] >= 64 and query.is_contiguous() and key.is_contiguous() and value.is_contiguous()
+        assert varlen.tolist() == [keys] * len(query) if varlen is not None else length & (length - 1) == 0
+        found: Tensor = ours(query, key, value, Mask(causal=True))
+        return found
+
+    monkeypatch.setitem(sys.modules, "adasplash", SimpleNamespace(adasplash_v2=kernels))
+    query, key, value = (torch.randn(2, heads, n, 16) for heads, n in ((4, queries), (2, keys), (2, keys)))
+    found = adasplash.AdaSplash(SHAPE)(query, key, value, Mask(causal=True))
+    assert torch.allclose(found, ours(query, key, value, Mask(causal=True)), atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import ClassVar
 
 import torch
@@ -28,6 +29,11 @@ class AdaSplash(Variant):
     implementation = "adasplash"
 
     def supports(self, shape: AttentionShape) -> str | None:
+        # first what no other shape would mend
+        if not shape.device.startswith("cuda"):
+            return f"AdaSplash-2 needs a CUDA device, and this is {shape.device}"
+        if find_spec("adasplash") is None:
+            return "the package adasplash is not installed: pip install adasplash"
         if not shape.causal:
             return "AdaSplash-2 is causal"
         if shape.padding:
@@ -36,8 +42,6 @@ class AdaSplash(Variant):
             return f"AdaSplash-2 takes a head_dim of {', '.join(map(str, HEAD_DIMS))}, not {shape.head_dim}"
         if shape.dtype == "float64":
             return "AdaSplash-2 computes in float32 at most"
-        if not shape.device.startswith("cuda"):
-            return f"AdaSplash-2 needs a CUDA device, and this is {shape.device}"
         return super().supports(shape)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
