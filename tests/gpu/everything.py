@@ -2,17 +2,18 @@
 
 Are the kernels right, how fast are they, what do they cost inside a compiled block, how do they decode, and what is
 learned with them. A process for each step, with a time limit of its own; what is measured already is not measured
-again, so that the command goes on where it was stopped. Last comes a short table, and beside it `summary.json`.
-`--rehearse` tries all of it at tiny sizes on a CPU.
+again, so that the command goes on where it was stopped. The answers of the boards come after the steps, and last a
+short table; beside them are `summary.json`, `boards.json` and `boards.md`. `--rehearse` tries all of it at tiny sizes
+on a CPU.
 """
 
 import argparse
 import json
-import os
 import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -25,18 +26,20 @@ LEARNING = "rela,entmax15"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`script`: a file beside this one, or empty for attnbench itself. `minutes`: the limit of its process."""
+    """`script`: a file beside this one, or empty for attnbench itself; `writes`: its file of results. `minutes`: the
+    limit of its process."""
 
     name: str
     about: str
     words: tuple[str, ...]
     minutes: float
     script: str = ""
+    writes: str = ""
 
     def command(self, out: Path, device: str) -> list[str]:
         """The command of its process; attnbench writes Records into one folder for all steps."""
         if self.script:
-            return [sys.executable, str(HERE / self.script), *self.words, "--json", str(out / f"{self.name}.json")]
+            return [sys.executable, str(HERE / self.script), *self.words, "--json", str(out / self.writes)]
         ours = [sys.executable, "-m", "attnbench", "run", *self.words]
         return [*ours, "--device", device, "--results", str(out / "results")]
 
@@ -47,8 +50,10 @@ def steps(*, rehearse: bool, beside: tuple[str, ...] = ()) -> list[Step]:
     if rehearse:
         tiny = "quick[timing_seconds=0.2]"
         return [
-            Step(name="check", about="kernels are right", script="check_kernels.py", minutes=10,
+            Step(name="check", about="kernels are right", script="check_kernels.py", writes="check.json", minutes=10,
                  words=("--rehearse", "--variants", "linear")),
+            Step(name="speed", about="kernels beside flash", script="speed.py", writes="speed.jsonl", minutes=15,
+                 words=("--rehearse", "--inputs", "local")),
             _timed("kernels-short", "attention alone", f"rela{others}", tiny, 10,
                    "sweep[length=64,128,mode=forward,step,causal=true,heads=2,head_dim=16,input=iid,local]"),
             _timed("sweep", "lengths", f"rela{others}", tiny, 10,
@@ -63,8 +68,9 @@ def steps(*, rehearse: bool, beside: tuple[str, ...] = ()) -> list[Step]:
     # widths of a model of 1,024, as many tokens at each length as fit the longest
     long = "tokens=65536,heads=16,head_dim=64,dtype=bfloat16,causal=true"
     return [
-        Step(name="check", about="kernels are right", script="check_kernels.py", words=(), minutes=11),
-        Step(name="speed", about="kernels beside flash", script="speed.py", words=(), minutes=11),
+        Step(name="check", about="kernels are right", script="check_kernels.py", writes="check.json", words=(),
+             minutes=11),
+        Step(name="speed", about="kernels beside flash", script="speed.py", writes="speed.jsonl", words=(), minutes=11),
         Step(name="kernels-short", about="attention alone", minutes=30, words=(
             "--suite", "kernels-short", "--variants", f"softmax[impl=flash,cudnn],{OURS}{others}")),
         _timed("sweep", "lengths to 65,536", f"softmax[impl=flash,cudnn],{OURS},local,linear{others}",
@@ -85,6 +91,7 @@ def _timed(name: str, about: str, variants: str, preset: str, minutes: float, ta
 def done(step: Step, out: Path, device: str) -> dict[str, object]:
     """What came of one step; its output is in a file of its own."""
     command, log = step.command(out, device), out / f"{step.name}.log"
+    before = _outcomes(out)
     print(f"{step.name}: {shlex.join(command[1:])}", flush=True)
     started = time.monotonic()
     with log.open("w", encoding="utf-8") as file:
@@ -96,10 +103,71 @@ def done(step: Step, out: Path, device: str) -> dict[str, object]:
             code = None
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
     return {
-        "step": step.name, "about": step.about, "command": shlex.join(command), "exit_code": code,
+        "step": step.name, "about": step.about, "found": _found(step, out, before),
+        "command": shlex.join(command), "exit_code": code,
         "outcome": "done" if code == 0 else "TIME LIMIT" if code is None else f"exit code {code}",
         "seconds": round(time.monotonic() - started, 1), "log": log.name, "last_line": lines[-1] if lines else "",
     }  # fmt: skip
+
+
+def _found(step: Step, out: Path, before: Counter[str]) -> str:
+    """The results of one step in brief; `before`: outcomes of the Records that there were."""
+    if not step.script:
+        new = _outcomes(out) - before
+        return _counts(new) or ("nothing new: measured before" if before else "no Record")
+    file = out / step.writes
+    if file.suffix == ".jsonl":
+        return f"{len(_objects(file))} times" if file.is_file() else f"no {step.writes}"
+    try:
+        return _counts(Counter(answer["outcome"] for answer in json.loads(file.read_bytes())["answers"]))
+    except (OSError, ValueError):
+        return f"no {step.writes}, or half of it"
+
+
+def _outcomes(out: Path) -> Counter[str]:
+    """How many Records have each outcome."""
+    files = (out / "results" / "records").glob("*.jsonl")
+    return Counter(str(found["outcome"]) for file in files for found in _objects(file))
+
+
+def _objects(file: Path) -> list[dict[str, object]]:
+    """The lines of a file of JSON lines; one that a process left half written is passed over."""
+    found = []
+    for line in file.read_text(encoding="utf-8").split("\n"):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def _counts(outcomes: Counter[str]) -> str:
+    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+
+
+def show_boards(out: Path) -> list[str]:
+    """Writes the boards of all Records as Markdown and JSON; their questions and answers, a line each."""
+    command = [sys.executable, "-m", "attnbench", "leaderboard", "--results", str(out / "results"), "--format"]
+    for name, form in (("boards.md", "markdown"), ("boards.json", "json")):
+        made = subprocess.run([*command, form], capture_output=True, check=False)
+        if made.returncode != 0:
+            return [f"no boards: {made.stderr.decode(errors='replace').strip()}"]
+        (out / name).write_bytes(made.stdout)
+    boards = json.loads((out / "boards.json").read_text(encoding="utf-8"))["boards"]
+    return [line for board in boards for line in (board["question"], f"  {board['headline']}")]
+
+
+def table(found: list[dict[str, object]]) -> list[str]:
+    """One line for each step; of one that failed also the last line of its log."""
+    lines = [f"{'step':14} {'outcome':12} {'time':>8}  {'about':28} {'found':32} log"]
+    for one in found:
+        time_of = f"{one['seconds']:,.0f} s"
+        lines.append(
+            f"{one['step']:14} {one['outcome']:12} {time_of:>8}  {one['about']:28} {one['found']:32} {one['log']}"
+        )
+        if one["exit_code"] != 0 and one["last_line"]:
+            lines.append(f"{'':14} {one['last_line']}")
+    return lines
 
 
 def main() -> int:
@@ -131,13 +199,11 @@ def main() -> int:
             found.append(done(step, arguments.out, device))
             # after each, so that an interruption loses nothing
             (arguments.out / "summary.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-    if (arguments.out / "results").is_dir():
-        boards = ["-m", "attnbench", "leaderboard", "--results", str(arguments.out / "results"), "--format", "markdown"]
-        with (arguments.out / "boards.md").open("w", encoding="utf-8") as file:
-            subprocess.run([sys.executable, *boards], stdout=file, check=False, env=os.environ)
     print()
-    for one in found:
-        print(f"{one['step']:14} {one['outcome']:12} {one['seconds']:8.0f} s  {one['about']:32} {one['log']}")
+    if (arguments.out / "results").is_dir():
+        print(*show_boards(arguments.out), "", sep="\n")
+    print(*table(found), sep="\n")
+    print(f"\nin {arguments.out}: summary.json, boards.md, boards.json, a log and results of each step")
     return 0 if all(one["exit_code"] == 0 for one in found) else 1
 
 

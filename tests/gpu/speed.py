@@ -20,6 +20,10 @@ from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
+if "--rehearse" in sys.argv:
+    # read where the kernels are imported
+    os.environ["TRITON_INTERPRET"] = "1"
+
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -245,9 +249,7 @@ def main():
     parser.add_argument("--inputs", nargs="+", default=["iid", "clustered", "local"])
     parser.add_argument("--tiles", nargs="+", default=[], metavar="ROWSxCOLUMNSxWARPS", help="tile sizes to compare")
     parser.add_argument("--json", metavar="PATH", help="add each measurement to this file, one object a line")
-    parser.add_argument(
-        "--rehearse", action="store_true", help="try it at tiny sizes on this CPU; set TRITON_INTERPRET=1"
-    )
+    parser.add_argument("--rehearse", action="store_true", help="try it at tiny sizes on this CPU, interpreted")
     arguments = parser.parse_args()
     if not arguments.rehearse and not torch.cuda.is_available():
         print("skipped: no CUDA device")

@@ -71,6 +71,34 @@ def test_a_step_that_fails_or_hangs_is_told_and_ends(tmp_path: Path, monkeypatch
     assert found["log"] == "one.log"
 
 
+def test_the_table_says_what_each_step_found_and_the_last_words_of_one_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = everything.Step(name="check", about="kernels", words=(), minutes=1, script="x.py", writes="check.json")
+    speed = everything.Step(name="speed", about="speeds", words=(), minutes=1, script="y.py", writes="speed.jsonl")
+    sweep = everything.Step(name="sweep", about="lengths", words=(), minutes=1)
+    records = tmp_path / "results" / "records"
+    records.mkdir(parents=True)
+    (records / "a.jsonl").write_text('{"outcome": "ok"}\n')
+    writes = {
+        "check": "open('check.json', 'w').write('{\"answers\": [{\"outcome\": \"right\"}]}')",
+        "speed": "open('speed.jsonl', 'w').write('{}\\n{}\\n{\"half')",
+        "sweep": 'open(\'results/records/b.jsonl\', \'w\').write(\'{"outcome": "ok"}\\n{"outcome": "timeout"}\\n\');'
+        "raise SystemExit('one was too slow')",
+    }
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(everything.Step, "command", lambda step, *_: [sys.executable, "-c", writes[step.name]])
+    found = [everything.done(step, tmp_path, "cpu") for step in (check, speed, sweep)]
+    assert [one["found"] for one in found] == ["1 right", "2 times", "1 ok, 1 timeout"]
+    monkeypatch.setattr(everything.Step, "command", lambda *_: [sys.executable, "-c", ""])
+    assert everything.done(sweep, tmp_path, "cpu")["found"] == "nothing new: measured before"
+    (tmp_path / "check.json").write_text("{")
+    assert everything.done(check, tmp_path, "cpu")["found"] == "no check.json, or half of it"
+    lines = everything.table(found)
+    assert [line.split()[0] for line in lines] == ["step", "check", "speed", "sweep", "one"]
+    assert "exit code 1" in lines[3] and lines[-1].strip() == "one was too slow"
+
+
 def test_wheels_are_gathered_for_the_python_of_the_image_and_not_for_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
