@@ -18,7 +18,7 @@ from torch import Tensor
 from ...ops.dropout import WeightDropout
 from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from . import launch as triton_launch
-from .dropout import arguments, kept_along_keys, load_seed, narrowed
+from .dropout import arguments, kept_along_keys, load_seed
 from .launch import SIZES, CompileCase, launch, prepared
 from .rela_backward import backward, tiles_of_keys
 from .tiles import (
@@ -59,20 +59,20 @@ def rela_attention(
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 4-6.
     """
     query, key, value, keep = prepared(query, key, value, keep, grouped=True)
-    of_keys = tiles or tiles_of_keys(query.dtype, query.shape[-1], grouped=key.shape[1] < query.shape[1])
-    tiles = tiles or tiles_for(query.dtype, query.shape[-1])
-    if drop is not None:
-        tiles, of_keys = narrowed(tiles), narrowed(of_keys)
+    grouped, drops = key.shape[1] < query.shape[1], drop is not None
+    of_keys = tiles or tiles_of_keys(query.dtype, query.shape[-1], grouped=grouped, drops=drops)
+    tiles = tiles or tiles_for(query.dtype, query.shape[-1], drops=drops)
     return cast(Tensor, _ReLA.apply(query, key, value, keep, causal, drop, tiles, of_keys))
 
 
-def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
+def tiles_for(dtype: torch.dtype, head_dim: int, *, drops: bool) -> Tiles:
     """Tile sizes that fit registers and shared memory as compiled for compute capability 9.0; not tuned on a GPU."""
     dim = padded(head_dim)
     if dtype == torch.float32:
         return Tiles(rows=64 if dim <= 64 else 32, columns=32 if dim <= 128 else 16, warps=4)
     if dim <= 64:
-        return Tiles(rows=128, columns=64, warps=4, stages=3)
+        # the mask of dropout leaves the gradient of queries too few registers for 64 scores a thread
+        return Tiles(rows=128, columns=64, warps=8 if drops else 4, stages=3)
     if dim == 128:
         return Tiles(rows=128, columns=64, warps=8, stages=2)
     return Tiles(rows=64, columns=64, warps=8, stages=2)

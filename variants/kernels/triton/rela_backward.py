@@ -72,12 +72,12 @@ def backward(
     return to_query, to_key, to_value
 
 
-def tiles_of_keys(dtype: torch.dtype, head_dim: int, *, grouped: bool) -> Tiles:
+def tiles_of_keys(dtype: torch.dtype, head_dim: int, *, grouped: bool, drops: bool) -> Tiles:
     """Tile sizes of the pass over columns, by the counts of instructions and of stack as compiled; see NOTES.md."""
     dim = padded(head_dim)
     if dtype == torch.float32:
         return Tiles(rows=64 if dim <= 64 else 32, columns=32 if dim <= 128 else 16, warps=4)
-    if dim <= 64 and not grouped:
+    if dim <= 64 and not grouped and not drops:
         return Tiles(rows=128, columns=64, warps=4, stages=3)
     if dim <= 128:
         return Tiles(rows=64, columns=128, warps=8, stages=2)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from attnbench.variants.contract import Mask
 from attnbench.variants.kernels.triton import launch as triton_launch
-from attnbench.variants.kernels.triton.dropout import kept_along_keys, kept_along_queries
+from attnbench.variants.kernels.triton.dropout import _decided, kept_along_keys, kept_along_queries
 from attnbench.variants.kernels.triton.entmax import entmax_attention
 from attnbench.variants.kernels.triton.launch import launch
 from attnbench.variants.kernels.triton.rela import rela_attention
@@ -37,7 +37,7 @@ def _mask(seed_ptr, out_ptr, other_ptr, least, batch, head, ROWS: tl.constexpr, 
     tl.store(other_ptr + tl.trans(place), turned.to(tl.uint8))
 
 
-@pytest.mark.parametrize(("columns", "rate"), [(64, 0.1), (32, 0.5), (16, 1.0)])
+@pytest.mark.parametrize(("columns", "rate"), [(128, 0.9), (64, 0.1), (32, 0.5), (16, 1.0)])
 def test_the_mask_of_a_tile_is_that_of_eager_code_both_ways_round(columns: int, rate: float) -> None:
     torch.manual_seed(seed())
     drawn = draw_seed(torch.device(DEVICE))
@@ -46,6 +46,24 @@ def test_the_mask_of_a_tile_is_that_of_eager_code_both_ways_round(columns: int, 
     expected = keep_mask(drawn, rate, 2, 3, 19, columns + 8)[1, 2, 3:, 8:]
     for mask in found:
         assert torch.equal(mask.bool(), expected)
+
+
+@triton.jit
+def _decide(word_ptr, out_ptr, least, place, COUNT: tl.constexpr):
+    at = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
+    tl.store(out_ptr + at, _decided(tl.load(word_ptr + at), least, place))
+
+
+@pytest.mark.parametrize("least", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x10000])
+def test_both_halves_of_a_word_are_compared_as_numbers_of_16_bits(least: int) -> None:
+    # each of the 65,536 numbers in both halves, so that a borrow from the low half would show
+    low = torch.arange(2**16)
+    word = ((low * 40503 % 2**16 << 16) + low).to(torch.int32).to(DEVICE)
+    out = torch.empty_like(word)
+    launch(_decide, (16,), word, out, least, 5, COUNT=4096)
+    word = word.cpu()
+    expected = ((word & 0xFFFF) >= least).int() << 5 | ((word >> 16 & 0xFFFF) >= least).int() << 21
+    assert torch.equal(out.cpu(), expected)
 
 
 def definition(leaves: list[Tensor], alpha: float | None, mask: Mask, drop: WeightDropout) -> Tensor:
@@ -62,17 +80,19 @@ def definition(leaves: list[Tensor], alpha: float | None, mask: Mask, drop: Weig
 
 
 @pytest.mark.parametrize(
-    ("alpha", "causal", "padded", "kv_heads", "dtype"),
+    ("alpha", "causal", "padded", "kv_heads", "dtype", "tiles"),
     [
-        (None, True, False, 1, torch.float32),
-        (None, False, True, 2, torch.float16),
-        (1.5, True, True, 1, torch.float32),
-        (2.0, False, False, 2, torch.float32),
-        (1.3, True, False, 2, torch.float32),
+        (None, True, False, 1, torch.float32, SMALL),
+        (None, False, True, 2, torch.float16, SMALL),
+        (None, True, False, 2, torch.float16, None),
+        (1.5, True, True, 1, torch.float32, SMALL),
+        (1.5, True, False, 2, torch.float16, None),
+        (2.0, False, False, 2, torch.float32, SMALL),
+        (1.3, True, False, 2, torch.float32, SMALL),
     ],
 )
 def test_outputs_and_gradients_with_dropout_are_those_of_eager_code_in_float64(
-    alpha: float | None, causal: bool, padded: bool, kv_heads: int, dtype: torch.dtype
+    alpha: float | None, causal: bool, padded: bool, kv_heads: int, dtype: torch.dtype, tiles: Tiles | None
 ) -> None:
     generator = torch.Generator().manual_seed(seed())
     shapes = [(2, 2, 45, 16), (2, kv_heads, 70, 16), (2, kv_heads, 70, 16)]
@@ -81,10 +101,10 @@ def test_outputs_and_gradients_with_dropout_are_those_of_eager_code_in_float64(
     mask = Mask(keep=keep, causal=causal)
     drop = WeightDropout.drawn(0.3, torch.device(DEVICE))
     if alpha is None:
-        output = rela_attention(*ours, keep, causal, drop, tiles=SMALL)
+        output = rela_attention(*ours, keep, causal, drop, tiles=tiles)
     else:
         learned = torch.full((2,), alpha, device=DEVICE, requires_grad=True) if alpha == 1.3 else None
-        output = entmax_attention(*ours, alpha if learned is None else learned, keep, causal, drop, tiles=SMALL)
+        output = entmax_attention(*ours, alpha if learned is None else learned, keep, causal, drop, tiles=tiles)
         ours += [] if learned is None else [learned]
     upstream = torch.randn_like(output)
     found = [output, *torch.autograd.grad(output, ours, upstream)]
