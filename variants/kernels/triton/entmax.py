@@ -23,7 +23,19 @@ from .dropout import arguments, kept_along_keys, load_seed
 from .entmax_backward import backward
 from .launch import SIZES, CompileCase, launch, prepared
 from .support import SupportMap, excess_of, find_support, load_levels, weigh
-from .tiles import Tiles, constants, empty_map, load_rows, own_list, own_rows, padded, store_rows, strides, visible
+from .tiles import (
+    Tiles,
+    constants,
+    empty_map,
+    load_rows,
+    own_list,
+    own_rows,
+    padded,
+    rectified,
+    store_rows,
+    strides,
+    visible,
+)
 
 
 def reason(
@@ -112,9 +124,9 @@ def _sum_tiles(
             weights = tl.where(kept, weights, 0.0)
             factor = tl.where(kept, factor, 0.0)
         # weights are at most 1, so they fit 16 bits; the sum is float32
-        sums = tl.dot(weights.to(v.dtype), v, sums, input_precision=PRECISION)
+        sums = tl.dot(rectified(weights, v.dtype), v, sums, input_precision=PRECISION)
         if TRAIN:
-            means = tl.dot(factor.to(v.dtype), v, means, input_precision=PRECISION)
+            means = tl.dot(rectified(factor, v.dtype), v, means, input_precision=PRECISION)
             # this tile is in use: the backward pass makes its lists of columns of these bytes
             tl.store(map_ptr + tile, 1)
     return sums, means, factors
@@ -159,9 +171,8 @@ def _forward(
         DROP, MODE, TRAIN, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     if DROP:
+        # the means stay as they are: the backward pass multiplies by the factor once, at its end
         sums *= rescale
-        if TRAIN:
-            means *= rescale
     # a row that is spoiled has no weights; left at that, what diverged would come out as zeros
     sums = tl.where((top == top)[:, None], sums, float("nan"))
     # output and means have the same strides: one is made like the other
@@ -253,6 +264,8 @@ COMPILE_CASES = (
     CompileCase(name="sparsemax bf16 128 padding", run=lambda: _pass(torch.bfloat16, 128, False, True, 2.0)),
     CompileCase(name="entmax15 bf16 64 causal", run=lambda: _pass(torch.bfloat16, 64, True, False, 1.5)),
     CompileCase(name="entmax15 bf16 64 dropout", run=lambda: _pass(torch.bfloat16, 64, True, False, 1.5, rate=0.1)),
+    CompileCase(name="entmax15 bf16 128 causal", run=lambda: _pass(torch.bfloat16, 128, True, False, 1.5)),
+    CompileCase(name="entmax15 bf16 128 dropout", run=lambda: _pass(torch.bfloat16, 128, True, False, 1.5, rate=0.1)),
     CompileCase(name="entmax15 bf16 256", run=lambda: _pass(torch.bfloat16, 256, False, False, 1.5)),
     CompileCase(name="entmax15 bf16 64 grouped", run=lambda: _pass(torch.bfloat16, 64, True, False, 1.5, kv_heads=1)),
     CompileCase(name="learned alpha bf16 64", run=lambda: _pass(torch.bfloat16, 64, False, False, _learned())),

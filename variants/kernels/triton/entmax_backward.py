@@ -8,6 +8,8 @@ reads it. The gradient in alpha is summed over a row without any difference of l
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -27,6 +29,7 @@ from .tiles import (
     own_list,
     own_member,
     own_rows,
+    rectified,
     store_key_gradients,
     store_rows,
     strides,
@@ -73,16 +76,25 @@ def backward(
         *strides(query, key, value, grad_output, to_query), *sizes,
         warps=tiles.warps, stages=tiles.stages, OF_ALPHA=of_alpha, **fixed,
     )  # fmt: skip
+    of_keys = tiles_of_keys(tiles, query.dtype, head_dim)
     columns = list_tiles(used, queries, keys, tiles, causal)
     launch(
         _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * key.shape[1],),
         query, key, value, keep, sparse_map.excess, levels, columns.indices, columns.counts, grad_output, delta,
         to_key, to_value, seed,
         *strides(query, key, value, grad_output, to_key, to_value), *sizes,
-        warps=tiles.warps, stages=tiles.stages, **fixed,
+        warps=of_keys.warps, stages=of_keys.stages, PIECES=tiles.rows // of_keys.rows, **fixed | {"ROWS": of_keys.rows},
     )  # fmt: skip
     alpha_gradient = None if to_alpha is None else to_alpha.view(batch, heads, queries).sum((0, 2))
     return to_query, to_key, to_value, alpha_gradient
+
+
+def tiles_of_keys(tiles: Tiles, dtype: torch.dtype, head_dim: int) -> Tiles:
+    """The tiles of the pass over columns: a part of the rows of `tiles`, by which the lists are; see NOTES.md."""
+    if dtype == torch.float32 or tiles.columns != 64:
+        return tiles
+    # products have the keys in rows here, and four warps take 64 of them: eight compute each score twice
+    return replace(tiles, rows=min(tiles.rows, 64 if head_dim <= 64 else 32), warps=4)
 
 
 @triton.jit
@@ -109,7 +121,7 @@ def _slopes(above, weights, factor, excess):
 def _query_tiles(
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi,
     q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
-    first_row, queries, keys, seed, least, rescale, batch, head, first, last,
+    first_row, queries, keys, seed, least, batch, head, first, last,
     DROP: tl.constexpr, MODE: tl.constexpr, OF_ALPHA: tl.constexpr,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
@@ -128,7 +140,7 @@ def _query_tiles(
         if DROP:
             rows = first_row + tl.arange(0, ROWS)
             kept = kept_along_keys(seed, least, rows, column, batch, head, COLUMNS)
-            dp = tl.where(kept, dp * rescale, 0.0)
+            dp = tl.where(kept, dp, 0.0)
         if OF_ALPHA:
             log, phi, psi = _slopes(above, weights, factor, excess)
             dp_w += tl.sum(dp * weights, 1)
@@ -179,33 +191,34 @@ def _backward_queries(
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi = _query_tiles(
         dq, none, none, none, none, none, none, none,
         q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
-        first_row, queries, keys, seed, least, rescale, batch, head, 0, full,
+        first_row, queries, keys, seed, least, batch, head, 0, full,
         DROP, MODE, OF_ALPHA, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi = _query_tiles(
         dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi,
         q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
-        first_row, queries, keys, seed, least, rescale, batch, head, full, total,
+        first_row, queries, keys, seed, least, batch, head, full, total,
         DROP, MODE, OF_ALPHA, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     # as in the forward: no weights, and no number either
-    dq = tl.where((top == top)[:, None], dq * scale, float("nan"))
+    dq = tl.where((top == top)[:, None], dq * (scale * rescale), float("nan"))
     store_rows(dq_ptr + batch * dq_batch + head * dq_head, dq_row, first_row, queries, dq, HEAD_DIM, DIM, ROWS)
     if OF_ALPHA:
         # see thresholds.alpha_gradient, with the means written out as sums of this row
         slope_sum = dp_psi + w_phi * dp_log - w_log * dp_phi - dp_w * w_psi
-        tl.store(dalpha_ptr + both * queries + rows, -slope_sum / (1.0 + excess * w_phi), mask=inside)
+        tl.store(dalpha_ptr + both * queries + rows, -slope_sum * rescale / (1.0 + excess * w_phi), mask=inside)
 
 
 @triton.jit
 def _key_tiles(
     dk, dv, k, v, q_ptr, do_ptr, level_ptr, delta_ptr, index_ptr, q_row, do_row, slope, excess,
-    both, column, queries, keys, seed, least, rescale, batch, head, first, last,
-    DROP: tl.constexpr, MODE: tl.constexpr, MASKED: tl.constexpr,
+    both, column, queries, keys, seed, least, batch, head, first, last,
+    DROP: tl.constexpr, MODE: tl.constexpr, PIECES: tl.constexpr, MASKED: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    for at in range(first, last):
-        first_row = tl.load(index_ptr + at).to(tl.int32) * ROWS
+    # a listed tile has PIECES of ROWS queries
+    for at in range(first * PIECES, last * PIECES):
+        first_row = (tl.load(index_ptr + at // PIECES).to(tl.int32) * PIECES + at % PIECES) * ROWS
         rows = first_row + tl.arange(0, ROWS)
         inside = rows < queries
         q = load_rows(q_ptr, q_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
@@ -223,9 +236,9 @@ def _key_tiles(
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
         if DROP:
             kept = kept_along_queries(seed, least, rows, column, batch, head, COLUMNS)
-            weights = tl.where(kept, weights * rescale, 0.0)
-            dp = tl.where(kept, dp * rescale, 0.0)
-        dv = tl.dot(narrow(weights, do.dtype), do, dv, input_precision=PRECISION)
+            weights = tl.where(kept, weights, 0.0)
+            dp = tl.where(kept, dp, 0.0)
+        dv = tl.dot(rectified(weights, do.dtype), do, dv, input_precision=PRECISION)
         ds = factor * (dp - delta[None, :])
         dk = tl.dot(narrow(ds, q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
@@ -238,7 +251,8 @@ def _backward_keys(
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row,
     queries, keys, heads, scale, least, rescale,
-    DROP: tl.constexpr, MODE: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    DROP: tl.constexpr, MODE: tl.constexpr, PIECES: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     column_tile, batch, head, column, k, v = own_columns(
@@ -252,22 +266,22 @@ def _backward_keys(
             member, q_ptr, do_ptr, q_batch, q_head, do_batch, do_head, batch, head, heads, GROUP
         )
         own = both * tl.cdiv(keys, COLUMNS) + column_tile
-        list_ptr, masked, total = own_list(index_ptr, count_ptr, own, tl.cdiv(queries, ROWS))
+        list_ptr, masked, total = own_list(index_ptr, count_ptr, own, tl.cdiv(queries, ROWS * PIECES))
         excess = excess_of(excess_ptr, of_query, MODE)
         slope = excess * scale
         own_delta = delta_ptr + both * queries
         if CAUSAL:
             dk, dv = _key_tiles(
                 dk, dv, k, v, own_q, own_do, level_ptr, own_delta, list_ptr, q_row, do_row, slope, excess,
-                both, column, queries, keys, seed, least, rescale, batch, of_query, 0, masked,
-                DROP, MODE, True, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+                both, column, queries, keys, seed, least, batch, of_query, 0, masked,
+                DROP, MODE, PIECES, True, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
             )  # fmt: skip
         dk, dv = _key_tiles(
             dk, dv, k, v, own_q, own_do, level_ptr, own_delta, list_ptr, q_row, do_row, slope, excess,
-            both, column, queries, keys, seed, least, rescale, batch, of_query, masked, total,
-            DROP, MODE, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+            both, column, queries, keys, seed, least, batch, of_query, masked, total,
+            DROP, MODE, PIECES, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip
     store_key_gradients(
-        dk_ptr, dv_ptr, keep_ptr, dk * scale, dv, batch, head, column,
+        dk_ptr, dv_ptr, keep_ptr, dk * (scale * rescale), dv * rescale, batch, head, column,
         dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys, HAS_KEEP, HEAD_DIM, DIM, COLUMNS,
     )  # fmt: skip

@@ -64,6 +64,8 @@ def assert_equals_definition(
         (1.5, 50, 50, 64, torch.float16, True, True, SMALL),
         (1.25, 1, 40, 16, torch.float32, True, False, None),
         (2.0, 131, 131, 16, torch.float32, True, True, None),
+        # the pass over columns takes listed tiles in two pieces
+        (1.5, 150, 170, 16, torch.float16, True, True, None),
     ],
 )
 def test_output_and_gradients_are_those_of_the_float64_definition(
