@@ -1,9 +1,48 @@
 """What a worker imports: a GPU image that brings torch, triton and numpy needs few more."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.record import Outcome
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.measure.machine import describe
+from attnbench.bench.plan.fingerprint import digest_of_cell, variant_hash
+from attnbench.bench.process.child import Child
+from attnbench.bench.run.events import CellFinished
+from attnbench.bench.run.executors.block import run_block
+from attnbench.bench.run.job import GatePartJob, Job, encode_job
+from attnbench.tasks.contract import DataPlace
 
 ABSENT = {"entmax", "matplotlib", "pandas", "plotly", "pydantic", "ray", "rich", "scipy", "sklearn", "typer"}
+
+WATCHED = """
+import sys
+import traceback
+from pathlib import Path
+
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("scipy", "pandas"):
+            with Path({said!r}).open("a") as file:
+                file.write(name + " by " + "".join(traceback.format_stack()[-12:]))
+
+
+sys.meta_path.insert(0, Watch())
+from attnbench.bench.run.worker import main
+
+code = main(orders, channel)
+loaded = sorted({{name.split(".")[0] for name in sys.modules}} & {absent!r})
+Path({ended!r}).write_text(" ".join(["ended", *loaded]))
+raise SystemExit(code)
+"""
+"""The worker as it is, which also writes down who asks for scipy or pandas, and what is loaded at its end."""
 
 
 def test_a_worker_starts_without_statistics_tables_or_a_terminal() -> None:
@@ -13,3 +52,82 @@ def test_a_worker_starts_without_statistics_tables_or_a_terminal() -> None:
     found = set(printed.split())
     assert {"torch", "numpy", "msgspec", "psutil", "attnbench"} <= found
     assert not found & ABSENT
+
+
+class Worker:
+    """A worker in a child; `told`: what it wrote down about its imports."""
+
+    def __init__(self, folder: Path):
+        self.script, self.said, self.ended = (folder / name for name in ("watched.py", "said", "ended"))
+        paths = {"said": str(self.said), "ended": str(self.ended)}
+        self.script.write_text(WATCHED.format(absent=ABSENT, **paths), encoding="utf-8")
+
+    def require_clean(self) -> None:
+        asked = self.said.read_text(encoding="utf-8") if self.said.exists() else ""
+        assert self.ended.read_text(encoding="utf-8") == "ended", asked
+
+
+@pytest.fixture
+def worker(tmp_path: Path, place: DataPlace, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(place.cache))
+    return Worker(tmp_path)
+
+
+def cell(variant: str, task: str, lane: str, preset: str = "smoke") -> Cell:
+    return Cell(variant=Spec.parse(variant), task=Spec.parse(task), preset=Spec.parse(preset), lane=lane)  # type: ignore[arg-type]
+
+
+def run(worker: Worker, place: DataPlace, *cells: Cell) -> None:
+    import torch
+
+    job = Job(
+        block="b", cells=cells, digests={one.key: digest_of_cell(one, None, "cpu") for one in cells},
+        sources={one.key: variant_hash(one, "cpu") for one in cells}, device="cpu",
+        results=place.root.parent / "results", data_dir=place.root, offline=True, threads=1,
+    )  # fmt: skip
+    events = list(run_block(job, describe(torch.device("cpu")), target=str(worker.script)))
+    found = {event.record.key: event.record for event in events if isinstance(event, CellFinished)}
+    for one in cells:
+        assert found[one.key].outcome is Outcome.OK, found[one.key].reason
+    worker.require_clean()
+
+
+def test_training_and_baselines_import_neither_scipy_nor_pandas(worker: Worker, place: DataPlace, tree: Path) -> None:
+    """Tokens, classes, and translations with their BLEU, each with its metrics and artifacts."""
+    texts = place.root / "pairs"
+    texts.mkdir()
+    words, draw = ("one", "two", "three", "four", "five", "six", "seven"), np.random.default_rng(0)
+    for name, lines in (("train", 60), ("valid", 8), ("test", 8)):
+        said = "".join(" ".join(draw.choice(words, 6)) + ".\n" for _ in range(lines))
+        for language in ("en", "de"):
+            (texts / f"{name}.{language}").write_text(said, encoding="utf-8")
+    parallel = "parallel[path=pairs,source=en,target=de]"
+    run(
+        worker, place,
+        cell("softmax", "recall", "train"),
+        cell("softmax", "lra-text", "train"), cell("bag-of-bytes", "lra-text", "baseline"),
+        cell("softmax", parallel, "train", "smoke[vocabulary=60]"),
+        cell("untrained", parallel, "baseline", "smoke[vocabulary=60]"),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_timings_and_their_gate_import_neither_scipy_nor_pandas(worker: Worker, place: DataPlace) -> None:
+    run(worker, place, *(cell(name, "recall", "time") for name in ("softmax", "linear")))
+
+
+@pytest.mark.parametrize(
+    "more", ["", ",mode=decode", pytest.param(",compile=true", marks=[pytest.mark.slow, pytest.mark.skipif(
+        shutil.which("g++") is None, reason="needs a C++ compiler")])]
+)  # fmt: skip
+def test_a_sweep_imports_neither_scipy_nor_pandas(worker: Worker, place: DataPlace, more: str) -> None:
+    task = f"sweep[length=64,heads=2,head_dim=8{more}]"
+    run(worker, place, *(cell(name, task, "time", "quick[timing_seconds=0.2]") for name in ("softmax", "linear")))
+
+
+def test_a_part_of_the_gate_imports_neither_scipy_nor_pandas(worker: Worker) -> None:
+    sweep = cell("linear", "sweep[length=64,heads=2,head_dim=8]", "time", "quick")
+    with Child(str(worker.script)) as child:
+        child.send(encode_job(GatePartJob(cell=sweep, device="cpu", part=0, parts=8)))
+        assert child.receive(300.0) is None
+    worker.require_clean()
