@@ -112,8 +112,8 @@ def test_training_and_baselines_import_neither_scipy_nor_pandas(worker: Worker, 
 
 
 @pytest.mark.slow
-def test_timings_and_their_gate_import_neither_scipy_nor_pandas(worker: Worker, place: DataPlace) -> None:
-    run(worker, place, *(cell(name, "recall", "time") for name in ("softmax", "linear")))
+def test_timings_and_their_gate_import_neither_scipy_nor_pandas(worker: Worker, place: DataPlace, tree: Path) -> None:
+    run(worker, place, *(cell(name, "lra-text", "time", "smoke[timing_seconds=0.2]") for name in ("softmax", "linear")))
 
 
 @pytest.mark.parametrize(
