@@ -121,12 +121,14 @@ def _sum_tiles(
         if DROP:
             rows = first_row + tl.arange(0, ROWS)
             kept = kept_along_keys(seed, least, rows, column, batch, head, COLUMNS)
-            weights = tl.where(kept, weights, 0.0)
-            factor = tl.where(kept, factor, 0.0)
+            # both are positive already: this conversion to 16 bits is one that the compiler cannot move before the
+            # selection, which would then take pairs apart
+            weights = rectified(tl.where(kept, weights, 0.0), v.dtype)
+            factor = rectified(tl.where(kept, factor, 0.0), v.dtype)
         # weights are at most 1, so they fit 16 bits; the sum is float32
-        sums = tl.dot(rectified(weights, v.dtype), v, sums, input_precision=PRECISION)
+        sums = tl.dot(weights.to(v.dtype), v, sums, input_precision=PRECISION)
         if TRAIN:
-            means = tl.dot(rectified(factor, v.dtype), v, means, input_precision=PRECISION)
+            means = tl.dot(factor.to(v.dtype), v, means, input_precision=PRECISION)
             # this tile is in use: the backward pass makes its lists of columns of these bytes
             tl.store(map_ptr + tile, 1)
     return sums, means, factors

@@ -236,9 +236,10 @@ def _key_tiles(
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
         if DROP:
             kept = kept_along_queries(seed, least, rows, column, batch, head, COLUMNS)
-            weights = tl.where(kept, weights, 0.0)
+            # as in the forward pass
+            weights = rectified(tl.where(kept, weights, 0.0), do.dtype)
             dp = tl.where(kept, dp, 0.0)
-        dv = tl.dot(rectified(weights, do.dtype), do, dv, input_precision=PRECISION)
+        dv = tl.dot(narrow(weights, do.dtype), do, dv, input_precision=PRECISION)
         ds = factor * (dp - delta[None, :])
         dk = tl.dot(narrow(ds, q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
