@@ -124,9 +124,10 @@ def report_for_serving(table: ResultTable, sweep: ServingSweep) -> Report:
     """The report of a board over batch × length."""
     board_keys = list(sweep.board_keys.values())
     runs = [run for board_key in board_keys for run in board_key.runs(table, "time")]
+    board = board_for_serving(table, sweep)
     return Report(
-        name=f"{sweep.name}/{sweep.machine}/{sweep.mode} by batch",
-        board=board_for_serving(table, sweep),
+        name=board.name,
+        board=board,
         records=tuple(_records(table, runs)),
         commands=_commands(board_keys[-1], runs),
         machines={sweep.machine: _machine_words(table, sweep.machine)},

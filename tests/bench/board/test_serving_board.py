@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from attnbench.bench.board.build_report import reports_for_sweeps
 from attnbench.bench.board.select import scored
 from attnbench.bench.board.serving_board import board_for_serving, serving_sweeps
 from attnbench.bench.core.record import Measurement, Outcome
@@ -115,3 +116,9 @@ def test_text_and_markdown_show_both_tables(bench) -> None:
     found = boards(serving(bench, "decode", {"linear": 0.5, "nystrom": None}))
     for text in (terminal.render(found, all_notes=True), markdown.render(found)):
         assert "8 × 1,024" in text and "state of one sequence" in text and "it cannot decode" in text
+
+
+def test_a_page_chooses_by_the_name_of_the_board(bench) -> None:
+    table = table_of(serving(bench, "forward", {"linear": 0.5}).records)
+    (report,) = reports_for_sweeps(table, [], board_keys(table))
+    assert report.name == report.board.name and report.name.endswith("/prefill by batch")
