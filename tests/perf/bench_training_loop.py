@@ -3,10 +3,12 @@
 Run: python tests/perf/bench_training_loop.py OLD NEW [TASK ...]     OLD, NEW: folders that hold a folder `attnbench`
 
 Both train softmax on one thread at the task's preset `quick`, by its own `Trainer`, with the time of each step taken
-where it reports; a batch is that of `pt-2x64`, or of `base` where there is none. Data are those of ATTNBENCH_DATA where
-it has them, otherwise random ones of the same shape, in memory maps as real ones are. A round is one process of each
-version, in an order that turns round; a ratio is that of the medians of a round, and shown are the median ratio, the
-smallest and the largest. Nothing is asserted.
+where it reports, on the wall and of the processor, which other work on the machine lengthens less; a batch is that of
+`pt-2x64`, or of `base` where there is none. Data are those of ATTNBENCH_DATA where it has them, otherwise random ones
+of the same shape, in memory maps as real ones are. A round is one process of each version, in an order that turns
+round; a ratio is that of the medians of a round, and shown are the median ratio, the smallest and the largest. Under
+load only large differences show, so that what a step does is counted too: whether its operators and the shapes of their
+tensors are the same, and its calls of Python. ATTNBENCH_ROUNDS: how many rounds. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
-ROUNDS, STEPS, BATCHES = 5, 14, 60
+ROUNDS, STEPS, BATCHES = int(os.environ.get("ATTNBENCH_ROUNDS", "5")), 30, 60
+COUNTED = 6
 
 TASKS = ("lra-text", "lra-image", "lra-retrieval", "tinyshakespeare", "wmt14-en-de", "recall")
 
@@ -66,8 +71,40 @@ def random_dataset(task: object, recipe: object) -> object:
     return Dataset(train=train, validation=few, test=few, provenance=provenance)
 
 
-def measure(name: str) -> dict[str, float]:
-    """Median seconds of a batch and of a step of training, in this process."""
+def count(train: Callable[[Callable[[object], None]], None]) -> tuple[int, list[object]]:
+    """Calls of Python, and operators with the shapes of their tensors in any order, of the last step but one.
+
+    `train` trains with what it is given as its report of each step.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            ran.append((str(operator), [tuple(x.shape) for x in args if hasattr(x, "shape")]))
+            return operator(*args, **(kwargs or {}))
+
+    ran: list[object] = []
+    starts: list[int] = []
+    with Operators():
+        train(lambda training: starts.append(len(ran)))
+    operators = sorted(ran[starts[-3] : starts[-2]], key=repr)
+    calls = 0
+
+    def on_event(frame: object, event: str, value: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    starts.clear()
+    try:
+        sys.setprofile(on_event)
+        train(lambda training: starts.append(calls))
+    finally:
+        sys.setprofile(None)
+    return starts[-2] - starts[-3], operators
+
+
+def measure(name: str) -> dict[str, object]:
+    """Median seconds of a batch and of a step of training, in this process, and what a step does."""
     from dataclasses import replace
 
     import torch
@@ -102,23 +139,37 @@ def measure(name: str) -> dict[str, float]:
         feed(step, device)
         batches.append(time.perf_counter() - before)
     recipe, dataset = load("quick", steps=STEPS, warmup=2, evaluate_every=10**9, learning_rates=())
-    objective = objective_for(task.problem(), recipe)
-    model = objective.model(lambda shape: VARIANTS.build(Spec("softmax"), shape), 0)
-    at: list[float] = []
-    trainer = Trainer(
-        objective, model, dataset, task=name, seed=0, device=device,
-        report=lambda training: at.append(time.perf_counter()),
-    )  # fmt: skip
-    trainer.run()
+
+    def train(report: Callable[[object], None], steps: int = COUNTED) -> None:
+        objective = objective_for(task.problem(), replace(recipe, steps=steps))
+        model = objective.model(lambda shape: VARIANTS.build(Spec("softmax"), shape), 0)
+        Trainer(objective, model, dataset, task=name, seed=0, device=device, report=report).run()
+
+    at: list[tuple[float, float]] = []
+    train(lambda training: at.append((time.perf_counter(), time.process_time())), STEPS)
     # the first one warms up, the last one is followed by a validation
-    steps = [after - before for before, after in itertools.pairwise(at[1:-1])]
-    return {"batch": statistics.median(batches[5:]), "step": statistics.median(steps), "random": random}
+    steps, worked = (
+        [after[clock] - before[clock] for before, after in itertools.pairwise(at[1:-1])] for clock in (0, 1)
+    )
+    calls, operators = count(train)
+    return {
+        "batch": statistics.median(batches[5:]), "step": statistics.median(steps),
+        "processor": statistics.median(worked), "random": random, "calls": calls, "operators": operators,
+    }  # fmt: skip
+
+
+def work(old: dict[str, Any], new: dict[str, Any]) -> str:
+    same = "the same" if old["operators"] == new["operators"] else "OTHER"
+    return f"{same} operators, {old['calls']:,} and {new['calls']:,} calls"
 
 
 def main(old: str, new: str, names: list[str]) -> None:
-    print(f"{'task':18}{'batch ms':>16}{'ratio':>7}{'step ms':>18}{'new/old, median and range':>28}")
+    print(
+        f"{'task':18}{'batch ms':>16}{'ratio':>7}{'step ms':>18}{'new/old, median and range':>28}{'processor':>24}"
+        "   a step's work"
+    )
     for name in names or TASKS:
-        found: dict[str, list[dict[str, float]]] = {old: [], new: []}
+        found: dict[str, list[dict[str, Any]]] = {old: [], new: []}
         for round_ in range(ROUNDS):
             for root in (old, new) if round_ % 2 == 0 else (new, old):
                 answer = subprocess.run(
@@ -131,12 +182,17 @@ def main(old: str, new: str, names: list[str]) -> None:
             for root in (old, new)
             for what in ("batch", "step")
         }
-        ratios = sorted(b["step"] / a["step"] for a, b in zip(found[old], found[new], strict=True))
+        wall, processor = (
+            sorted(b[what] / a[what] for a, b in zip(found[old], found[new], strict=True))
+            for what in ("step", "processor")
+        )
         faster = medians[old, "batch"] / medians[new, "batch"]
         print(
             f"{name:18}{medians[old, 'batch']:>8.2f}{medians[new, 'batch']:>8.3f}{faster:>6.1f}×"
             f"{medians[old, 'step']:>9.1f}{medians[new, 'step']:>9.1f}"
-            f"{statistics.median(ratios):>12.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+            f"{statistics.median(wall):>12.3f} ({wall[0]:.3f} to {wall[-1]:.3f})"
+            f"{statistics.median(processor):>8.3f} ({processor[0]:.3f} to {processor[-1]:.3f})"
+            f"   {work(found[old][0], found[new][0])}"
             f"{'  random data' if found[new][0]['random'] else ''}",
             flush=True,
         )
