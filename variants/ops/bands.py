@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, accumulator, masked_softmax, repeat_heads
+from .dropout import KeptPairs, WeightDropout, keep_rows, kept_scale
 from .relative_positions import RankPositions
 
 
@@ -84,6 +85,23 @@ class Band:
         # the mask is cut like the keys, and its padding is False as theirs is zero
         return allowed & self.spans(keep[:, None, :, None]).transpose(-1, -2)
 
+    def kept(self, drop: WeightDropout | None, batch: int, heads: int, missing: int = 0) -> KeptPairs | None:
+        """The pairs that `drop` keeps, (batch, heads, blocks, block, span), numbered as in the whole sequence.
+
+        The first `missing` queries stand for none of the call: its query 0 is the one after them. What stands for pairs
+        outside the sequence has no meaning. None where nothing is dropped.
+        """
+        if drop is None:
+            return None
+        device = drop.seed.device
+        query_at, key_at = self.at(device)
+        of_batch, of_head = (torch.arange(count, device=device)[:, None, None] for count in (batch, heads))
+        mask = keep_rows(
+            *(drop.seed, drop.rate, of_batch[:, None], of_head, query_at[..., 0] - missing, self.span),
+            first=key_at[..., 0],
+        )
+        return KeptPairs(mask, kept_scale(drop.rate))
+
 
 def attend(
     query: Tensor,
@@ -93,49 +111,75 @@ def attend(
     *,
     scale: float,
     dropout: float = 0.0,
+    kept: KeptPairs | None = None,
     positions: RankPositions | None = None,
     before: int = 0,
 ) -> Tensor:
     """Softmax attention (…, queries, d) over (…, keys, d) in groups; zeros where nothing is allowed.
 
     Keys and values may have fewer heads than queries, the second dimension of all, where there are no blocks behind it.
-    `positions` adds its vectors by rank; query r has the rank of key `before` + r.
+    `positions` adds its vectors by rank; query r has the rank of key `before` + r. Weights are dropped at the rate
+    `dropout` by torch's generator, or where `kept` is given by that.
     """
-    # a kernel of PyTorch can neither add vectors by rank nor mix dtypes
-    if positions is None and query.dtype == key.dtype == value.dtype:
-        return _fused(query, key, value, allowed, scale, dropout)
-    # the score of a rank is the product of the scaled query with its vector: q (k + a) = q k + q a
-    bias = None if positions is None else positions.scores(scaled(query, scale), key.shape[-2], before)
-    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
-    weights = F.dropout(group_weights(query, key, allowed, scale=scale, bias=bias), dropout)
-    output = weights.to(value.dtype) @ value
-    if positions is not None:
-        # the same on the side of the values: sum p (v + b) = sum p v + sum p b
-        output = output + positions.values(weights, before).to(value.dtype)
-    return output
+    dead = None
+    if allowed is not None:
+        # a row without an allowed key may see everything here, and is set to zero below: what kernels give on it
+        # differs from one to the next
+        dead = ~allowed.any(-1, keepdim=True)
+        allowed = allowed | dead
+    # a kernel of PyTorch can neither add vectors by rank nor mix dtypes, nor take a mask of dropped weights
+    if positions is None and kept is None and query.dtype == key.dtype == value.dtype:
+        output = _fused(query, key, value, allowed, scale, dropout)
+    else:
+        output = _unfused(query, key, value, allowed, scale, dropout, kept, positions, before)
+    return output if dead is None else output.masked_fill(dead, 0.0)
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scale: float, dropout: float) -> Tensor:
     """`attend` without positions by PyTorch's kernels, the groups as further heads."""
-    groups, dead = query.shape[1:-2], None
-    if allowed is not None:
-        # what the kernels give on a row without an allowed key differs from one to the next
-        dead = ~allowed.any(-1, keepdim=True)
-        # a dead row may see everything here, and is set to zero below
-        allowed = (allowed | dead).expand(-1, *groups, -1, -1).flatten(1, -3)
+    groups = query.shape[1:-2]
     # each group is a head of its own to the kernel
     heads = query.flatten(1, -3), key.flatten(1, -3), value.flatten(1, -3)
     output = F.scaled_dot_product_attention(
         heads[0],
         heads[1],
         heads[2],
-        attn_mask=allowed,
+        attn_mask=None if allowed is None else allowed.expand(-1, *groups, -1, -1).flatten(1, -3),
         dropout_p=dropout,
         scale=scale,
         enable_gqa=key.shape[1] != query.shape[1],
     )
-    output = output.reshape(*query.shape[:-1], value.shape[-1])
-    return output if dead is None else output.masked_fill(dead, 0.0)
+    return output.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def _unfused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: Tensor | None,
+    scale: float,
+    dropout: float,
+    kept: KeptPairs | None,
+    positions: RankPositions | None,
+    before: int,
+) -> Tensor:
+    """`attend` by plain operators."""
+    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
+    scores = scaled(query, scale) @ key.to(accumulator(key.dtype)).transpose(-2, -1)
+    if positions is not None:
+        # the score of a rank is the product of the scaled query with its vector: q (k + a) = q k + q a
+        scores = scores + positions.scores(scaled(query, scale), key.shape[-2], before)
+    if allowed is not None:
+        # a sum, since a selection takes a pass over all scores in the backward too
+        scores = scores + scores.new_zeros(()).masked_fill(~allowed, -torch.inf)
+    weights = scores.softmax(-1)
+    weights = F.dropout(weights, dropout) if kept is None else weights.masked_fill(~kept.mask, 0.0)
+    output = weights.to(value.dtype) @ value
+    if positions is not None:
+        # the same on the side of the values: sum p (v + b) = sum p v + sum p b
+        output = output + positions.values(weights, before).to(value.dtype)
+    # the output has fewer numbers than the weights
+    return output if kept is None else output * kept.scale
 
 
 def group_weights(

@@ -61,10 +61,20 @@ def philox(seed: Tensor, counter: Words, rounds: int = ROUNDS) -> Words:
     for _ in range(rounds):
         # of a product that leaves 63 bits int64 keeps the right ones; the shift brings in its sign, which goes
         first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1 = (second >> 32 & _LOW) ^ c1 ^ k0, second & _LOW
-        c2, c3 = (first >> 32 & _LOW) ^ c3 ^ k1, first & _LOW
+        c0, c2 = _mixed(second, c1, k0), _mixed(first, c3, k1)
+        # only their low halves are numbers of this round, and nothing reads the others
+        c1, c3 = second, first
         k0, k1 = k0 + _WEYL[0] & _LOW, k1 + _WEYL[1] & _LOW
-    return c0, c1, c2, c3
+    return c0, c1 & _LOW, c2, c3 & _LOW
+
+
+def _mixed(product: Tensor, other: Tensor, key: Tensor) -> Tensor:
+    """The high half of a product of 64 bits, with the low halves of both others, exclusive or."""
+    found = product >> 32
+    # the first rounds broadcast, the others are most of the work
+    if found.shape == other.shape:
+        return found.bitwise_xor_(other).bitwise_xor_(key).bitwise_and_(_LOW)
+    return (found ^ (other ^ key)).bitwise_and_(_LOW)
 
 
 def kept_pairs(seed: Tensor, rate: float, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -79,16 +89,30 @@ def kept_pairs(seed: Tensor, rate: float, batch: Tensor, head: Tensor, query: Te
     return (word >> piece % 2 * 16 & LEVELS - 1) >= threshold(rate)
 
 
-def keep_rows(seed: Tensor, rate: float, batch: Tensor, head: Tensor, query: Tensor, keys: int) -> Tensor:
-    """Whether the weights of keys 0 to `keys` are kept, of these queries: Boolean (…, keys).
+def keep_rows(
+    seed: Tensor, rate: float, batch: Tensor, head: Tensor, query: Tensor, keys: int, first: Tensor | None = None
+) -> Tensor:
+    """Whether the weights of `keys` keys are kept, of these queries, from key 0 or `first` on: Boolean (…, keys).
 
-    The three numbers are int64 tensors, broadcast to (…).
+    The four numbers are int64 tensors, broadcast to (…).
     """
-    blocks = torch.arange(-(-keys // KEYS_PER_BLOCK), device=seed.device)
+    # keys that begin inside a block end in one more
+    blocks = torch.arange(-(-keys // KEYS_PER_BLOCK) + (first is not None), device=seed.device)
+    if first is not None:
+        blocks = first[..., None] // KEYS_PER_BLOCK + blocks
     words = philox(seed, (blocks, query[..., None], head[..., None], batch[..., None]))
+    pairs = torch.empty(*words[0].shape, len(words), dtype=torch.int32, device=seed.device)
+    for at, word in enumerate(words):
+        pairs[..., at] = word
+    # both halves of a word at once, low before high; with the first bit turned their order is that of signed numbers
+    halves = pairs.view(torch.int16).bitwise_xor_(-(2**15)).flatten(-2)
     least = threshold(rate)
-    pieces = [bits >= least for word in words for bits in (word & LEVELS - 1, word >> 16)]
-    return torch.stack(pieces, -1).flatten(-2)[..., :keys]
+    # no number of 16 bits lies below the least of them
+    kept = halves > least - 1 - 2**15 if least else torch.ones_like(halves, dtype=torch.bool)
+    if first is None:
+        return kept[..., :keys]
+    places = (first % KEYS_PER_BLOCK)[..., None] + torch.arange(keys, device=seed.device)
+    return kept.gather(-1, places.expand(*kept.shape[:-1], keys))
 
 
 def keep_mask(seed: Tensor, rate: float, batch: int, heads: int, queries: int, keys: int) -> Tensor:
@@ -102,6 +126,14 @@ def drop_by_seed(weights: Tensor, rate: float, seed: Tensor) -> Tensor:
     batch, heads, queries, keys = weights.shape
     # a product, not a selection: a weight that is no number stays so
     return weights * keep_mask(seed, rate, batch, heads, queries, keys).to(weights.dtype).mul_(kept_scale(rate))
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPairs:
+    """Which weights (…, queries, keys) are kept, True = kept, and the factor of those; made of a `WeightDropout`."""
+
+    mask: Tensor
+    scale: float
 
 
 @dataclass(frozen=True, slots=True)

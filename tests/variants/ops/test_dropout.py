@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 
+from attnbench.variants.ops.bands import Band
 from attnbench.variants.ops.dropout import (
     WeightDropout,
     draw_seed,
     drop_by_seed,
     keep_mask,
+    keep_rows,
     kept_pairs,
     kept_scale,
     philox,
@@ -55,6 +57,43 @@ def test_the_mask_is_that_of_its_definition_pair_by_pair() -> None:
 def test_the_mask_depends_on_no_size() -> None:
     seed = torch.tensor(7)
     assert torch.equal(keep_mask(seed, 0.5, 3, 4, 9, 40)[:2, :3, :5, :11], keep_mask(seed, 0.5, 2, 3, 5, 11))
+
+
+def test_rows_from_any_key_on_have_their_part_of_the_mask() -> None:
+    seed, queries = torch.tensor(19), torch.arange(12)
+    whole = keep_mask(seed, 0.4, 1, 1, 12, 60)[0, 0]
+    first = 3 * queries
+    rows = keep_rows(seed, 0.4, torch.tensor(0), torch.tensor(0), queries, 21, first)
+    assert torch.equal(rows, torch.stack([whole[at, 3 * at : 3 * at + 21] for at in range(12)]))
+
+
+@pytest.mark.parametrize(
+    ("length", "block", "before", "after", "missing"),
+    [(64, 16, 16, 0, 0), (50, 9, 5, 7, 0), (50, 12, 7, 0, 20), (33, 5, 0, 0, 3), (40, 8, 30, 11, 0), (7, 9, 3, 3, 0)],
+)
+def test_the_mask_of_a_band_is_that_of_the_whole_sequence(
+    length: int, block: int, before: int, after: int, missing: int
+) -> None:
+    drop = WeightDropout(0.5, torch.tensor(23))
+    band = Band.fit(length, block, before, after)
+    found = band.kept(drop, 2, 3, missing)
+    assert found is not None
+    assert found.scale == kept_scale(0.5)
+    whole = keep_mask(drop.seed, 0.5, 2, 3, length - missing, length)
+    query_at, key_at = (x.expand(band.blocks, band.block, band.span) for x in band.at(CPU))
+    inside = (query_at >= missing) & (query_at < length) & (key_at >= 0) & (key_at < length)
+    assert inside.sum() > length - missing
+    expected = whole[:, :, query_at[inside] - missing, key_at[inside]]
+    assert torch.equal(found.mask[:, :, inside], expected)
+
+
+def test_a_band_without_dropout_has_no_mask() -> None:
+    assert Band.fit(20, 8, 8, 0).kept(None, 2, 3) is None
+
+
+def test_a_rate_below_all_thresholds_drops_nothing() -> None:
+    assert threshold(2**-18) == 0
+    assert keep_mask(torch.tensor(5), 2**-18, 2, 2, 40, 40).all()
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.2, 0.5, 0.9])
