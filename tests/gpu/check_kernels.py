@@ -30,7 +30,7 @@ LONGEST = {"additive": 512}
 # lists of tiles are shortened in place, of which a race would show now and then
 SHORTENING = ("sparsemax", "entmax")
 # kernels that drop attention weights inside
-DROPPING = ("rela", "sparsemax", "entmax")
+DROPPING = ("rela", "sparsemax", "entmax", "local", "routing", "relative")
 MASK_SEED = 7
 
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Variant, masked_softmax
+from attnbench.variants.ops.dropout import WeightDropout
+from attnbench.variants.scores.relative import Relative, collect
 
 CAUSAL = AttentionShape(heads=2, head_dim=16, max_length=96, causal=True)
 SELF = replace(CAUSAL, causal=False)
@@ -258,6 +260,49 @@ class FusedDropsOthers(Honest):
         return super().forward(query, key, value, mask)
 
 
+class FusedNumbersRealKeys(Honest):
+    """Its fused path moves pads away before it draws, so that the keys behind them take the draws of others."""
+
+    drops_inside: ClassVar = frozenset({"fused"})
+
+    def __init__(self, shape: AttentionShape, *, impl: Literal["eager", "fused"] = "fused"):
+        super().__init__(shape)
+        self.impl = impl
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        weights = self.weights(query, key, mask)
+        drop = WeightDropout.drawn(self.weight_dropout, query.device)
+        if drop is not None:
+            kept = drop.apply(torch.ones_like(weights))
+            if self.impl == "fused" and mask.keep is not None:
+                place = (mask.keep.cumsum(-1) - 1).clamp(min=0)
+                kept = kept.gather(-1, place[:, None, None].expand_as(kept))
+            weights = weights * kept
+        return weights.to(value.dtype) @ value
+
+
+class FusedSparesPositions(Relative):
+    """Its fused path drops the weights of the values, and not those of the vectors by distance."""
+
+    drops_inside: ClassVar = frozenset({"fused"})
+
+    def __init__(self, shape: AttentionShape, *, impl: Literal["eager", "fused"] = "fused"):
+        super().__init__(shape, clip=2)
+        self.form = impl
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        return None
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        weights = self.weights(query, key, mask)
+        drop = WeightDropout.drawn(self.weight_dropout, query.device)
+        dropped = weights if drop is None else drop.apply(weights)
+        spared = weights if self.form == "fused" else dropped
+        assert self.value_table is not None
+        by_distance = collect(spared, mask.offset(query.shape[2], key.shape[2]), self.clip)
+        return dropped.to(value.dtype) @ value + (by_distance @ self.value_table.to(weights.dtype)).to(value.dtype)
+
+
 class HalfAccumulation(Honest):
     """Scores and sums stay in the dtype of the inputs."""
 
@@ -400,6 +445,8 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (DeniesDropout, SELF, "dropout in training only"),
     (DropoutAnewInBackward, SELF, "dropout in backward"),
     (FusedDropsOthers, SELF, "dropout in backward"),
+    (FusedNumbersRealKeys, SELF, "dropout in backward"),
+    (FusedSparesPositions, SELF, "dropout in backward"),
     (DropoutUnscaled, SELF, "dropout mean"),
     (DropoutRenormalises, SELF, "dropout sums"),
 ]
@@ -408,6 +455,6 @@ ALONE = {
     AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, WrongDtype,
     FalselyIgnores, DeadParameter, ExactWithoutTwin, FusedBackwardWrong, WeightsOutside, WrongRows, OtherWeights,
     DeniedSimplex, ForgetfulStep, UndeclaredState, FalseDensity, DropoutInEvaluation, NoDropout,
-    DropoutAnewInBackward, FusedDropsOthers,
+    DropoutAnewInBackward, FusedDropsOthers, FusedNumbersRealKeys, FusedSparesPositions,
 }  # fmt: skip
 """Faults that break one promise alone, so that a second red property would be a false alarm."""

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, Width, accumulator
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import scaled
+from ..ops.dropout import WeightDropout
 
 
 class Relative(ScoredVariant):
@@ -22,11 +22,12 @@ class Relative(ScoredVariant):
     times the table. Nothing of size queries by keys by head_dim exists.
     In cross attention both sequences begin at position 0, so that padding after the keys moves no distance. `impl`:
     auto takes the Triton kernels on a GPU that can run them, eager otherwise; `flex` is PyTorch's FlexAttention, which
-    needs values=false; eager is the definition.
+    needs values=false and no dropout; eager is the definition, and drops weights by the mask of the kernels.
     """
 
     simplex: ClassVar = True
     brings_positions = True
+    drops_inside: ClassVar = frozenset({"triton"})
     equation: ClassVar = "s_ij = q_i·(k_j + a_c) / sqrt(d); P = softmax(s); o_i = sum_j P_ij (v_j + b_c)"
     paper: ClassVar = "Shaw et al. 2018, Self-Attention with Relative Position Representations, eq. 3-5"
 
@@ -51,7 +52,7 @@ class Relative(ScoredVariant):
     def supports(self, shape: AttentionShape) -> str | None:
         if self.impl == "flex" and self.value_table is not None:
             return "impl=flex cannot add vectors to values: use impl=triton, or values=false"
-        return super().supports(shape) or refusal(self.impl, shape)
+        return super().supports(shape) or refusal(self.impl, shape, dropping=self.drops_inside)
 
     def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
         """q_i·(k_j + a_c) / sqrt(d), (batch, heads, queries, keys)."""
@@ -62,10 +63,14 @@ class Relative(ScoredVariant):
         return query @ key.to(dtype).transpose(-2, -1) + spread(by_distance, first, key.shape[2])
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        self.implementation = choose_implementation(self.impl, query, key, value, dropout=self.weight_dropout)
+        self.implementation = choose_implementation(
+            *(self.impl, query, key, value), dropout=self.weight_dropout, dropping=self.drops_inside
+        )
+        drop = WeightDropout.drawn(self.weight_dropout, query.device)
         if self.implementation != "eager":
-            return self._fused(query, key, value, mask)
-        weights = F.dropout(self.weights(query, key, mask), self.weight_dropout)
+            return self._fused(query, key, value, mask, drop)
+        weights = self.weights(query, key, mask)
+        weights = weights if drop is None else drop.apply(weights)
         output = weights.to(value.dtype) @ value
         if self.value_table is None:
             return output
@@ -73,7 +78,7 @@ class Relative(ScoredVariant):
         by_distance = collect(weights, mask.offset(query.shape[2], key.shape[2]), self.clip)
         return (output + by_distance @ self.value_table.to(weights.dtype)).to(value.dtype)
 
-    def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: WeightDropout | None) -> Tensor:
         """Scores by distance are a product of size queries by 2 clip + 1; kernels pick from it inside their loop."""
         queries, keys, scale = query.shape[2], key.shape[2], query.shape[-1] ** -0.5
         offset = mask.offset(queries, keys)
@@ -100,6 +105,7 @@ class Relative(ScoredVariant):
             bias=bias,
             back=self.clip,
             collect=self.value_table is not None,
+            drop=drop,
         )
         if self.value_table is None or by_distance is None:
             return output

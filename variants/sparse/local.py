@@ -6,10 +6,12 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..contract import AttentionShape, Count, Mask, Range, Width
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import Band, RecentCache, attend, cached_bytes
+from ..ops.dropout import WeightDropout
 from ..ops.patterns import PatternVariant, absent, whole
 from ..ops.relative_positions import RankPositions
 
@@ -23,13 +25,15 @@ class Local(PatternVariant):
     apart). `relative` adds vectors by distance, as the Routing Transformer does; `max_relative`, how far they go (at
     least query_block + flange, which is the default), turns it on. Only the blocks are computed. Decoding keeps
     query_block + flange tokens. `impl`: auto takes the Triton kernels on a GPU that can run them, eager otherwise;
-    `flex` is PyTorch's FlexAttention, without vectors by distance; eager is the definition.
+    `flex` is PyTorch's FlexAttention, without vectors by distance and without dropout; eager is the definition, and
+    drops weights by the mask of the kernels.
     """
 
     equation: ClassVar = "o_i = sum_j softmax_j(q_i·(k_j + a_{j-i}) / sqrt(d)) (v_j + b_{j-i}); j in block(i) ± flange"
     paper: ClassVar = "Parmar et al. 2018, Image Transformer, 1D local attention; Roy et al. 2021, Routing Transformer"
     time: ClassVar = "O(N (query_block + flange) d)"
     memory: ClassVar = "O(N (query_block + flange))"
+    drops_inside: ClassVar = frozenset({"triton"})
 
     def __init__(
         self,
@@ -54,14 +58,18 @@ class Local(PatternVariant):
     def supports(self, shape: AttentionShape) -> str | None:
         if self.impl == "flex" and self.positions is not None:
             return "impl=flex cannot add vectors to values: use impl=triton, or relative=false"
-        return super().supports(shape) or refusal(self.impl, shape)
+        return super().supports(shape) or refusal(self.impl, shape, dropping=self.drops_inside)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        self.implementation = choose_implementation(self.impl, query, key, value, dropout=self.weight_dropout)
-        if self.implementation == "eager":
-            return super().forward(query, key, value, mask)
+        self.implementation = choose_implementation(
+            *(self.impl, query, key, value), dropout=self.weight_dropout, dropping=self.drops_inside
+        )
         # fewer queries than keys are the last positions: their bounds count from `missing` on
         missing, keys, scale = absent(query, key), key.shape[2], query.shape[-1] ** -0.5
+        drop = WeightDropout.drawn(self.weight_dropout, query.device)
+        if self.implementation == "eager":
+            # the queries before the first are computed as zeros and dropped: blocks begin at position 0
+            return self.blocked(F.pad(query, (0, 0, missing, 0)), key, value, mask, drop, missing)[:, :, missing:]
         lower, upper = self.bounds(torch.arange(missing, keys, device=query.device), keys, mask.causal)
         if self.implementation == "flex":
             from ..kernels.triton.flex import flex_interval_attention
@@ -83,6 +91,7 @@ class Local(PatternVariant):
             positions=self.positions,
             back=reach,
             ahead=0 if mask.causal else reach,
+            drop=drop,
         )
 
     def bounds(self, at: Tensor, keys: int, causal: bool) -> tuple[Tensor, Tensor]:
@@ -97,7 +106,15 @@ class Local(PatternVariant):
         key_at = torch.arange(keys, device=at.device)
         return ((key_at >= lower[:, None]) & (key_at < upper[:, None]))[None]
 
-    def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    def blocked(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        drop: WeightDropout | None = None,
+        missing: int = 0,
+    ) -> Tensor:
         # the keys of the own block that are later than a query are masked, not left out: the block is one product
         after = 0 if mask.causal else self.flange
         band = Band.fit(query.shape[2], self.query_block, self.flange, after)
@@ -107,7 +124,7 @@ class Local(PatternVariant):
             band.spans(value),
             band.allowed(mask.keep, mask.causal, query.device),
             scale=query.shape[-1] ** -0.5,
-            dropout=self.weight_dropout,
+            kept=band.kept(drop, query.shape[0], query.shape[1], missing),
             positions=self.positions,
             before=band.before,
         )

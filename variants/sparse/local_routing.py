@@ -30,6 +30,7 @@ class LocalRouting(Variant):
     paper: ClassVar = "Roy et al. 2021, Efficient Content-Based Sparse Attention with Routing Transformers, sec. 4"
     time: ClassVar = "O(N (query_block + flange + clusters + window) d)"
     memory: ClassVar = "O(N (query_block + flange + clusters + window))"
+    drops_inside: ClassVar = Local.drops_inside
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ from ..contract import (
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import Band, attend, group_weights, scaled
 from ..ops.centroids import Centroids, ClusterOrder, Groups, normalised
+from ..ops.dropout import WeightDropout
 from ..ops.patterns import pairs, whole
 from ..ops.relative_positions import RankPositions
 
@@ -50,7 +51,8 @@ class Routing(Variant):
     sqrt(head_dim); with `share_qk` a token then sees almost only itself at first, which `suppress_self` forbids where
     it has another choice. Centroids move after each step (`decay`); `beta` weighs the pull of tokens to their centroid.
     `relative` adds vectors by rank within the cluster; `max_relative` may not be below `window`. `impl`: auto takes the
-    Triton kernels for form=strict on a GPU that can run them, eager otherwise; eager is the definition.
+    Triton kernels for form=strict on a GPU that can run them, eager otherwise; eager is the definition. Both drop
+    weights by one mask, of places in the sorted order.
 
     Other than the authors' code: the causal mask compares positions and not ranks, which leaked values where queries
     and keys are not shared; the mean is over the clusters in which a query sees a key, not over their number + 0.01.
@@ -63,6 +65,7 @@ class Routing(Variant):
     paper: ClassVar = "Roy et al. 2021, Efficient Content-Based Sparse Attention with Routing Transformers, alg. 1"
     time: ClassVar = "O(N (clusters + window) d)"
     memory: ClassVar = "O(N (clusters + window))"
+    drops_inside: ClassVar = frozenset({"triton"})
 
     def __init__(
         self,
@@ -104,13 +107,15 @@ class Routing(Variant):
     def supports(self, shape: AttentionShape) -> str | None:
         if self.impl == "triton" and self.form == "paper":
             return "impl=triton computes form=strict only"
-        return super().supports(shape) or refusal(self.impl, shape)
+        return super().supports(shape) or refusal(self.impl, shape, dropping=self.drops_inside)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         # the paper's clusters overlap, so no order makes what a token sees an interval
         impl = self.impl if self.form == "strict" else "eager"
         # of the values: queries and keys are normalised to float32 whatever their dtype
-        self.implementation = choose_implementation(impl, value, dropout=self.weight_dropout)
+        self.implementation = choose_implementation(
+            impl, value, dropout=self.weight_dropout, dropping=self.drops_inside
+        )
         query, key = self._routed(query, key)
         self._loss = None
         form = self._paper if self.form == "paper" else self._strict
@@ -187,8 +192,9 @@ class Routing(Variant):
 
     def _strict(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         order = ClusterOrder.of(self._scores(query, mask.keep).argmax(-1), self.clusters, mask.keep)
+        drop = WeightDropout.drawn(self.weight_dropout, query.device)
         if self.implementation == "triton":
-            return self._fused(query, key, value, order, mask.causal)
+            return self._fused(query, key, value, order, mask.causal, drop)
         # the own token is one of the window
         back = self.window - 1
         band = Band.fit(query.shape[2], max(16, self.window), back, 0 if mask.causal else back)
@@ -205,13 +211,22 @@ class Routing(Variant):
             band.spans(order.sort(value)),
             self._without_self(allowed, key_at == query_at),
             scale=self.scale,
-            dropout=self.weight_dropout,
+            # of places in the sorted order
+            kept=band.kept(drop, query.shape[0], query.shape[1]),
             positions=self.positions,
             before=band.before,
         )
         return order.restore(band.merge(output))
 
-    def _fused(self, query: Tensor, key: Tensor, value: Tensor, order: ClusterOrder, causal: bool) -> Tensor:
+    def _fused(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        order: ClusterOrder,
+        causal: bool,
+        drop: WeightDropout | None,
+    ) -> Tensor:
         """Sorted by cluster, what a token sees is an interval, and so is the whole form one kernel."""
         from ..kernels.triton.interval import Intervals
         from ..kernels.triton.ranks import rank_attention
@@ -228,6 +243,7 @@ class Routing(Variant):
             positions=self.positions,
             back=back,
             ahead=0 if causal else back,
+            drop=drop,
             # normalised tokens are float32, and bfloat16 values need no more digits than one product of TF32 keeps
             precision="tf32" if value.dtype == torch.bfloat16 else "tf32x3",
         )

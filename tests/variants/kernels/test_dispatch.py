@@ -13,6 +13,7 @@ from attnbench.bench.core.errors import Unsupported
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.kernels.triton import launch as triton_launch
+from attnbench.variants.scores.additive import Additive
 from attnbench.variants.scores.relative import Relative
 from attnbench.variants.sparse.local import Local
 
@@ -53,7 +54,9 @@ def test_triton_is_refused_without_a_gpu_or_an_interpreter(selection, monkeypatc
         ("linear[impl=triton]", {"head_dim": 512}, "head_dim 1 to 256"),
         ("additive-lm[impl=triton]", {"causal": False}, "needs the causal form"),
         ("additive[impl=triton,hidden=300]", {}, "at most 256, got 300"),
-        ("relative[impl=triton]", {"dropout": 0.1}, "drop no weights, and the dropout is 0.1"),
+        ("additive[impl=triton]", {"dropout": 0.1}, "drop no weights, and the dropout is 0.1"),
+        ("local[impl=flex]", {"dropout": 0.1}, "drop no weights, and the dropout is 0.1"),
+        ("relative[impl=flex,values=false]", {"dropout": 0.1}, "drop no weights, and the dropout is 0.1"),
         ("routing[impl=triton]", {}, "form=strict only"),
         ("local-routing[impl=triton]", {}, "form=strict only"),
         ("relative[impl=flex]", {"device": "cuda"}, "values=false"),
@@ -70,7 +73,7 @@ def test_what_a_kernel_cannot_do_is_refused_with_the_reason(selection, changes, 
 
 def test_dropout_in_training_goes_the_eager_way_on_auto_and_stops_a_forced_kernel(monkeypatch):
     monkeypatch.setattr(triton_launch, "reason", lambda *given, **more: None)
-    variant = Relative(shape(dropout=0.5), impl="triton").train()
+    variant = Additive(shape(dropout=0.5), impl="triton").train()
     inputs = [torch.randn(1, 2, 8, 16) for _ in range(3)]
     with pytest.raises(Unsupported, match="kernels drop no weights"):
         variant(*inputs, Mask(causal=True))

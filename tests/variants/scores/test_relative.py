@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from score_cases import DIM, HEADS, heads, make
-from torch.nn import functional as F
 
 from attnbench.variants import Mask
+from attnbench.variants.ops.dropout import WeightDropout
 
 
 @pytest.mark.parametrize(("row", "wanted"), [(0, "far past"), (3, "next"), (2, "own")])
@@ -26,7 +26,9 @@ def test_dropout_of_relative_falls_on_the_weights_of_both_sums() -> None:
     variant = make("relative[clip=2]", dropout=0.5)
     q, k, v = heads(6, 6)
     torch.manual_seed(11)
-    dropped = F.dropout(variant.weights(q, k, Mask()), 0.5)
+    drop = WeightDropout.drawn(0.5, q.device)
+    assert drop is not None
+    dropped = drop.apply(variant.weights(q, k, Mask()))
     expected = torch.zeros_like(q)
     for i in range(6):
         for j in range(6):

@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from ...ops.bands import scaled
+from ...ops.dropout import WeightDropout
 from ...ops.relative_positions import RankPositions
 from .interval import Intervals, interval_attention
 
@@ -22,6 +23,7 @@ def rank_attention(
     positions: RankPositions | None,
     back: int,
     ahead: int,
+    drop: WeightDropout | None = None,
     precision: Literal["tf32x3", "tf32"] = "tf32x3",
 ) -> Tensor:
     """As `interval_attention`, (batch, heads, queries, head_dim), with the vectors of `positions` where given.
@@ -31,7 +33,7 @@ def rank_attention(
     the tables themselves never enter the kernels. Ask `launch.reason` first.
     """
     if positions is None:
-        return interval_attention(query, key, value, intervals, keep, scale=scale, precision=precision)[0]
+        return interval_attention(query, key, value, intervals, keep, scale=scale, drop=drop, precision=precision)[0]
     # the rows of the tables that can occur: fewer columns for the kernel to read
     ranks = slice(positions.reach - back, positions.reach + ahead + 1)
     by_query = scaled(query, scale)
@@ -45,6 +47,7 @@ def rank_attention(
         bias=by_query @ positions.key_table[ranks].to(by_query.dtype).T,
         back=back,
         collect=True,
+        drop=drop,
         precision=precision,
     )
     assert by_rank is not None

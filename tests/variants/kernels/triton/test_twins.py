@@ -40,6 +40,19 @@ CASES = [
     ("relative[clip=20]", False, 70, 40, 20, True),
     ("relative[clip=4,values=false]", True, 40, 40, 16, False),
 ]
+DROPPED = [
+    (*case, rate)
+    for rate, case in (
+        (0.1, ("local[query_block=12,flange=20]", False, 30, 70, 16, True)),
+        (0.5, ("local[query_block=9,flange=5,relative=true]", True, 70, 70, 16, True)),
+        (0.1, ("routing[form=strict,window=9,clusters=4]", True, 70, 70, 16, True)),
+        (0.3, ("routing[form=strict,window=12,clusters=3,suppress_self=true,share_qk=true]", False, 70, 70, 20, True)),
+        (1.0, ("local-routing[form=strict,query_block=12,flange=5,window=20,clusters=3]", True, 50, 50, 16, True)),
+        (0.1, ("local-routing[form=strict,query_block=12,flange=5,window=20,clusters=3]", True, 50, 50, 16, True)),
+        (0.3, ("relative[clip=3]", True, 30, 70, 16, True)),
+        (0.1, ("relative[clip=4,values=false]", False, 70, 40, 16, False)),
+    )
+]
 HALF = [CASES[at] for at in (0, 3, 6, 7, 10, 13, 16)]
 
 
@@ -47,20 +60,25 @@ def with_impl(selection: str, impl: str) -> str:
     return f"{selection[:-1]},impl={impl}]" if selection.endswith("]") else f"{selection}[impl={impl}]"
 
 
-def shape_of(length: int, head_dim: int, causal: bool, cross: bool, dtype: str) -> AttentionShape:
+def shape_of(length: int, head_dim: int, causal: bool, cross: bool, dtype: str, rate: float) -> AttentionShape:
     layer = {"layer": 1, "layers": 3}
     return AttentionShape(
-        heads=2, head_dim=head_dim, max_length=length, causal=causal, cross=cross, dtype=dtype, **layer
+        heads=2, head_dim=head_dim, max_length=length, causal=causal, cross=cross, dtype=dtype, dropout=rate, **layer
     )
 
 
 def twins(selection: str, shape: AttentionShape) -> tuple[Variant, Variant, Variant]:
-    """The fused and the eager form in the dtype of the shape, and the eager one in float64, of the same state."""
+    """The fused and the eager form in the dtype of the shape, and the eager one in float64, of the same state.
+
+    In training where the shape drops weights, otherwise in evaluation.
+    """
     torch.manual_seed(seed())
-    fused = build(with_impl(selection, "triton"), shape).eval()
-    eager, double = (build(with_impl(selection, "eager"), shape).eval() for _ in range(2))
+    fused = build(with_impl(selection, "triton"), shape)
+    eager, double = (build(with_impl(selection, "eager"), shape) for _ in range(2))
     for module in (eager, double.double()):
         module.load_state_dict(fused.state_dict())
+    for module in (fused, eager, double):
+        module.train(shape.dropout > 0.0)
     return fused, eager, double
 
 
@@ -71,8 +89,11 @@ def padding(keys: int) -> Tensor:
     return keep
 
 
-def compare(selection: str, causal: bool, queries: int, keys: int, head_dim: int, padded: bool, dtype: str) -> None:
-    shape = shape_of(max(queries, keys), head_dim, causal, queries != keys and not selection.startswith("local"), dtype)
+def compare(
+    selection: str, causal: bool, queries: int, keys: int, head_dim: int, padded: bool, dtype: str, rate: float = 0.0
+) -> None:
+    cross = queries != keys and not selection.startswith("local")
+    shape = shape_of(max(queries, keys), head_dim, causal, cross, dtype, rate)
     fused, eager, double = twins(selection, shape)
     generator = torch.Generator().manual_seed(seed(1))
     inputs = [
@@ -83,6 +104,8 @@ def compare(selection: str, causal: bool, queries: int, keys: int, head_dim: int
 
     def passes(variant: Variant, given: list[Tensor]) -> dict[str, Tensor]:
         leaves = [x.detach().requires_grad_() for x in given]
+        # of which each form draws the seed of its mask
+        torch.manual_seed(seed(2))
         output = variant(*leaves, mask)
         named = dict(zip(("query", "key", "value"), leaves, strict=True)) | dict(variant.named_parameters())
         if "share_qk" in selection:
@@ -111,3 +134,10 @@ def test_float16_costs_no_more_than_its_rounding(
     selection: str, causal: bool, queries: int, keys: int, head_dim: int, padded: bool
 ) -> None:
     compare(selection, causal, queries, keys, head_dim, padded, "float16")
+
+
+@pytest.mark.parametrize(("selection", "causal", "queries", "keys", "head_dim", "padded", "rate"), DROPPED)
+def test_with_dropout_a_kernel_drops_what_the_eager_definition_drops(
+    selection: str, causal: bool, queries: int, keys: int, head_dim: int, padded: bool, rate: float
+) -> None:
+    compare(selection, causal, queries, keys, head_dim, padded, "float32", rate)
