@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, accumulator, masked_softmax, repeat_heads
-from .dropout import KeptPairs, WeightDropout, keep_rows, kept_scale
+from .dropout import KeptPairs, WeightDropout, by_sequence, keep_rows, kept_scale
 from .relative_positions import RankPositions
 
 
@@ -93,12 +93,12 @@ class Band:
         """
         if drop is None:
             return None
-        device = drop.seed.device
+        seed, rate, device = drop.seed, drop.rate, drop.seed.device
         query_at, key_at = self.at(device)
-        of_batch, of_head = (torch.arange(count, device=device)[:, None, None] for count in (batch, heads))
-        mask = keep_rows(
-            *(drop.seed, drop.rate, of_batch[:, None], of_head, query_at[..., 0] - missing, self.span),
-            first=key_at[..., 0],
+        query, first = query_at[..., 0] - missing, key_at[..., 0]
+        head = torch.arange(heads, device=device)[:, None, None]
+        mask = by_sequence(
+            lambda one: keep_rows(seed, rate, one[:, None, None, None], head, query, self.span, first), batch, device
         )
         return KeptPairs(mask, kept_scale(drop.rate))
 

@@ -20,6 +20,7 @@ which Philox4x32 passes BigCrush there (table 2). FlashAttention takes seven as 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -115,10 +116,24 @@ def keep_rows(
     return kept.gather(-1, places.expand(*kept.shape[:-1], keys))
 
 
+def by_sequence(made: Callable[[Tensor], Tensor], batch: int, device: torch.device) -> Tensor:
+    """What `made` makes of the numbers of all sequences, (batch,) int64, along its first dimension.
+
+    On a CPU it is given one after the other: its temporary tensors then stay in caches, and the system need not clear
+    fresh memory for each, which took most of the time where they were larger than 32 MiB.
+    """
+    sequences = torch.arange(batch, device=device)
+    if batch < 2 or device.type != "cpu" or torch.compiler.is_compiling():
+        return made(sequences)
+    return torch.cat([made(one) for one in sequences.split(1)])
+
+
 def keep_mask(seed: Tensor, rate: float, batch: int, heads: int, queries: int, keys: int) -> Tensor:
     """The mask of all pairs, Boolean (batch, heads, queries, keys), on the device of `seed`; True = kept."""
-    b, h, i = (torch.arange(count, device=seed.device) for count in (batch, heads, queries))
-    return keep_rows(seed, rate, b[:, None, None], h[:, None], i, keys)
+    head, query = (torch.arange(count, device=seed.device) for count in (heads, queries))
+    return by_sequence(
+        lambda one: keep_rows(seed, rate, one[:, None, None], head[:, None], query, keys), batch, seed.device
+    )
 
 
 def drop_by_seed(weights: Tensor, rate: float, seed: Tensor) -> Tensor:
