@@ -125,7 +125,7 @@ def by_sequence(made: Callable[[Tensor], Tensor], batch: int, device: torch.devi
     sequences = torch.arange(batch, device=device)
     if batch < 2 or device.type != "cpu" or torch.compiler.is_compiling():
         return made(sequences)
-    return torch.cat([made(one) for one in sequences.split(1)])
+    return torch.cat([made(sequences[at : at + 1]) for at in range(batch)])
 
 
 def keep_mask(seed: Tensor, rate: float, batch: int, heads: int, queries: int, keys: int) -> Tensor:
