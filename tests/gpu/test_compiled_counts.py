@@ -18,7 +18,7 @@ script = importlib.util.module_from_spec(described)
 sys.modules["compiled_counts"] = script
 described.loader.exec_module(script)
 """
-# as cuobjdump prints it: an outer loop from 0x10 with two inner ones, of which the second has no product
+# as cuobjdump prints it: an outer loop from 0x10 with three inner ones, of which the last has no product
 SASS = """
         /*0000*/                   MOV R1, c[0x0][0x28] ;          /* 0x00000a0000017a02 */
                                                                    /* 0x003fde0000000f00 */
@@ -29,11 +29,13 @@ SASS = """
         /*0050*/                   NOP ;
         /*0060*/             @!UP0 UIADD3 UR4, UR4, 0x1, URZ ;
         /*0070*/               @P2 BRA 0x20 ;
-        /*0080*/                   FMNMX R4, R4, R5, !PT ;
+        /*0080*/                   HMMA.16816.F32 R4, R8, R12, R4 ;
         /*0090*/               @P2 BRA 0x80 ;
-        /*00a0*/               @P3 BRA 0x10 ;
-        /*00b0*/                   EXIT ;
-        /*00c0*/                   BRA 0xc0;
+        /*00a0*/                   FMNMX R4, R4, R5, !PT ;
+        /*00b0*/               @P2 BRA 0xa0 ;
+        /*00c0*/               @P3 BRA 0x10 ;
+        /*00d0*/                   EXIT ;
+        /*00e0*/                   BRA 0xe0;
 """
 
 
@@ -44,14 +46,16 @@ def run(code: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_of_nested_loops_the_innermost_with_a_product_is_counted() -> None:
+def test_of_nested_loops_the_innermost_with_a_product_are_counted() -> None:
     printed = run("print(json.dumps([script.asdict(one) for one in script.loops(sys.argv[2], 4, 128 * 64)]))", SASS)
-    (loop,) = json.loads(printed)
+    loop, second = json.loads(printed)
     # LDL, HGMMA, SHFL, UIADD3 and the branch; NOP is none, and the barrier stands outside
     assert loop["instructions"] == 5
     assert loop["per_thousand"] == round(1000 * 5 * 4 / (128 * 64), 1)
     expected = {"barriers": 0, "shuffles": 1, "maxima": 0, "special functions": 0, "products": 1, "stack": 1}
     assert loop["kinds"] == expected
+    assert second["instructions"] == 2
+    assert second["kinds"] == dict.fromkeys(expected, 0) | {"products": 1}
 
 
 KERNEL = """
@@ -69,7 +73,7 @@ def multiply(x_ptr, out_ptr, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     tl.store(out_ptr + rows[:, None] * COLUMNS + columns[None, :], sums)
 """
 COUNTED = """
-import importlib, re, subprocess, tempfile, torch
+import importlib, torch
 sys.path.insert(0, sys.argv[2])
 from attnbench.variants.kernels.triton import launch
 kernel = importlib.import_module("tiny_kernel").multiply
