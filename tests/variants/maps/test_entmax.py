@@ -366,7 +366,8 @@ def test_rows_are_distributions_that_follow_the_scores(row: list[float], alpha: 
     p = entmax(x, alpha)
     assert (p >= 0).all() and abs(p.sum() - 1) < 1e-12
     order = x.argsort()
-    assert (p[order].diff() >= 0).all(), "a higher score has at least the weight of a lower one"
+    # powers at the end of a row may round otherwise than those in a vector register, by some last bits
+    assert (p[order].diff() >= -1e-14 * p[order][1:]).all(), "a higher score has at least the weight of a lower one"
     shuffle = random.sample(range(len(row)), len(row))
     torch.testing.assert_close(entmax(x[shuffle], alpha), p[shuffle], rtol=1e-6, atol=1e-12)
 
