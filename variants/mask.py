@@ -75,6 +75,7 @@ class Mask:
             return (upper - lower).clamp(min=0)
         # real keys before each place; more queries than keys reach back before the first
         before = F.pad(self.keep.cumsum(1), (1, 0))
-        size = self.keep.shape[0], max(lower.shape[1], upper.shape[1])
+        size = max(x.shape[0] for x in (self.keep, lower, upper)), max(lower.shape[1], upper.shape[1])
+        before = before.expand(size[0], -1)
         lower, upper = (edge.clamp(0, keys).expand(size) for edge in (lower, upper))
         return (before.gather(1, upper) - before.gather(1, lower)).clamp(min=0)

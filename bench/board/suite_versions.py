@@ -74,5 +74,8 @@ def _codes(table: ResultTable, board_keys: Sequence[BoardKey]) -> tuple[dict[str
         if complete:
             codes[variant] = max(complete, key=lambda code: complete[code])
         else:
-            differing[variant] = "its code differs between the tasks, and versions are not averaged; run it anew"
+            differing[variant] = (
+                "its code differs between the tasks, or the kernels do, of a processor and of a GPU, and they are not "
+                "averaged; run it anew on one kind of device"
+            )
     return codes, differing

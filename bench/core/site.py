@@ -29,7 +29,7 @@ class Site:
         """Whether a Record of one of its cells answers here.
 
         Speeds answer at the same number of threads alone. Of nodes, any that the executor chose counts, and what was
-        trained counts from whatever machine; what failed on another machine may succeed here.
+        trained by this code counts from whatever machine; what failed on another machine may succeed here.
         """
         is_timing = record.cell.lane == "time"
         if is_timing and record.machine.threads != self.threads:

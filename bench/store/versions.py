@@ -23,12 +23,11 @@ RETRIED = "a newer Record of the same cell on this machine"
 SETTING = "the preset meant another setting then"
 VERSION = "made by another version of the lane, the objective or the task"
 DATA = "the code or the data of the task has changed since"
-CODE = "the code of the variant has changed since"
-DEVICE = "on another kind of device, with its own kernels, than the Records that count"
+CODE = "of other code of the variant, or of the kernels of another kind of device"
 INCOMPLETE = "of a newer version, at which the reference and two others are not complete"
 OTHER_TASKS = "of another version than the other tasks of the suite"
 
-NOT_RANKED = (SETTING, VERSION, DATA, CODE, DEVICE, INCOMPLETE, OTHER_TASKS)
+NOT_RANKED = (SETTING, VERSION, DATA, CODE, INCOMPLETE, OTHER_TASKS)
 """Reasons that measuring anew removes."""
 
 
@@ -143,9 +142,8 @@ def _newest_code(rows: list[ResultRow]) -> list[ResultRow]:
             continue
         kept = max(by_code, key=lambda code: (_is_tried(by_code[code]), by_code[code][0].at))
         for code, own in by_code.items():
-            older = CODE if own[0].at < by_code[kept][0].at else INCOMPLETE
             for row in own if code != kept else ():
-                found[row.at] = row._replace(stale=older if row.on_gpu == by_code[kept][0].on_gpu else DEVICE)
+                found[row.at] = row._replace(stale=CODE if own[0].at < by_code[kept][0].at else INCOMPLETE)
     return [found[row.at] for row in rows]
 
 

@@ -133,9 +133,9 @@ class _Snapshot:
         moments = [value for kept in optimiser.state.values() for value in kept.values() if isinstance(value, Tensor)]
         self.tensors: list[Tensor] = [*model.parameters(), *model.buffers(), *moments]
         self.copies = [tensor.detach().clone() for tensor in self.tensors]
-        # a step may have put others in their places, which hold what the trial left behind
+        # a step may have put others in their places, which hold what the trial left; some places are None at first
         self.owners = [
-            (module, name, buffer) for module in model.modules() for name, buffer in module.named_buffers(recurse=False)
+            (module, name, buffer) for module in model.modules() for name, buffer in vars(module)["_buffers"].items()
         ]
         self.device = device
         self.random, self.cuda_random = torch.get_rng_state(), torch.cuda.get_rng_state(device)

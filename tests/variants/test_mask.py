@@ -34,3 +34,9 @@ def test_packed_sequences_count_their_own_keys(causal: bool) -> None:
     allowed = mask.allowed(8, 8, CPU)
     assert allowed is not None
     assert torch.equal(mask.seen(8, 8, CPU), allowed.sum(-1)[:, 0])
+
+
+def test_one_row_of_real_keys_counts_for_all_bounds() -> None:
+    mask = Mask(keep=torch.arange(9)[None] % 2 == 0, bounds=torch.tensor([[[0, 4]], [[2, 9]], [[5, 5]]]))
+    allowed = mask.allowed(1, 9, CPU)
+    assert allowed is not None and mask.seen(1, 9, CPU).tolist() == allowed.sum(-1)[:, 0].tolist() == [[2], [4], [0]]

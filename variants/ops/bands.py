@@ -170,8 +170,8 @@ def _unfused(
         # the score of a rank is the product of the scaled query with its vector: q (k + a) = q k + q a
         scores = scores + positions.scores(scaled(query, scale), key.shape[-2], before)
     if allowed is not None:
-        # a sum, since a selection takes a pass over all scores in the backward too
-        scores = scores + scores.new_zeros(()).masked_fill(~allowed, -torch.inf)
+        # a selection, not a sum: NaN of a key stays out of rows that do not see it
+        scores = scores.masked_fill(~allowed, -torch.inf)
     weights = scores.softmax(-1)
     weights = F.dropout(weights, dropout) if kept is None else weights.masked_fill(~kept.mask, 0.0)
     output = weights.to(value.dtype) @ value

@@ -179,3 +179,12 @@ def test_agrees_with_local_attention_where_the_flange_is_one_block(causal, padde
     sees = (ours.weights(query, key, Mask(keep, causal)).sum(-1, keepdim=True) > 0).expand_as(output)
     torch.testing.assert_close(output[sees], expected[sees], atol=1e-5, rtol=0)
     assert (output[~sees] == 0).all()
+
+
+def test_nan_of_a_key_stays_out_of_rows_that_do_not_see_it():
+    """With positions, that is: without them the kernel is PyTorch's, which adds its mask."""
+    query, key, value = tensors(40)
+    key[:, :, 39] = torch.nan
+    torch.manual_seed(0)
+    output = Local(shape(causal=True), query_block=8, flange=8, relative=True)(query, key, value, Mask(causal=True))
+    assert output[:, :, :39].isfinite().all() and output[:, :, 39].isnan().all()
