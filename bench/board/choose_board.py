@@ -106,7 +106,7 @@ def board_for_choice(
     ranked, unranked = split_by_rank(order, rows)
     margins = [metric.margin_words(requirements.margin_of(metric)) for metric in metrics.values() or [ACCURACY]]
     memory = f", in {size(requirements.memory_bytes)}" if requirements.memory_bytes is not None else ""
-    title = f"{MODES[requirements.mode]} at length {requirements.length:,}{memory}"
+    title = f"{MODES[requirements.mode].one} at length {requirements.length:,}{memory}"
     return Board(
         name=f"choice/{requirements.mode}/{requirements.length}",
         title=title,
@@ -157,7 +157,7 @@ def choose_columns(
         return cell
 
     return (
-        BoardColumn(name="cost", title=MODES[requirements.mode], unit="× reference", better="lower", importance=0,
+        BoardColumn(name="cost", title=MODES[requirements.mode].one, unit="× reference", better="lower", importance=0,
                     description=f"time over {REFERENCE}'s at length {requirements.length:,}", cell=_cost),
         BoardColumn(name="peak", title="peak memory", unit="bytes", better="lower",
                     description="peak memory of one training step at that length",
@@ -189,7 +189,7 @@ def _timed(
     if not there:
         measured = ", ".join(f"{length:,}" for length in sorted({length for length in lengths.values() if length}))
         raise SelectionError(
-            f"{MODES[requirements.mode]} was not timed at length {requirements.length:,}; "
+            f"{MODES[requirements.mode].one} was not timed at length {requirements.length:,}; "
             f"{f'lengths with timings: {measured}' if measured else 'nothing was timed at all'}; run it at that length"
         )
     machines = sorted({board_key.machine for board_key in there})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.errors import SelectionError
@@ -21,13 +20,7 @@ from ..stats.ranking import difference_is_proven
 from ..stats.scoring import Verdict, ratio
 from ..store.table import ResultTable
 from .footnotes import PERCENT
-
-WORK: Mapping[Mode, tuple[str, str]] = {
-    "step": ("training step", "training steps"),
-    "forward": ("forward pass", "forward passes"),
-    "decode": ("decoded token", "decoded tokens"),
-}
-"""The operation that a mode times: one, and several."""
+from .length_columns import MODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +77,8 @@ def compare(
     # where nothing was trained, as in a sweep, there is no quality to be compared
     sentences = [*quality.sentences, cost if trained else f"{one} beside {other} on {where}: {cost}"]
     if ratio_of_peaks is not None:
-        sentences.append(f"A {WORK[mode][0]} of {one} needs {_than(memory(ratio_of_peaks), 'peak memory', other)}.")
+        work = MODES[mode].one.capitalize()
+        sentences.append(f"{work} of {one} needs {_than(memory(ratio_of_peaks), 'peak memory', other)}.")
     return Comparison(
         board_key=board_key,
         one=one,
@@ -102,8 +96,8 @@ def compare(
 
 
 def _timed_mode(table: ResultTable, board_key: BoardKey) -> Mode:
-    """What the timings of the key are of: a task's training step, or the mode of a sweep."""
-    timed = (mode for mode in WORK if any(t.seconds for t in costs_by_variant(table, board_key, mode).values()))
+    """The mode whose timings the key has: a training step, or the mode of a sweep."""
+    timed = (mode for mode in MODES if any(t.seconds for t in costs_by_variant(table, board_key, mode).values()))
     return next(timed, "step")
 
 
@@ -203,7 +197,7 @@ def power_sentence(contrast: Contrast, margin: float) -> str:
 
 
 def _cost(one: str, other: str, timings: dict[str, RelativeCost], mode: Mode) -> tuple[Interval | None, str]:
-    work, several = WORK[mode]
+    work, several = MODES[mode]
     mine, theirs = timings.get(one), timings.get(other)
     if mine is None or theirs is None:
         missing = listed([name for name, timing in ((one, mine), (other, theirs)) if timing is None])
@@ -219,7 +213,7 @@ def _cost(one: str, other: str, timings: dict[str, RelativeCost], mode: Mode) ->
     if abs(gap.value) <= floor_of({one: mine, other: theirs}):
         return found, f"Their {several} take the same time within the noise floor ({speed(found)}), in {rounds}."
     doubt = "" if difference_is_proven(gap) else "; the interval does not exclude equal times"
-    return found, f"A {work} of {one} is {_than(speed(found), '', other)}, in {rounds}{doubt}."
+    return found, f"{work.capitalize()} of {one} is {_than(speed(found), '', other)}, in {rounds}{doubt}."
 
 
 def _than(words: str, noun: str, other: str) -> str:

@@ -211,7 +211,7 @@ def resolution_in_brief(*timings: dict[str, RelativeCost]) -> str:
 
 
 def difference_words(log: float, decimals: int = 1) -> str:
-    """A difference of times from its log-ratio: beyond twice the time a percentage is hard to read.
+    """A difference of times, from its log-ratio: a percentage, or a factor from twice the time on.
 
     >>> difference_words(0.04), difference_words(0.04, decimals=0), difference_words(9.0)
     ('4.1 %', '4 %', 'a factor of 8103.1')

@@ -124,8 +124,8 @@ def board_for_lengths(table: ResultTable, sweep: LengthSweep, mode: Mode = "step
     several = len(lengths) > 1
     return Board(
         name=f"{sweep.name}/{sweep.machine}/{mode}",
-        title=f"{sweep.name}: {MODES[mode]} {'over lengths' if several else f'at length {lengths[0]:,}'}",
-        question=f"How fast is {MODES[mode]} on {sweep.name}"
+        title=f"{sweep.name}: {MODES[mode].one} {'over lengths' if several else f'at length {lengths[0]:,}'}",
+        question=f"How fast is {MODES[mode].one} on {sweep.name}"
         + (", by length?" if several else f", at length {lengths[0]:,}?"),
         headline=headline_of_costs(order, gap, floor) if order else nothing_ranked(unranked),
         ranked_by="mean" if several else "",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from ..core.cell import REFERENCE
 from ..core.record import Outcome
@@ -27,7 +28,19 @@ TILE = 64
 OPTIONAL = ("compile_seconds", "energy_joules")
 """Metrics whose columns are there only where a Record has one: few machines or sweeps do."""
 
-MODES: Mapping[Mode, str] = {"step": "a training step", "forward": "a forward pass", "decode": "a decoding step"}
+
+class Work(NamedTuple):
+    """The operation that a mode times, in words: one, with its article, and several."""
+
+    one: str
+    several: str
+
+
+MODES: Mapping[Mode, Work] = {
+    "step": Work("a training step", "training steps"),
+    "forward": Work("a forward pass", "forward passes"),
+    "decode": Work("a decoding step", "decoding steps"),
+}
 
 CostsByLength = Mapping[int, Mapping[str, RelativeCost]]
 
@@ -81,7 +94,7 @@ def length_columns(
         *(
             BoardColumn(name=f"at_{length}", title=f"{length:,}", unit="× reference", better="lower",
                         importance=len(lengths) - at,
-                        description=f"time of {MODES[mode]} at length {length:,} over {REFERENCE}'s",
+                        description=f"time of {MODES[mode].one} at length {length:,} over {REFERENCE}'s",
                         cell=partial(_time, length))
             for at, length in enumerate(lengths)
         ),
@@ -123,8 +136,8 @@ def length_columns(
                     cell=lambda row: number_cell(row.number("compile_seconds"), duration)),
         BoardColumn(name="energy", title="energy", unit="J", better="lower", importance=4,
                     present="energy_joules" in measured,
-                    description=f"energy of the whole device for {MODES[mode]}, idle power included, at its longest "
-                    "length",
+                    description=f"energy of the whole device for {MODES[mode].one}, idle power included, at its "
+                    "longest length",
                     cell=lambda row: number_cell(row.number("energy_joules"), joules)),
         BoardColumn(name="longest", title="max length", unit="tokens", better="higher", importance=2,
                     present=max_length is not None, cell=partial(_max_length, max_length),

@@ -97,7 +97,7 @@ def _say_lengths(timed: Mapping[CostMode, Sequence[int]], results: Path) -> None
         return
     say(f"`attnbench choose` can answer from {results}:")
     for mode, lengths in timed.items():
-        say(f"  {MODES[mode]} at {', '.join(f'{length:,}' for length in lengths)} tokens")
+        say(f"  {MODES[mode].one} at {', '.join(f'{length:,}' for length in lengths)} tokens")
     mode, lengths = next(iter(timed.items()))
     words = "" if mode == "step" else f" --mode {mode}"
     command = f"attnbench choose --length {lengths[-1]}{words} --results {results}"

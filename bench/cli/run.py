@@ -42,7 +42,7 @@ def run(
     boards = api.boards(found, notice=warn)
     show(boards)
     trained = {record.cell.task for record in found if record.cell.lane == "train"}
-    # a suite's board averages quality, which sweeps have none of
+    # a suite's board averages quality; sweeps have none
     if options["suite"] and not options["tasks"] and len(trained) > 1:
         try:
             show(api.boards(found, suite=options["suite"], notice=warn))

@@ -206,8 +206,8 @@ class CheckedVariant:
         return process_time() - start
 
     def _smaller(self, heads: int, length: int) -> CheckedVariant | None:
-        """Of fewer heads or positions, at the length to be measured; None where the variant refuses it, or has no fewer
-        since its heads share one key."""
+        """Of fewer heads or positions, at the length to be measured; None where the variant refuses it, or where the
+        shape would stay the same, since its heads share one key."""
         shape = with_heads(replace(self.shape, max_length=length), heads)
         if shape == self.shape:
             return None

@@ -2,11 +2,11 @@
 
 A digest is `VERSIONS-DATA-VARIANT`. Versions are declared: of the lane and the objective in `bench/core/protocol.py`,
 of the task in its class. Only the variant's own source is hashed, its file with the operations and kernels that it
-imports, so that a changed mechanism is measured again and a tidier harness is not. Of our kernels those of the device
-count: on a processor `variants/kernels/triton` is left out, on a GPU `variants/kernels/cpu`. A cell that asks for
-`impl=triton` on a processor goes through Triton's interpreter, so that nothing is left out of it, nor of a cell on any
-other kind of device. Comments, docstrings, imports, blank lines and the places of files do not count. Text is hashed
-and no syntax tree, whose form changes with the version of Python.
+imports, so that a changed mechanism is measured again and a tidier harness is not. Of our kernels only those of the
+device count: on a processor `variants/kernels/triton` is left out, on a GPU `variants/kernels/cpu`. A cell that asks
+for `impl=triton` on a processor runs in Triton's interpreter, so nothing is left out there. Nothing is left out on any
+other kind of device either. Comments, docstrings, imports, blank lines and the places of files do not count. Text is
+hashed and no syntax tree, whose form changes with the version of Python.
 """
 
 from __future__ import annotations

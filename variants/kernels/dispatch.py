@@ -21,7 +21,7 @@ _SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 SMALL = 2**15
 # queries; with fewer, as in decoding, a product is bound by reading the keys, and heads together read them faster
 FEW = 16
-# forms of ReLA and the entmax family that drop attention weights inside, by the mask of `ops/dropout`: all
+# all fused forms of ReLA and the entmax family: they drop weights inside, by the mask of `ops/dropout`
 DROPPING = frozenset({"blocked", "compiled", "cpp", "triton"})
 
 

@@ -43,7 +43,10 @@ class SparseMap(ScoredVariant):
         return torch.full((self.shape.heads,), self.fixed_alpha)
 
     def scaled(self, query: Tensor, keys: int, mask: Mask) -> Tensor:
-        """The queries whose scaled products with `keys` keys are the scores: `query` itself, where no map says else."""
+        """The queries whose scaled products with `keys` keys are the scores.
+
+        `query` itself, unless a subclass overrides it.
+        """
         return query
 
     def supports(self, shape: AttentionShape) -> str | None:

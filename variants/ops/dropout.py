@@ -117,9 +117,9 @@ def keep_rows(
 
 
 def by_sequence(made: Callable[[Tensor], Tensor], batch: int, device: torch.device) -> Tensor:
-    """What `made` makes of the numbers of all sequences, (batch,) int64, along its first dimension.
+    """The results of `made` for all sequences, joined along the first dimension; it takes their numbers, (n,) int64.
 
-    On a CPU it is given one after the other: its temporary tensors then stay in caches, and the system need not clear
+    On a CPU it gets one after the other: its temporary tensors then stay in caches, and the system need not clear
     fresh memory for each, which took most of the time where they were larger than 32 MiB.
     """
     sequences = torch.arange(batch, device=device)

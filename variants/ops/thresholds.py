@@ -173,7 +173,10 @@ def _excess(alpha: Tensor) -> Tensor:
 
 
 def may_look(x: Tensor) -> bool:
-    """Whether values of `x` may decide what is done next: that would stall a device, and a compiled graph has none."""
+    """Whether values of `x` may decide what is done next.
+
+    Reading them stalls a GPU, and a graph that is being compiled has no values.
+    """
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

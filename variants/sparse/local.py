@@ -68,7 +68,7 @@ class Local(PatternVariant):
         missing, keys, scale = absent(query, key), key.shape[2], query.shape[-1] ** -0.5
         drop = WeightDropout.drawn(self.weight_dropout, query.device)
         if self.implementation == "eager":
-            # the queries before the first are computed as zeros and dropped: blocks begin at position 0
+            # as `PatternVariant.forward`, with dropout, which numbers queries from the first of the call on
             return self.blocked(F.pad(query, (0, 0, missing, 0)), key, value, mask, drop, missing)[:, :, missing:]
         lower, upper = self.bounds(torch.arange(missing, keys, device=query.device), keys, mask.causal)
         if self.implementation == "flex":

@@ -51,8 +51,8 @@ class Routing(Variant):
     sqrt(head_dim); with `share_qk` a token then sees almost only itself at first, which `suppress_self` forbids where
     it has another choice. Centroids move after each step (`decay`); `beta` weighs the pull of tokens to their centroid.
     `relative` adds vectors by rank within the cluster; `max_relative` may not be below `window`. `impl`: auto takes the
-    Triton kernels for form=strict on a GPU that can run them, eager otherwise; eager is the definition. Both drop
-    weights by one mask, of places in the sorted order.
+    Triton kernels for form=strict on a GPU that can run them, eager otherwise; eager is the definition. With
+    form=strict both implementations drop weights by one mask, over places in the sorted order.
 
     Other than the authors' code: the causal mask compares positions and not ranks, which leaked values where queries
     and keys are not shared; the mean is over the clusters in which a query sees a key, not over their number + 0.01.

@@ -147,7 +147,7 @@ def test_speeds_that_nobody_measured_are_said(bench) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "words"),
-    [("decode", ("decoded token", "decoded tokens")), ("forward", ("forward pass", "forward passes"))],
+    [("decode", ("decoding step", "decoding steps")), ("forward", ("forward pass", "forward passes"))],
 )
 def test_a_sweep_is_compared_by_the_work_that_it_times_and_has_no_quality(bench, mode: str, words: tuple) -> None:
     b = bench()

@@ -40,7 +40,9 @@ def load_seed(seed_ptr, DROP: tl.constexpr) -> Any:
 
 @triton.jit
 def kept_words(seed, least, rows, column, batch, head, COLUMNS: tl.constexpr):
-    """(COLUMNS / 32, ROWS) int32, one row for 16 keys: which weights of the queries `rows` of a head are kept.
+    """Which weights of the queries `rows` of a head are kept: (max(1, COLUMNS / 32), ROWS) int32.
+
+    A number holds the decisions over 32 keys, or over 16 where COLUMNS is 16.
 
     Key `column` + 32 w + 8 p + 2 q + h has bit 16 h + 4 q + p of number w. `column` is a multiple of 8, and `least` the
     least of the 65,536 values of 16 bits that keeps.
@@ -59,8 +61,8 @@ def kept_words(seed, least, rows, column, batch, head, COLUMNS: tl.constexpr):
     least = tl.cast(least, tl.int32)
     bits = _decided(pair0, least, part) | _decided(pair1, least, 4 + part)
     bits |= _decided(pair2, least, 8 + part) | _decided(pair3, least, 12 + part)
-    # bits do not overlap, so a sum joins them. It goes over the first axis: of a sum over another one the compiler
-    # sees how to have each thread compute all the blocks of its scores, which four or eight threads share
+    # bits do not overlap, so a sum over the first axis joins them. With a sum over another axis the compiler lets each
+    # thread compute all blocks of its own scores, which four or eight threads share: four times the work
     return tl.sum(bits, 0)
 
 

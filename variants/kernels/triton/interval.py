@@ -175,7 +175,7 @@ class _IntervalAttention(torch.autograd.Function):
 
 
 def _sizes(tiles: Tiles) -> dict[str, int]:
-    """What a launch takes of `tiles`."""
+    """The arguments of a launch that `tiles` decides."""
     return {"ROWS": tiles.rows, "COLUMNS": tiles.columns, "warps": tiles.warps, "stages": tiles.stages}
 
 
