@@ -88,8 +88,8 @@ class Band:
     def kept(self, drop: WeightDropout | None, batch: int, heads: int, missing: int = 0) -> KeptPairs | None:
         """The pairs that `drop` keeps, (batch, heads, blocks, block, span), numbered as in the whole sequence.
 
-        The first `missing` queries stand for none of the call: its query 0 is the one after them. What stands for pairs
-        outside the sequence has no meaning. None where nothing is dropped.
+        The first `missing` rows are padding; query 0 of the call is the row after them. Entries for pairs outside the
+        sequence have no meaning. None where nothing is dropped.
         """
         if drop is None:
             return None
@@ -119,7 +119,7 @@ def attend(
 
     Keys and values may have fewer heads than queries, the second dimension of all, where there are no blocks behind it.
     `positions` adds its vectors by rank; query r has the rank of key `before` + r. Weights are dropped at the rate
-    `dropout` by torch's generator, or where `kept` is given by that.
+    `dropout` by torch's generator, or by the mask `kept` where it is given.
     """
     dead = None
     if allowed is not None:
