@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ... import __version__
 from .options import RESULTS, DataDir, Json, Results
 from .output import say_json
 
@@ -124,8 +125,8 @@ def _device() -> list[DoctorCheck]:
 
 
 def _packages() -> list[DoctorCheck]:
-    found = []
-    for package in ("attnbench", "torch", "numpy", "pandas", "rich", "typer"):
+    found = [DoctorCheck(subject="attnbench", state=__version__)]
+    for package in ("torch", "numpy", "pandas", "rich", "typer"):
         found.append(DoctorCheck(subject=package, state=version(package)))
     for module, package, use, extra in (
         ("triton", "triton", "GPU kernels", "triton"),

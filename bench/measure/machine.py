@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from ... import __version__
 from ..core.errors import DeviceError
 from ..core.hashing import content_hash
 from ..core.record import Machine
@@ -44,13 +45,14 @@ def describe(device: torch.device) -> Machine:
     if device.type == "cuda":
         accelerators = (torch.cuda.get_device_name(device),)
         driver = torch.version.cuda or ""
-    versions = {"python": platform.python_version()}
+    # of the code that runs: what pip has noted of a checkout may be of the day when it was installed
+    versions = {"python": platform.python_version(), "attnbench": __version__}
     if device.type == "cuda" and (cudnn := torch.backends.cudnn.version()):  # type: ignore[no-untyped-call]
         # one of the backends of softmax, the reference, and its speed moves with the version
         versions["cudnn"] = str(cudnn)
     # Only what decides a speed or explains a failure: Records are published, and a full list would name private
     # packages.
-    for package in ("attnbench", "torch", "triton", "numpy"):
+    for package in ("torch", "triton", "numpy"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+import attnbench
 from attnbench.bench.cli.app import app
 from attnbench.bench.plan.fingerprint import versions_of
 from attnbench.bench.store.store import Store
@@ -48,3 +49,7 @@ def test_doctor_says_nothing_of_versions_where_all_are_current(bench, tmp_path):
     with file.open("a") as lines:
         lines.write("no JSON\n")
     assert doctor(tmp_path)["lines"]["state"] == "1 cannot be read"
+
+
+def test_doctor_names_the_version_of_the_code_that_runs(tmp_path):
+    assert doctor(tmp_path)["attnbench"]["state"] == attnbench.__version__
