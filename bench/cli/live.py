@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ..core.cell import Cell
 from ..core.metrics import METRICS
 from ..core.record import Machine, Record
 from ..plan.planner import Plan, Step
@@ -78,7 +79,7 @@ class Live:
         left = plan.left
         self._unfinished = {block.id: {cell.key for cell in block.cells} for block in plan.blocks}
         self._blocks = {key: block for block, keys in self._unfinished.items() for key in keys}
-        self._names = {step.cell.key: str(step.cell) for step in plan.steps}
+        self._names = {step.cell.key: name_of(step.cell, preset) for step in plan.steps}
         self._plan, self._left = plan, {step.cell.key: step for step in left}
         estimate = f", about {duration(plan.seconds)}" if plan.seconds and not plan.unknown else ""
         self.notice(
@@ -129,7 +130,8 @@ class Live:
         )
         found = f", test {reached(tested.name, tested.value)}" if tested else ""
         reason = f": {record.reason}" if record.reason else ""
-        self.notice(f"{record.outcome}  {record.cell}{found}{reason} ({duration(record.seconds)})")
+        name = self._names.get(record.key, str(record.cell))
+        self.notice(f"{record.outcome}  {name}{found}{reason} ({duration(record.seconds)})")
         self._printed = time.monotonic()
 
     def _work_on(self, key: str) -> TaskID:
@@ -141,6 +143,11 @@ class Live:
         if next(task.description for task in self._bars.tasks if task.id == bar) != name:
             self._bars.reset(bar, total=None, description=name, note="")
         return bar
+
+
+def name_of(cell: Cell, preset: str) -> str:
+    """The cell in words, without the preset if it is that of the whole run, which the first line says."""
+    return str(cell).replace(f", {preset}, seed ", ", seed ", 1)
 
 
 def reached(quantity: str, value: float) -> str:
