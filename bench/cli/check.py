@@ -92,6 +92,11 @@ def _print(report: CheckReport, brief: bool) -> None:
     from .rich_console import console as make_console
 
     console = make_console()
+    tested = [result for _, result in report.worst() if result.held is not None]
+    if tested and all(result.held is False and result.detail.startswith("raised ") for result in tested):
+        text = f"{report.name}: no property could be tested; the first attempt {tested[0].detail}"
+        console.print(escape(text), style="bold red", soft_wrap=True)
+        return
     if report.results and not report.unsupported and not (brief and report):
         table = Table("property", "verdict", "measured", "allowed", "detail", title=escape(report.name), box=None)
         for setting, result in report.worst():

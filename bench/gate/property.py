@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 import math
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,6 +16,7 @@ from ..core.errors import Unsupported
 from .checked_variant import CheckedVariant
 
 Verdict = Literal["holds", "fails", "n.a."]
+TORCH = Path(torch.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +92,20 @@ class Property:
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            answer = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            first = str(error).partition("\n")[0]
+            answer = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {first} ({_line_of(error)})")
         if isinstance(answer, NotApplicable):
             return GateResult(property=self.name, held=None, measured=answer.value, detail=answer.reason)
         return GateResult(
             property=self.name, held=answer.held, measured=answer.value, allowed=answer.allowed, detail=answer.detail
         )
+
+
+def _line_of(error: Exception) -> str:
+    """The innermost line outside PyTorch that raised, such as `line 23 of my_attention.py`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)]
+    return f"line {own[-1].lineno} of {Path(own[-1].filename).name}"
 
 
 def worst(answers: Iterable[Answer]) -> Answer:

@@ -1,0 +1,31 @@
+"""`attnbench check`: what a person sees of a variant that raises."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attnbench.bench.cli import check
+from attnbench.bench.gate.property import GateResult, Property
+from attnbench.bench.gate.report import SETTINGS, CheckReport
+
+
+def multiplied(checked: object) -> None:
+    torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def test_a_variant_that_raises_everywhere_is_one_line_that_names_the_line_of_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = [Property(name, multiplied).examine(SimpleNamespace(affordable=None)) for name in ("finite", "causal")]
+    line = multiplied.__code__.co_firstlineno + 1
+    assert found[0].detail.startswith("raised RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+    assert found[0].detail.endswith(f"(line {line} of test_check.py)")
+    # what does not apply was not tested
+    found.append(GateResult(property="simplex", held=None, measured=math.nan, detail="not declared"))
+    check._print(CheckReport(name="mine", results=tuple((SETTINGS[0], each) for each in found), seconds=1.0), False)
+    shown = capsys.readouterr().out
+    assert shown == f"mine: no property could be tested; the first attempt {found[0].detail}\n"
