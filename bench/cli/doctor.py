@@ -53,7 +53,9 @@ def doctor(
 
     from .rich_console import console
 
-    table = Table("", "state", "what to do", title="attnbench doctor", title_justify="left")
+    table = Table("", title="attnbench doctor", title_justify="left")
+    table.add_column("state", overflow="fold")
+    table.add_column("what to do", overflow="fold")
     for finding in findings:
         table.add_row(Text(finding.subject), Text(finding.state), Text(finding.remedy))
     console().print(table)

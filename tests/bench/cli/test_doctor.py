@@ -25,6 +25,11 @@ def test_doctor_looks_at_a_results_folder_that_is_not_there_yet(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_doctor_shows_every_remedy_whole_on_a_narrow_terminal(tmp_path):
+    found = CliRunner().invoke(app, ["doctor", "--results", str(tmp_path)], env={"COLUMNS": "80"})
+    assert "parallel[path=" in found.output and "…" not in found.output
+
+
 def test_doctor_counts_the_records_of_other_versions(bench, tmp_path):
     b = bench()
     b.train("softmax", [0.5, 0.5])
