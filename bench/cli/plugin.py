@@ -41,7 +41,9 @@ def new(
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {folder}: {error.strerror or error}; use --into a writable folder") from None
-    say(f"{folder} is ready. Next:\n\n    pip install -e {folder}\n    attnbench show {name}")
+    module = name.replace("-", "_")
+    code = folder / f"attnbench_{module}" / f"{module}.py"
+    say(f"{code} holds the code; it runs as it stands. Next:\n\n    pip install -e {folder}\n{_commands(kind, name)}")
 
 
 def project_files(kind: PluginKind, name: str) -> dict[str, str]:
@@ -66,7 +68,7 @@ def project_files(kind: PluginKind, name: str) -> dict[str, str]:
         "module": module,
         "object": module if is_variant else "".join(word.capitalize() for word in name.split("-")),
     }
-    words["commands"] = _filled(templates.VARIANT_COMMANDS if is_variant else templates.TASK_COMMANDS, words)
+    words["commands"] = _commands(kind, name)
     texts = {
         "pyproject.toml": templates.PROJECT,
         "README.md": templates.README,
@@ -75,6 +77,12 @@ def project_files(kind: PluginKind, name: str) -> dict[str, str]:
         f"tests/test_{module}.py": templates.VARIANT_TEST if is_variant else templates.TASK_TEST,
     }
     return {path: _filled(text, words) for path, text in texts.items()}
+
+
+def _commands(kind: PluginKind, name: str) -> str:
+    """What to type once the project is installed."""
+    lines = templates.VARIANT_COMMANDS if kind is PluginKind.VARIANT else templates.TASK_COMMANDS
+    return _filled(lines, {"name": name})
 
 
 def _filled(text: str, words: dict[str, str]) -> str:

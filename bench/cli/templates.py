@@ -27,7 +27,6 @@ README = """\
 The $kind `$name` for attnbench. The code is in `$package/$module.py`.
 
     pip install -e .
-    attnbench list ${kind}s
     attnbench show $name
 $commands
     python -m pytest
@@ -35,7 +34,8 @@ $commands
 
 VARIANT_COMMANDS = """\
     attnbench check $name
-    attnbench run --variants $name --task lra-text --preset smoke"""
+    attnbench run --variants $name --task recall --preset smoke
+    attnbench probe $name"""
 
 TASK_COMMANDS = """\
     attnbench run --variants rela --task $name --preset smoke"""

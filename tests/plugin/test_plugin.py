@@ -118,8 +118,9 @@ def test_a_name_that_nobody_has_is_answered_with_the_nearest_and_an_exit_code(pe
     ("kind", "name"), [pytest.param("variant", "my-map", marks=pytest.mark.slow), ("task", "my-task")]
 )
 def test_a_project_that_new_begins_installs_and_passes_its_own_test(person, tmp_path, kind, name):
-    person.types("new", kind, name, "--into", str(tmp_path))
+    said = person.types("new", kind, name, "--into", str(tmp_path))
     project = tmp_path / f"attnbench-{name}"
+    assert Path(said.split(" holds the code", 1)[0]).is_relative_to(project) and f"pip install -e {project}" in said
     site = tmp_path / "site"
     (tmp_path / "scratch").mkdir()
     pip_install(project, site, tmp_path / "scratch")
