@@ -11,11 +11,12 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 # torch goes first and alone, at the pinned version, so that nothing after it can pull another build
 $(VENV)/.torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	@echo 'Installing PyTorch and the rest takes some minutes, in which pip prints nothing.'
 	$(PIP) install --quiet --constraint constraints.txt torch
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[imdb]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[imdb,dashboard]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch pyproject.toml

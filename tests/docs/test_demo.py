@@ -31,6 +31,13 @@ def test_the_command_line_takes_every_command_that_the_demo_suggests():
         command.make_context(name, shlex.split(words))
 
 
+def test_the_demo_installs_what_the_next_commands_of_the_readme_need():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    extras = re.search(r"^\$\(VENV\)/\.demo:.*\n.*'\.\[(.*)\]'", makefile, re.MULTILINE)[1].split(",")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert "attnbench dashboard" in readme and "--task lra-text" in readme and set(extras) == {"dashboard", "imdb"}
+
+
 @pytest.mark.slow
 def test_the_demo_separates_what_recalls_from_what_does_not_yet(tmp_path):
     found = attnbench.run(suite="demo", results=tmp_path)
