@@ -220,7 +220,7 @@ def _variant_facts(spec: Spec) -> Iterator[Fact]:
     if isinstance(variant, str):
         return
     at = f"{HEADS} heads of {HEAD_DIM} at length {LENGTH}"
-    yield Fact(label="density", value=f"{variant.density(variant.shape):.4g} of the score entries, {at}")
+    yield Fact(label="density", value=f"computes {variant.density(variant.shape):.4g} of the score entries, {at}")
     state = variant.state_bytes(causal)
     yield Fact(label="decode state", value="none" if state is None else f"{state:,} bytes per sequence, {at}")
     own = sum(p.numel() for p in variant.parameters())

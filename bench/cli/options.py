@@ -158,7 +158,9 @@ RUN: Mapping[str, tuple[Any, object]] = {
     "variants": (
         Annotated[
             str | None,
-            typer.Option(autocompletion=completion.variants, help="Variants, such as `rela,local\\[flange=64,128]`."),
+            typer.Option(
+                autocompletion=completion.variants, help="Variants, such as `rela,linear` or `local\\[flange=64,128]`."
+            ),
         ],
         None,
     ),
@@ -202,7 +204,10 @@ RUN: Mapping[str, tuple[Any, object]] = {
         ],
         [],
     ),
-    "lanes": (Annotated[str | None, typer.Option(help="Run only these of baseline,tune,train,time.")], None),
+    "lanes": (
+        Annotated[str | None, typer.Option(help="Run only these, with commas between: baseline, tune, train, time.")],
+        None,
+    ),
     "memory_budget": (
         Annotated[
             str | None,

@@ -37,8 +37,6 @@ def probe(
     Run the gate, then train the variant and softmax once each on recall, selective-copy and max, then time attention at
     256, 1,024 and 4,096 tokens: within 10 minutes on two cores for a variant about as fast as softmax. The same command
     goes on where it stopped. Exit with code 1 if the gate fails or a training ends without a result.
-
-    Example: attnbench probe entmax15
     """
     from .. import api
     from .live import Live

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +56,7 @@ def run(
     if failed:
         counts = Counter(str(record.outcome) for record in failed).items()
         listed = ", ".join(f"{count} {outcome}" for outcome, count in counts)
-        warn(f"Not all cells are ok: {listed}. The board gives the reasons; `--retry` runs these cells again.")
+        warn(f"Not all cells are ok: {listed}. The lines above give the reasons; `--retry` runs these cells again.")
     if found.missing:
         warn(f"{len(found.missing)} cells have no Record, since the executor lost them; the same command tries again.")
     if found.left_out or found.missing or not all(map(_is_expected, failed)):
@@ -82,7 +83,8 @@ def _say_next(found: Records, boards: Sequence[Board]) -> None:
             # the Records are stored; a page is made again at any time
             warn(f"no page: {error}")
     else:
-        say("for a page of all figures: pip install 'attnbench[dashboard]'; attnbench dashboard")
+        command = f"attnbench dashboard --results {shlex.quote(str(found.results))}"
+        say(f"for a page of all figures: pip install 'attnbench[dashboard]'; {command}")
 
 
 def _no_notice(text: str) -> None:
@@ -121,7 +123,7 @@ def plan(json: Json = False, **options: Any) -> None:
     for task, data in made.data.items():
         advice = f"not here yet; `attnbench data list {task.name}` says how to get it"
         say(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else advice}")
-    known = f"about {duration(made.seconds)}" if made.unknown < len(made.left) or not made.left else ""
+    known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""
     unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""
     cost = ", and ".join(part for part in (known, unknown) if part)
     say(f"{len(made.steps)} cells, {len(made.left)} to run: {cost}")

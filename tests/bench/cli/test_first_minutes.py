@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -30,7 +31,9 @@ def test_the_help_of_every_command_ends_with_an_example_that_it_takes(name: str)
     assert words[: 1 + len(name.split())] == ["attnbench", *name.split()]
     commands()[name].make_context(name, words[1 + len(name.split()) :])
     shown = CliRunner().invoke(app, [*name.split(), "--help"]).output
-    assert " ".join(shown.split()).endswith(f"Example: {EXAMPLES[name]}")
+    assert " ".join(shown.split()).endswith(f"Example: {EXAMPLES[name]}") and shown.count("Example:") == 1
+    # a word longer than its column would be cut and end in an ellipsis
+    assert not re.search(r"\w…", shown)
 
 
 def test_no_example_is_of_a_command_that_is_not_there() -> None:
@@ -75,6 +78,12 @@ def test_choose_without_a_length_shows_what_it_can_answer() -> None:
     assert answer.exit_code == 0 and "Which attention costs least" in answer.output
 
 
+def test_a_plan_of_unknown_cost_states_no_time(tmp_path: Path) -> None:
+    command = ["plan", "--variants", "linear", "--task", "recall", "--preset", "smoke", "--results", str(tmp_path)]
+    last = CliRunner().invoke(app, command).stdout.rstrip("\n").split("\n")[-1]
+    assert last == "4 cells, 4 to run: 2 cells of unknown cost, until one like them has run here"
+
+
 def test_a_run_ends_with_a_page_to_open_and_with_no_page_where_nothing_can_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +91,9 @@ def test_a_run_ends_with_a_page_to_open_and_with_no_page_where_nothing_can_draw(
     monkeypatch.setattr(pages, "missing_extra", lambda: ["altair"])
     without = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "a")])
     assert without.exit_code == 0, without.output
-    assert "attnbench[dashboard]" in without.output and not (tmp_path / "a" / "page").exists()
+    assert f"'attnbench[dashboard]'; attnbench dashboard --results {tmp_path / 'a'}" in without.output
+    assert not (tmp_path / "a" / "page").exists()
+    assert "length=16], seed 0, time" in without.stderr and "smoke, seed" not in without.stderr
     monkeypatch.undo()
     pytest.importorskip("altair")
     suite = tmp_path / "two.toml"
