@@ -5,6 +5,7 @@ It stands above the rows. A reader of a board acts on it first, so it says what 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ..core.cell import REFERENCE
@@ -17,15 +18,20 @@ NAMED = 4
 
 
 def nothing_ranked(unranked: Sequence[Row]) -> str:
-    """The reason that all rows share where nothing is ranked; else that each row has its own.
+    """Why nothing is ranked: the reason that most rows share, and how many have others.
 
     >>> nothing_ranked([Row(name="rela", entries=(), reason="fewer than 3 seeds")])
     'Nothing is ranked: fewer than 3 seeds.'
     """
-    reasons = {row.reason for row in unranked if row.reason}
+    reasons = Counter(row.reason for row in unranked if row.reason)
     if not reasons:
         return ""
-    return f"Nothing is ranked: {reasons.pop()}." if len(reasons) == 1 else "Nothing is ranked; the reasons differ."
+    (commonest, rows), others = reasons.most_common(1)[0], len(reasons) - 1
+    if not others:
+        return f"Nothing is ranked: {commonest}."
+    if rows == 1:
+        return "Nothing is ranked; the reasons differ."
+    return f"Nothing is ranked, mostly: {commonest}. The other rows have their own reasons."
 
 
 def quality_headline(verdicts: Mapping[str, Verdict], within: str, *, average: bool = False) -> str:

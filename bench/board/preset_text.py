@@ -7,23 +7,23 @@ from typing import Any
 
 _MODELS = {
     "classification": (
-        "{layers} layers, width {width}, {heads} heads, feed-forward {feed_forward}",
+        "{layers} {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
         "{positions} positions, {pooling} pooling",
         "length {length}, batch {batch}, {steps:,} steps",
     ),
     "language_modeling": (
-        "{layers} causal layers, width {width}, {heads} heads, feed-forward {feed_forward}",
+        "{layers} causal {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
         "{positions} positions (no table for a variant with positions of its own), output tied to the embedding",
         "context {length}, evaluated in windows {stride} apart, batch {batch}, {steps:,} steps",
     ),
     "translation": (
-        "{layers} + {layers} layers, {norm}-norm, width {width}, {heads} heads, feed-forward {feed_forward}",
+        "{layers} + {layers} layers, {norm}-norm, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
         "{positions} positions, one vocabulary of at most {vocabulary:,}",
         "at most {length} tokens a sentence, batches of at most {tokens:,} a side, {steps:,} steps",
         "beam {beam}, length penalty {length_penalty:g}",
     ),
     "token_prediction": (
-        "{layers} causal layers, width {width}, {heads} heads, feed-forward {feed_forward}",
+        "{layers} causal {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
         "{positions} positions, an output of its own at the asked positions",
         "fresh sequences of length {shortest} to {length}, tested up to {longest:,}, batch {batch}, {steps:,} steps",
     ),
@@ -64,6 +64,9 @@ def setting_words(setting: Mapping[str, Any]) -> list[str]:
     """
     try:
         known = {**setting, "rates": _rates(setting)}
+        known |= {f"{noun}_noun": noun if setting[f"{noun}s"] == 1 else f"{noun}s" for noun in ("layer", "head")}
+        if setting.get("positions") == "none":
+            known["positions"] = "no"
         words = [part.format_map(known) for part in (*_MODELS[objective_of(setting)], *_TRAINING)]
     except (KeyError, ValueError):
         return ["the full preset was not recorded"]

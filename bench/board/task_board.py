@@ -154,6 +154,7 @@ def _reason(variant: VariantContext, context: BoardContext) -> str:
         return "not trained" + (
             f"; timing: {outcome_words(cost.outcome)}" if cost and cost.outcome != Outcome.OK else ""
         )
-    if not context.is_ranked:
+    # one that failed has no seed, and a reason of its own
+    if not context.is_ranked and scores.seeds:
         return f"preset {context.board_key.preset} only shows that the code runs"
     return scores.missing_reason or NO_RIVAL

@@ -7,6 +7,7 @@ import pytest
 from attnbench.bench.board.preset_text import setting_words
 from attnbench.tasks.contract import Recipe
 from attnbench.tasks.problems.language_modeling import LanguageRecipe
+from attnbench.tasks.problems.token_prediction import TokenRecipe
 from attnbench.tasks.problems.translation import TRANSLATION_PRESETS, TranslationRecipe
 
 SAID = {
@@ -30,6 +31,11 @@ def test_each_kind_says_what_is_true_of_it(recipe: type[Recipe]) -> None:
     assert "learning rate" in words and "float32" in words
     assert ("pooling" in words) == (recipe is Recipe), "only a classifier pools"
     assert ("batch " in words) == (recipe is not TranslationRecipe), "batches of translation are counted in tokens"
+
+
+def test_one_layer_one_head_and_no_positions_read_as_such() -> None:
+    words = "; ".join(setting_words(asdict(TokenRecipe(layers=1, heads=1))))
+    assert "1 causal layer, width" in words and "1 head, feed-forward" in words and "; no positions, an output" in words
 
 
 def test_steps_of_several_batches_and_averaged_states_are_said() -> None:

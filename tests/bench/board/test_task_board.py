@@ -153,8 +153,14 @@ def test_a_preset_that_only_proves_that_it_runs_is_never_ranked(bench) -> None:
     b = bench(preset="smoke")
     for name in ("softmax", "rela"):
         b.train(name, [0.6] * 3, setting={"ranked": False})
+    b.add(b.cell("topk"), outcome=Outcome.CRASHED, reason="RuntimeError: shapes differ", setting={"ranked": False})
     found = board(b)
-    assert found.ranked == () and "only shows that the code runs" in found.headline
+    assert "only shows that the code runs" in row(found, "rela").reason
+    assert row(found, "topk").reason == "crashed at seed 0: RuntimeError: shapes differ"
+    assert found.ranked == ()
+    assert found.headline == (
+        "Nothing is ranked, mostly: preset smoke only shows that the code runs. The other rows have their own reasons."
+    )
 
 
 def test_cost_is_a_ratio_of_the_same_rounds(bench) -> None:
