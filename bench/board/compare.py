@@ -183,13 +183,12 @@ def power_sentence(contrast: Contrast, margin: float) -> str:
     sizes = {margin / metric.points: f"a difference of {metric.margin_words(margin)}"}
     if contrast.verdict(margin / metric.points) == "undecided" and contrast.advantage.value:
         sizes[abs(contrast.advantage.value)] = "one of the size found"
-    needs = []
+    sizes_of: dict[str, list[str]] = {}
     for size, words in sizes.items():
-        needed = contrast.seeds_needed(size)
-        if needed is None:
-            needs.append(f"{words} needs more than {MOST_SEEDS} seeds, or more test examples")
-        else:
-            needs.append(f"{words} needs {needed if needed <= LEAST_SEEDS else f'about {needed}'} seeds")
+        sizes_of.setdefault(_seeds_words(contrast.seeds_needed(size)), []).append(words)
+    needs = [
+        f"{' and '.join(words)} {'needs' if len(words) == 1 else 'each need'} {n}" for n, words in sizes_of.items()
+    ]
     return (
         f"With {seeds} seeds a difference of {detectable} {metric.of_difference} or more would have been seen in at "
         f"least {100 * POWER:.0f} % of such comparisons; {', and '.join(needs)}."
@@ -222,3 +221,9 @@ def _than(words: str, noun: str, other: str) -> str:
     if "× " not in head:
         return f"as {'much ' + noun if noun else 'fast'} as that of {other}{bracket}{rest}"
     return f"{head}{' ' + noun if noun else ''} than that of {other}{bracket}{rest}"
+
+
+def _seeds_words(needed: int | None) -> str:
+    if needed is None:
+        return f"more than {MOST_SEEDS} seeds, or more test examples"
+    return f"{needed if needed <= LEAST_SEEDS else f'about {needed}'} seeds"

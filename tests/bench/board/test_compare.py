@@ -52,8 +52,8 @@ def test_noise_leaves_it_undecided_and_says_how_many_seeds_would_not(bench) -> N
     assert found.detectable > abs(found.points.value) and found.seeds_needed is None
     assert found.sentences[1] == (
         f"With 3 seeds a difference of {found.detectable:.1f} points or more would have been seen in at least 80 % of "
-        "such comparisons; a difference of 1 point needs more than 100 seeds, or more test examples, and one of the "
-        "size found needs more than 100 seeds, or more test examples."
+        "such comparisons; a difference of 1 point and one of the size found each need more than 100 seeds, or more "
+        "test examples."
     )
     steady = replace(found.board_key, task="other")
     b.task = steady.task
