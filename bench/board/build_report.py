@@ -14,7 +14,7 @@ from ..score.cost import Mode, controls, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.matched_budget import Curves
 from ..score.quality import Predictions, metric_of
-from ..score.settings import LENGTH, by_seed, series_of
+from ..score.settings import LENGTH, by_seed, place_of, series_of
 from ..stats.scoring import ratio
 from ..store.learning_rates import without_rates
 from ..store.rows import HeadMeasurement, ResultRow, newest
@@ -325,6 +325,7 @@ def _where_words(where: Mapping[str, Any]) -> Iterator[str]:
     if block := where.get("block"):
         yield f"of {block} × {block}"
     yield from (str(where[key]) for key in ("split", "set", "how") if key in where)
+    yield from (f"{axis} {value:,.12g}" for axis, value in place_of(where))
     if where.get("shift"):
         yield "shifted"
 

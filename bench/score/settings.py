@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
@@ -45,19 +46,24 @@ class Series:
         return {at: values[place] for at, place in self.places if place in values}
 
 
+def place_of(where: Mapping[str, Any]) -> Place:
+    """The setting that a test result names, () where it names none."""
+    if where.get("split") != "test":
+        return ()
+    return tuple(
+        sorted(
+            (axis, value)
+            for axis, value in where.items()
+            if axis not in _NO_AXES and isinstance(value, int | float) and not isinstance(value, bool)
+        )
+    )
+
+
 def setting_values(table: ResultTable, at: int, name: str) -> dict[Place, float]:
     """The test results named so of the Record in row `at`, by setting; without the one that names no setting."""
     found: dict[Place, float] = {}
     for measurement in table.measurements(at).get(name, ()):
-        where = measurement.where
-        place = tuple(
-            sorted(
-                (axis, value)
-                for axis, value in where.items()
-                if axis not in _NO_AXES and isinstance(value, int | float) and not isinstance(value, bool)
-            )
-        )
-        if place and where.get("split") == "test":
+        if place := place_of(measurement.where):
             found.setdefault(place, measurement.value)
     return found
 

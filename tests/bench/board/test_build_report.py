@@ -99,6 +99,16 @@ def test_every_row_says_how_to_measure_it_again(world) -> None:
     assert "accuracy test 0.6" in found.records[-1].numbers
 
 
+def test_numbers_of_a_setting_name_it(bench) -> None:
+    b = bench(task="recall")
+    results = [Measurement.of("accuracy", at, split="test", length=n) for at, n in ((0.75, 64), (0.5, 1024))]
+    b.add(b.cell("softmax"), [Measurement.of("accuracy", 0.625, split="test"), *results])
+    (source,) = report(b).records
+    assert source.numbers == (
+        "accuracy test 0.625", "accuracy test length 64 0.75", "accuracy test length 1,024 0.5"
+    )  # fmt: skip
+
+
 def test_numbers_of_a_translation_model_say_what_tells_them_apart(bench) -> None:
     b = bench(task="wmt14-en-de")
     attention = ("sparsity", "null_rate", "entropy", "head_diversity")
