@@ -72,7 +72,7 @@ def report_for_task(
     return Report(
         name=board_key.name,
         board=board,
-        quality=metric.title if metric.title == metric.display_unit else f"{metric.title}, {metric.display_unit}",
+        quality=_with_unit(metric),
         better="lower" if metric.sign < 0 else "higher",
         pareto=tuple(_pareto(board, metric)),
         heads=tuple(_heads(table, trained)),
@@ -318,6 +318,12 @@ def _numbers(table: ResultTable, at: int) -> list[str]:
     names = sorted(measured.keys() & METRICS.keys(), key=_ORDER.__getitem__)
     whole = [m for name in names for m in measured[name] if "attention" not in m.where]
     return [f"{' '.join([m.name, *_where_words(m.where)])} {m.value:.6g}" for m in whole[:SHOWN_NUMBERS]]
+
+
+def _with_unit(metric: Metric) -> str:
+    """Its title and unit; a title such as bits/character says its unit itself."""
+    title, unit = metric.title, metric.display_unit
+    return title if title.startswith(unit) else f"{title}, {unit}"
 
 
 def _where_words(where: Mapping[str, Any]) -> Iterator[str]:

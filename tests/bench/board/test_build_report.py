@@ -109,6 +109,12 @@ def test_numbers_of_a_setting_name_it(bench) -> None:
     )  # fmt: skip
 
 
+def test_a_title_that_says_its_unit_is_not_followed_by_it(bench) -> None:
+    b = bench(task="tinyshakespeare")
+    b.add(b.cell("softmax"), [Measurement.of("bits_per_character", 2.5, split="test")])
+    assert report(b).quality == "bits/character"
+
+
 def test_numbers_of_a_translation_model_say_what_tells_them_apart(bench) -> None:
     b = bench(task="wmt14-en-de")
     attention = ("sparsity", "null_rate", "entropy", "head_diversity")
