@@ -57,7 +57,7 @@ class StoredBoard:
         first = sorted(columns, key=lambda column: column["importance"])[:FEW]
         shown = [column for column in columns if column in first]
         header = ["variant", *(cell(_heading(column)) for column in shown)]
-        lines = [[cell(row["name"]), *(cell(_text(row, column["name"])) for column in shown)] for row in rows]
+        lines = [[_name(row), *(_entry(row, column["name"]) for column in shown)] for row in rows]
         ranks = [_rank(row) for row in rows]
         if any(ranks):
             header, lines = ["rank", *header], [[rank, *line] for rank, line in zip(ranks, lines, strict=True)]
@@ -111,8 +111,19 @@ def _text(row: dict[str, Any], name: str) -> str:
     return str(row["entries"].get(name, {}).get("text", ""))
 
 
+def _entry(row: dict[str, Any], name: str) -> str:
+    """A cell in which no line breaks inside a number and its interval."""
+    shown = cell(_text(row, name))
+    number = row["entries"].get(name, {}).get("value") is not None
+    return shown.replace(" ", "\u00a0") if number else shown
+
+
+def _name(row: dict[str, Any]) -> str:
+    return cell(f"{row['name']}: {row['reason']}" if row["reason"] else row["name"])
+
+
 def _rank(row: dict[str, Any]) -> str:
     first, last = row["first"], row["last"]
     if not first:
-        return cell(row["reason"])
+        return "–" if row["reason"] else ""
     return f"{first}" if first == last else f"{first}–{last}"

@@ -51,6 +51,17 @@ def test_pages_have_results_by_length_below_a_board_and_no_ranks_there(monkeypat
     assert "| rela | 89.4 | 69.5 |\n| softmax | 99.4 | 79.5 |" in page and "linear | 49" not in page
 
 
+def test_a_row_without_a_rank_says_why_beside_its_name_and_numbers_stay_on_one_line():
+    columns = [{"name": "gap", "title": "vs softmax", "better": "higher", "importance": 0}]
+    gap = {"text": "+8 (+6 to +9)", "value": 8}
+    rows = [
+        {"name": "rela", "first": 1, "last": 2, "reason": "", "entries": {"gap": gap}},
+        {"name": "entmax", "first": None, "last": None, "reason": "max: not run", "entries": {"gap": {"text": "a b"}}},
+    ]
+    excerpt = board_excerpts.StoredBoard({"columns": columns}, "").excerpt(rows)
+    assert "| 1–2 | rela | +8\u00a0(+6\u00a0to\u00a0+9) |\n| – | entmax: max: not run | a b |" in excerpt
+
+
 def test_presets_and_margins_are_in_numbers_that_agree_with_their_words():
     page = registry_pages.task_page("recall")
     assert "1 layer of width 64 with 1 head, length 128" in page and "margin 1 point;" in page
