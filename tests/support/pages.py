@@ -29,6 +29,8 @@ def untroubled(browser: object, file: Path, width: int) -> Iterator[object]:
 
 
 def open_at(opened: object, file: Path, state: str = "") -> None:
+    # a busy machine draws for longer than playwright waits by itself
+    opened.set_default_timeout(600_000)
     # a state alone changes no document, so leave first
     opened.goto("about:blank")
     opened.goto(file.as_uri() + state)
