@@ -1,15 +1,30 @@
-"""A Board with everything on it, text that nobody wishes to run, and a browser to look at both."""
+"""A Board and Reports with everything on them, text that nobody wishes to run, and a browser to look at both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from pages import CHROMIUM
+from pages import CHROMIUM, HOSTILE, untroubled
 
 from attnbench.bench.board.board import Board, Column, Footnote, NoteKind, Row, TableCell
+from attnbench.bench.board.report import (
+    Alpha,
+    CurvePoint,
+    HeadValue,
+    LengthPoint,
+    NullControl,
+    ParetoPoint,
+    RecordSummary,
+    Report,
+    SettingCurves,
+    SettingPoint,
+    SuiteScore,
+    TrainedLength,
+)
 
-HOSTILE = "a[p=<script>alert(1)</script>]"
 REASON = "crashed: \x1b[31mred\x1b[0m | \u202etxt.exe [bold]loud[/bold] `code` @octocat & " + "x" * 10_000
 
 
@@ -81,6 +96,81 @@ def part() -> Board:
 
 
 @pytest.fixture(scope="session")
+def report(board: Board, part: Board) -> Report:
+    """A task of which much was measured."""
+    spots = tuple(
+        ParetoPoint(
+            variant=n,
+            quality=q,
+            quality_low=q - 1,
+            quality_high=q + 1,
+            cost=c,
+            cost_low=c * 0.9,
+            cost_high=c * 1.1,
+            on_frontier=f,
+        )
+        for n, q, c, f in (("softmax", 62, 1, True), ("entmax15", 70, 3.1, True), (HOSTILE, 50, 2, False))
+    )
+    heads = tuple(
+        HeadValue(variant="entmax15", quantity=name, layer=str(at), head=head, value=0.21 * at + 0.1 * head)
+        for name in ("sparsity", "attention_distance") for at in range(5) for head in range(2)
+    )  # fmt: skip
+    curves = tuple(
+        CurvePoint(variant="softmax", quantity=name, step=s, value=50.0 + s, low=49.0 + s, high=51.0 + s)
+        for name in ("quality", "loss") for s in range(4)
+    )  # fmt: skip
+    source = RecordSummary(
+        key="0123456789abcdef", variant=HOSTILE, lane="train", seed=0, outcome="crashed",
+        reason="</script><script>alert(2)//", machine="box-1", started="2026-01-01T00:00:00+00:00", seconds=1.5,
+        digest="a-b-c", numbers=("accuracy test 0.5",),
+    )  # fmt: skip
+    return Report(
+        name=f"lra-text/quick/{HOSTILE}", board=replace(board, parts=(part,)), pareto=spots, heads=heads,
+        curves=curves, alphas=(Alpha(variant="entmax", layer="0", head=0, seed=0, value=1.4),),
+        nulls=(NullControl(block="block 1", ratio=1.001, low=0.99, high=1.012),), records=(source,),
+        commands={HOSTILE: f"attnbench run --variants '{HOSTILE}'"}, machines={"box-1": "Abacus 9"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def lengths(board: Board) -> Report:
+    """Costs over lengths, without training."""
+    spots = tuple(
+        LengthPoint(variant=v, length=n, seconds=n / 1e4, ratio=r, low=0.9 * r, high=1.1 * r, pays=r < 1)
+        for v, n, r in (("linear", 256, 2.0), ("linear", 512, 0.5), ("softmax", 256, 1.0), ("softmax", 512, 1.0))
+    )
+    return Report(name="sweep", board=board, lengths=spots, commands={}, machines={})
+
+
+@pytest.fixture(scope="session")
+def by_setting(board: Board) -> Report:
+    """Results by length and difficulty, and by task."""
+
+    def curves(axis: str, title: str, quantity: str, values: tuple[float, ...], top: float) -> SettingCurves:
+        points = [
+            SettingPoint(variant=v, at=at, value=top * share, low=top * share / 2, high=top, rate=rate, chosen=own)
+            for v, share, rate, own in (
+                ("entmax15", 0.9, "0.001", True), (HOSTILE, 0.5, "0.004", True), ("entmax15", 0.2, "0.004", False),
+            )
+            for at in values
+        ]  # fmt: skip
+        return SettingCurves(axis=axis, title=title, quantity=quantity, points=tuple(points))
+
+    return Report(
+        name="recall", board=board, commands={}, machines={}, trained=(TrainedLength(length=64),),
+        settings=(
+            curves("length", "Accuracy by length (16 pairs)", "quality", (64.0, 1024.0), 100),
+            curves("pairs", "Accuracy by number of pairs", "quality", (4.0, 8.0), 100),
+            curves("length", "Attention weight on the right key by length", "weight", (64.0, 1024.0), 1),
+        ),
+        # squares from the darkest to the lightest
+        suite_scores=tuple(
+            SuiteScore(variant=f"v{at}", task="recall", value=5.0 * at, text=f"{5.0 * at:.1f}") for at in range(21)
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[object]:
     sync = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
     if not CHROMIUM.exists():
@@ -89,3 +179,9 @@ def browser() -> Iterator[object]:
         started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         yield started
         started.close()
+
+
+@pytest.fixture
+def page(browser: object, file: Path) -> Iterator[object]:
+    """The page that the test file writes."""
+    yield from untroubled(browser, file, width=1440)

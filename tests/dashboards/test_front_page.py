@@ -1,30 +1,21 @@
 """The front page in a real browser: links to boards, what a screen reader finds, contrast, paper, and a phone."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from pages import drawn, open_at, untroubled, watch
+from pages import HOSTILE, drawn, open_at, watch
 
-from attnbench.bench.board.board import Board
 from attnbench.bench.board.report import (
     AttentionMap,
     BoardSummary,
-    HeadValue,
-    LengthPoint,
     Overview,
-    ParetoPoint,
     Report,
-    SettingCurves,
-    SettingPoint,
-    SuiteScore,
     SummaryGroup,
     TaskLengthPoint,
     TaskParetoPoint,
-    TrainedLength,
 )
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
@@ -32,43 +23,18 @@ pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
 
 from attnbench.dashboards import html
 
-HOSTILE = "a[p=<script>alert(1)</script>]"
 NAMES = ("softmax", "entmax15", HOSTILE)
 
 
 @pytest.fixture(scope="module")
-def reports(board: Board, part: Board) -> list[Report]:
+def reports(report: Report, by_setting: Report, lengths: Report) -> list[Report]:
     """Two boards with a figure of every kind whose text is drawn in its own way."""
-    spots = tuple(
-        ParetoPoint(
-            variant=name, quality=50 + at, quality_low=49 + at, quality_high=51 + at, cost=1 + at, cost_low=0.9 + at,
-            cost_high=1.1 + at, on_frontier=True,
-        )
-        for at, name in enumerate(NAMES)
-    )  # fmt: skip
-    curves = SettingCurves(
-        axis="length", title="Accuracy by length (16 pairs)", quantity="quality",
-        points=tuple(SettingPoint(variant=n, at=at, value=80, low=70, high=90) for n in NAMES for at in (64.0, 256.0)),
-    )  # fmt: skip
-    # squares from the darkest to the lightest
-    squares = tuple(
-        SuiteScore(variant=f"v{at}", task="recall", value=5.0 * at, text=f"{5.0 * at:.1f}") for at in range(21)
-    )
-    heads = tuple(
-        HeadValue(variant="entmax15", quantity=name, layer=str(at), head=head, value=0.21 * at + 0.1 * head)
-        for name in ("sparsity", "attention_distance") for at in range(5) for head in range(2)
-    )  # fmt: skip
     shown = AttentionMap(variant="rela", layers=1, heads=1, rows=1, keys=1, tops=(0.5,), shades="/w==")
-    one = Report(
-        name="lra-text/quick", group="Suite lra", board=replace(board, parts=(part,)), pareto=spots, maps=(shown,),
-        settings=(curves,), trained=(TrainedLength(length=64),), suite_scores=squares, heads=heads, commands={},
-        machines={},
+    whole = replace(
+        report, name="lra-text/quick", group="Suite lra", maps=(shown,), settings=by_setting.settings[:1],
+        trained=by_setting.trained, suite_scores=by_setting.suite_scores,
     )  # fmt: skip
-    times = tuple(
-        LengthPoint(variant=n, length=at, seconds=1.0, ratio=r, low=r / 2, high=2 * r, pays=False)
-        for n, at, r in (("linear", 256, 2.0), ("linear", 512, 0.5))
-    )
-    return [one, Report(name="sweep", board=board, lengths=times, commands={}, machines={})]
+    return [whole, lengths]
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +76,6 @@ def file(reports: list[Report], overview: Overview, tmp_path_factory: pytest.Tem
     path = tmp_path_factory.mktemp("site") / "index.html"
     path.write_text(html.render(reports, overview), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def page(browser: object, file: Path) -> Iterator[object]:
-    yield from untroubled(browser, file, width=1440)
 
 
 def test_the_page_opens_with_the_overview_and_each_board_is_one_link_away(page: object) -> None:

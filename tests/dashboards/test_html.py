@@ -2,109 +2,21 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attnbench.bench.board.board import Board, Footnote
-from attnbench.bench.board.report import (
-    Alpha,
-    AttentionMap,
-    CurvePoint,
-    HeadValue,
-    LengthPoint,
-    NullControl,
-    ParetoPoint,
-    RecordSummary,
-    Report,
-    SettingCurves,
-    SettingPoint,
-    SuiteScore,
-    TrainedLength,
-)
+from attnbench.bench.board.board import Footnote
+from attnbench.bench.board.report import AttentionMap, HeadValue, Report
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
 pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
 
-from pages import drawn, open_at, untroubled, watch
+from pages import HOSTILE, drawn, open_at, watch
 
 from attnbench.dashboards import html
 from attnbench.dashboards.figures import figures
-
-HOSTILE = "a[p=<script>alert(1)</script>]"
-
-
-@pytest.fixture(scope="module")
-def report(board: Board, part: Board) -> Report:
-    spots = tuple(
-        ParetoPoint(
-            variant=n,
-            quality=q,
-            quality_low=q - 1,
-            quality_high=q + 1,
-            cost=c,
-            cost_low=c * 0.9,
-            cost_high=c * 1.1,
-            on_frontier=f,
-        )
-        for n, q, c, f in (("softmax", 62, 1, True), ("entmax15", 70, 3.1, True), (HOSTILE, 50, 2, False))
-    )
-    heads = tuple(
-        HeadValue(variant="entmax15", quantity=name, layer=str(at), head=head, value=0.1 * (at + head))
-        for name in ("sparsity", "attention_distance") for at in range(2) for head in range(2)
-    )  # fmt: skip
-    curves = tuple(
-        CurvePoint(variant="softmax", quantity=name, step=s, value=50.0 + s, low=49.0 + s, high=51.0 + s)
-        for name in ("quality", "loss") for s in range(4)
-    )  # fmt: skip
-    source = RecordSummary(
-        key="0123456789abcdef", variant=HOSTILE, lane="train", seed=0, outcome="crashed",
-        reason="</script><script>alert(2)//", machine="box-1", started="2026-01-01T00:00:00+00:00", seconds=1.5,
-        digest="a-b-c", numbers=("accuracy test 0.5",),
-    )  # fmt: skip
-    return Report(
-        name=f"lra-text/quick/{HOSTILE}", board=replace(board, parts=(part,)), pareto=spots, heads=heads,
-        curves=curves, alphas=(Alpha(variant="entmax", layer="0", head=0, seed=0, value=1.4),),
-        nulls=(NullControl(block="block 1", ratio=1.001, low=0.99, high=1.012),), records=(source,),
-        commands={HOSTILE: f"attnbench run --variants '{HOSTILE}'"}, machines={"box-1": "Abacus 9"},
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def lengths(board: Board) -> Report:
-    spots = tuple(
-        LengthPoint(variant=v, length=n, seconds=n / 1e4, ratio=r, low=0.9 * r, high=1.1 * r, pays=r < 1)
-        for v, n, r in (("linear", 256, 2.0), ("linear", 512, 0.5), ("softmax", 256, 1.0), ("softmax", 512, 1.0))
-    )
-    return Report(name="sweep", board=board, lengths=spots, commands={}, machines={})
-
-
-@pytest.fixture(scope="module")
-def by_setting(board: Board) -> Report:
-    def curves(axis: str, title: str, quantity: str, values: tuple[float, ...], top: float) -> SettingCurves:
-        points = [
-            SettingPoint(variant=v, at=at, value=top * share, low=top * share / 2, high=top, rate=rate, chosen=own)
-            for v, share, rate, own in (
-                ("entmax15", 0.9, "0.001", True), (HOSTILE, 0.5, "0.004", True), ("entmax15", 0.2, "0.004", False),
-            )
-            for at in values
-        ]  # fmt: skip
-        return SettingCurves(axis=axis, title=title, quantity=quantity, points=tuple(points))
-
-    return Report(
-        name="recall", board=board, commands={}, machines={}, trained=(TrainedLength(length=64),),
-        settings=(
-            curves("length", "Accuracy by length (16 pairs)", "quality", (64.0, 1024.0), 100),
-            curves("pairs", "Accuracy by number of pairs", "quality", (4.0, 8.0), 100),
-            curves("length", "Attention weight on the right key by length", "weight", (64.0, 1024.0), 1),
-        ),
-        suite_scores=tuple(
-            SuiteScore(variant=v, task=task, value=50.0, text="50.0")
-            for v in ("entmax15", HOSTILE) for task in ("recall", "max")
-        ),
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +24,6 @@ def file(report: Report, lengths: Report, tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.mktemp("site") / "index.html"
     path.write_text(html.render([report, lengths]), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def page(browser: object, file: Path) -> Iterator[object]:
-    yield from untroubled(browser, file, width=1280)
 
 
 def names(opened: object) -> list[str]:
@@ -198,7 +105,7 @@ def test_hostile_text_is_shown_as_text(page: object) -> None:
     assert "</script><script>alert(2)//" in detail and f"attnbench run --variants '{HOSTILE}'" in detail
     assert page.locator("main script").count() == 0
     # ten thousand characters of reason do not push the page apart
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1440
 
 
 def test_sorting_goes_good_end_first_then_the_other_then_back(page: object) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 CHROMIUM = Path("/usr/bin/chromium")
 
+HOSTILE = "a[p=<script>alert(1)</script>]"
+"""A name of a variant, which must stay text."""
+
 
 def watch(opened: object) -> list[str]:
     """What the page logs, throws, asks or requests from now on; a sound page leaves it empty."""
