@@ -21,11 +21,12 @@ Chart = Any
 
 HEIGHT = 320
 PALETTE = [
-    "#0072b2", "#d55e00", "#009e73", "#c4569f", "#a67c00", "#7f7f7f", "#7b5fd3", "#5f8f1e", "#d0455b", "#1f8a99",
-    "#8f6248", "#7d7420",
+    "#0072b2", "#d55e00", "#009e73", "#c4569f", "#a67c00", "#7f7f7f", "#7b5fd3", "#8f6248", "#d0455b", "#5f8f1e",
+    "#7d7420", "#1f8a99",
 ]  # fmt: skip
 """The first are near Okabe and Ito's, told apart by all common kinds of colour vision, shapes by everybody. All have a
-contrast of at least 3 with the page's light ground and with its dark one, as lines and points need."""
+contrast of at least 3 with the page's light ground and with its dark one, as lines and points need. Two with the same
+shape, which stand seven apart, are far from each other."""
 COLOUR = alt.Scale(range=PALETTE)
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]
 """Seven beside twelve colours, so that 84 variants differ in one of the two."""

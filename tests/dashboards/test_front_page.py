@@ -1,5 +1,6 @@
 """The front page in a real browser: links to boards, what a screen reader finds, contrast, paper, and a phone."""
 
+import math
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -200,6 +201,24 @@ def test_lines_and_points_of_figures_stand_out_from_both_grounds() -> None:
         for ground in ("#ffffff", grounds[1]):
             low, high = sorted([light(colour), light(ground)])
             assert (high + 0.05) / (low + 0.05) >= 3, f"{colour} on {ground}"
+
+
+def test_variants_of_one_shape_differ_clearly_in_colour() -> None:
+    """By the distance in CIELAB: 2 can just be seen side by side."""
+    from attnbench.dashboards.figures import PALETTE, SHAPES
+
+    def lab(colour: str) -> tuple[float, float, float]:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
+        x = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505
+        y = 0.2126 * r + 0.7152 * g + 0.0722 * b
+        z = (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089
+        x, y, z = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
+        return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+    for at in range(len(PALETTE)):
+        for other in range(at + len(SHAPES), len(PALETTE), len(SHAPES)):
+            assert math.dist(lab(PALETTE[at]), lab(PALETTE[other])) > 35, (PALETTE[at], PALETTE[other])
 
 
 @pytest.mark.parametrize("state", ["", "#q=lra-text%2Fquick"])
