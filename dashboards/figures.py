@@ -164,9 +164,11 @@ def figure_specs(report: Report) -> dict[str, FigureSpec]:
 def datasets(report: Report) -> dict[str, FigureData]:
     """The data of the charts, by the names that the charts use."""
     found: dict[str, list[Any]] = {
-        name: list(getattr(report, name))
-        for name in ("pareto", "lengths", "alphas", "nulls", "trained", "suite_scores")
+        name: list(getattr(report, name)) for name in ("pareto", "alphas", "nulls", "trained", "suite_scores")
     }
+    # at one length all points would stand above each other
+    if len({point.length for point in report.lengths}) > 1:
+        found["lengths"] = list(report.lengths)
     found |= {f"settings_{number}": list(curves.points) for number, curves in enumerate(report.settings)}
     for point in report.curves:
         found.setdefault(f"curves_{point.quantity}", []).append(point)

@@ -33,6 +33,8 @@ def names(opened: object) -> list[str]:
 def test_every_kind_of_data_has_its_figure(report: Report, lengths: Report) -> None:
     assert list(figures(report)) == ["frontier", "curves", "sparsity", "attention-distance", "alphas", "null-control"]
     assert list(figures(lengths)) == ["lengths"]
+    # a line over a single length would show nothing
+    assert list(figures(replace(lengths, lengths=lengths.lengths[::2]))) == []
 
 
 def test_results_by_setting_and_by_task_have_figures(by_setting: Report) -> None:
