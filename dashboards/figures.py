@@ -37,11 +37,6 @@ DARK_UP_TO = 0.43
 
 LONGEST_NAME = 60
 
-_BY_COLOUR = alt.Color(
-    "variant:N", scale=COLOUR, legend=alt.Legend(title=None, symbolOpacity=1, symbolFillColor="transparent")
-)
-_BY_SHAPE = alt.Shape("variant:N", legend=None)
-
 _STATISTICS = {
     "sparsity": "share of exact zeros",
     "null_rate": "queries that attend to nothing",
@@ -184,7 +179,7 @@ def frontier(quality: str, better: str) -> Chart:
     title = f"test {quality}"
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
     hint = ["variant:N", alt.Tooltip("quality:Q", format=".1f"), alt.Tooltip("cost:Q", format=".2f")]
-    base = alt.Chart(data).encode(color=_BY_COLOUR)
+    base = alt.Chart(data).encode(stroke=stroked())
     line = (
         alt.Chart(data)
         .transform_filter("datum.on_frontier")
@@ -193,7 +188,8 @@ def frontier(quality: str, better: str) -> Chart:
     )
     across = base.mark_rule(opacity=0.6).encode(x="cost_low:Q", x2="cost_high:Q", y=y)
     along = base.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("quality_low:Q", title=title), y2="quality_high:Q")
-    dots = base.mark_point(size=90, filled=True, opacity=1).encode(x=x, y=y, shape=_BY_SHAPE, tooltip=hint)
+    dots = alt.Chart(data).mark_point(size=90, filled=True, opacity=1)
+    dots = dots.encode(x=x, y=y, shape=shaped(), color=coloured(), tooltip=hint)
     # of all names many would overlap; the others are in the legend
     named = alt.Chart(data).transform_filter("datum.on_frontier")
     names = named.mark_text(align="left", dx=7, dy=-9).encode(x=x, y=y, text="variant:N")
@@ -201,6 +197,7 @@ def frontier(quality: str, better: str) -> Chart:
     return _sized(line + across + along + dots + names, f"Quality against cost; {up} and left is better")
 
 
+# one legend of colours and shapes needs both in the points alone, so lines and bands have channels of their own
 def _legend() -> alt.Legend:
     return alt.Legend(title=None, symbolOpacity=1, symbolStrokeWidth=0)
 
@@ -213,22 +210,37 @@ def shaped() -> alt.Shape:
     return alt.Shape("variant:N", scale=alt.Scale(range=SHAPES), sort=None, legend=_legend())
 
 
+def stroked() -> alt.Stroke:
+    return alt.Stroke("variant:N", scale=COLOUR, sort=None, legend=None)
+
+
+def filled() -> alt.Fill:
+    return alt.Fill("variant:N", scale=COLOUR, sort=None, legend=None)
+
+
+def over_seeds() -> list[alt.Tooltip]:
+    """What a pointer on a point of a mean over seeds shows."""
+    words = {"value": "mean", "low": "lowest seed", "high": "highest seed"}
+    return [alt.Tooltip(f"{name}:Q", title=title, format=".3g") for name, title in words.items()]
+
+
 def lengths() -> Chart:
     """Ratio to the reference over length, both logarithmic; filled marks from the crossover on."""
     data = alt.NamedData("lengths")
     x = alt.X("length:Q", title="length, tokens (log)", scale=alt.Scale(type="log", base=2))
     y = alt.Y("ratio:Q", title="time, × softmax (log)", scale=alt.Scale(type="log"))
-    base = alt.Chart(data).encode(color=_BY_COLOUR)
+    base = alt.Chart(data)
     numbers = [alt.Tooltip("ratio:Q", format=".2f"), alt.Tooltip("seconds:Q", format=".4g")]
     hint = ["variant:N", "length:Q", *numbers, "pays:N"]
     rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color=GREY).encode(y="one:Q")
-    band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y("low:Q", title="time, × softmax (log)"), y2="high:Q")
-    line = base.mark_line().encode(x=x, y=y)
-    dots = base.mark_point(size=60).encode(
-        x=x, y=y, shape=_BY_SHAPE, tooltip=hint,
-        fillOpacity=alt.condition("datum.pays", alt.value(1), alt.value(0)),
-        fill=alt.Color("variant:N", scale=COLOUR, legend=None),
-    )  # fmt: skip
+    band = base.mark_area(opacity=0.15).encode(
+        x=x, y=alt.Y("low:Q", title="time, × softmax (log)"), y2="high:Q", fill=filled()
+    )
+    line = base.mark_line().encode(x=x, y=y, stroke=stroked())
+    whole = alt.condition("datum.pays", alt.value(1), alt.value(0))
+    dots = base.mark_point(size=60, filled=True, opacity=1).encode(
+        x=x, y=y, shape=shaped(), color=coloured(), stroke=stroked(), fillOpacity=whole, tooltip=hint
+    )
     return _sized(rule + band + line + dots, "Cost over lengths; filled: faster than softmax from here on")
 
 
@@ -285,7 +297,7 @@ def settings(
     y = alt.Y("value:Q", title=upright, scale=alt.Scale(domain=[0, float(top)]) if top else alt.Scale(zero=False))
     # one legend of colours and shapes needs both in one layer alone; all layers colour the variants in one order
     unnamed = alt.Color("variant:N", scale=COLOUR, sort=None, legend=None)
-    numbers = [alt.Tooltip(f"{each}:Q", format=".3g") for each in ("value", "low", "high")]
+    hint = ["variant:N", alt.Tooltip("at:Q", title=across), *over_seeds(), alt.Tooltip("rate:N", title="learning rate")]
     # other rates are told apart by conditions and not by filters, after which the order of the variants would differ
     base = alt.Chart(alt.NamedData(name)).encode(detail="rate:N")
 
@@ -301,7 +313,7 @@ def settings(
     )  # fmt: skip
     dots = base.mark_point(filled=True, opacity=1).encode(
         x=x, y=y, color=coloured(), shape=shaped(), size=chosen(60, 12), fillOpacity=chosen(1, 0.5),
-        tooltip=["variant:N", "at:Q", *numbers, "rate:N"],
+        tooltip=hint,
     )  # fmt: skip
     layers = [band, line, dots]
     if marked:
@@ -351,14 +363,15 @@ def curves(quality: str, *kinds: str) -> Chart:
     x = alt.X("step:Q", title="training step")
 
     def panel(kind: str, title: str) -> Chart:
-        base = alt.Chart(alt.NamedData(f"curves_{kind}")).encode(color=_BY_COLOUR)
+        base = alt.Chart(alt.NamedData(f"curves_{kind}"))
         y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False))
-        band = base.mark_area(opacity=0.15).encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q")
+        band = base.mark_area(opacity=0.15)
+        band = band.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q", fill=filled())
         hint = ["variant:N", "step:Q", alt.Tooltip("value:Q", format=".3f")]
-        line = base.mark_line(point=True).encode(
-            x=x, y=y, strokeDash=alt.StrokeDash("variant:N", legend=None), tooltip=hint
-        )
-        return _sized(band + line, title)
+        line = base.mark_line().encode(x=x, y=y, stroke=stroked())
+        dots = base.mark_point(size=40, filled=True, opacity=1)
+        dots = dots.encode(x=x, y=y, shape=shaped(), color=coloured(), tooltip=hint)
+        return _sized(band + line + dots, title)
 
     titles = {"quality": f"validation {quality}", "loss": "validation loss"}
     panels = [panel(kind, titles[kind]) for kind in kinds]

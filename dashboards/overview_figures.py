@@ -6,7 +6,7 @@ import altair as alt
 
 from ..bench.board.report import Overview
 from .escape import visible
-from .figures import COLOUR, GREY, Chart, FigureData, FigureSpec, coloured, shaped
+from .figures import GREY, Chart, FigureData, FigureSpec, coloured, filled, over_seeds, shaped, stroked
 
 
 def overview_specs(overview: Overview) -> dict[str, FigureSpec]:
@@ -57,7 +57,7 @@ def frontiers() -> Chart:
         .mark_line(interpolate="step-after", strokeDash=[5, 4], color=GREY)
         .encode(x=x, y=y, order="cost:Q")
     )
-    base = alt.Chart().encode(stroke=_stroke())
+    base = alt.Chart().encode(stroke=stroked())
     across = base.mark_rule(opacity=0.6).encode(x="cost_low:Q", x2="cost_high:Q", y=y)
     along = base.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("quality_low:Q", title=None), y2="quality_high:Q")
     dots = alt.Chart().mark_point(size=70, filled=True, opacity=1)
@@ -74,23 +74,15 @@ def over_lengths(quality: str) -> Chart:
     title = f"test {quality}"
     top = alt.Scale(domain=[0, 100]) if quality.endswith("%") else alt.Scale(zero=False)
     y = alt.Y("value:Q", title=title, scale=top)
-    hint = ["variant:N", "at:Q", *(alt.Tooltip(f"{each}:Q", format=".3g") for each in ("value", "low", "high"))]
+    hint = ["variant:N", alt.Tooltip("at:Q", title="length, tokens"), *over_seeds()]
     trained = alt.Chart().mark_rule(strokeDash=[2, 2], color=GREY).encode(x="mean(trained):Q")
     band = alt.Chart().mark_area(opacity=0.1, strokeWidth=0)
-    band = band.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q", fill=_fill())
-    line = alt.Chart().mark_line(strokeWidth=2).encode(x=x, y=y, stroke=_stroke())
+    band = band.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q", fill=filled())
+    line = alt.Chart().mark_line(strokeWidth=2).encode(x=x, y=y, stroke=stroked())
     dots = alt.Chart().mark_point(size=45, filled=True, opacity=1)
     dots = dots.encode(x=x, y=y, shape=shaped(), color=coloured(), tooltip=hint)
     panels = alt.layer(trained, band, line, dots, data=alt.NamedData("overview_by_length"))
     return _panels(panels, f"Test {quality}, over length; dotted: training length")
-
-
-def _stroke() -> alt.Stroke:
-    return alt.Stroke("variant:N", scale=COLOUR, sort=None, legend=None)
-
-
-def _fill() -> alt.Fill:
-    return alt.Fill("variant:N", scale=COLOUR, sort=None, legend=None)
 
 
 def _panels(panels: Chart, title: str) -> Chart:

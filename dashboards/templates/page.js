@@ -255,6 +255,31 @@
     return copy;
   }
 
+  // a variant has one colour and one shape in all figures that are shown together; a legend names its own variants
+  function named(spec, order, data) {
+    const own = new Set(data.map((row) => row.variant));
+    const values = order.filter((name) => own.has(name));
+    const walk = (part) => {
+      for (const channel of ["color", "stroke", "fill", "shape"].map((name) => part.encoding?.[name])) {
+        if (channel?.field !== "variant") continue;
+        // of channels with one domain Vega-Lite makes one legend, and none where one of them wants none
+        channel.scale = { ...channel.scale, domain: channel.legend ? order : [...order, ""] };
+        if (channel.legend) channel.legend = { ...channel.legend, values };
+      }
+      for (const name of ["layer", "hconcat", "vconcat", "concat"]) (part[name] || []).forEach(walk);
+      if (part.spec) walk(part.spec);
+    };
+    walk(spec);
+    return spec;
+  }
+
+  // the variants with data, in the order of the board
+  function variants(data, board) {
+    const found = new Set(Object.values(data).flatMap(unpackedRows).map((row) => row.variant).filter(Boolean));
+    const first = (board?.rows ?? []).map((row) => row.name).filter((name) => found.has(name));
+    return [...new Set([...first, ...found])];
+  }
+
   function drawMap(maps, shades, layer, head) {
     const at = layer * maps.heads + head;
     const size = maps.rows * maps.keys;
@@ -299,7 +324,8 @@
     }));
   }
 
-  function drawFigures({ figures, data }, place) {
+  function drawFigures({ figures, data, board }, place) {
+    const order = variants(data, board);
     const style = getComputedStyle(document.documentElement);
     const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim());
     const words = { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line };
@@ -325,7 +351,7 @@
         legend: { ...words, orient: "bottom", columns, labelLimit: 320 },
         title: { color: ink, subtitleColor: ink }, view: { stroke: line }, text: { color: ink },
       };
-      const spec = fitted(shared.charts[chart], room, all);
+      const spec = named(fitted(shared.charts[chart], room, all, longest), order, all);
       spec.datasets = { ...spec.datasets, ...rows };
       figure.append(asTable(name, sets, data));
       vegaEmbed(mount, spec, { config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })

@@ -45,6 +45,9 @@ def test_results_by_setting_and_by_task_have_figures(by_setting: Report) -> None
     # the tested lengths alone are named, on a logarithmic axis
     assert across[0]["axis"]["values"] == [64, 1024] and across[0]["scale"]["type"] == "log"
     assert by_length["datasets"]["trained"] == [{"length": 64}]
+    # a pointer on a point is answered in words
+    hints = [[each.get("title") for each in layer["encoding"].get("tooltip", ())] for layer in by_length["layer"]]
+    assert [None, "length, tokens", "mean", "lowest seed", "highest seed", "learning rate"] in hints
     # doubling is shown on a logarithmic axis, other steps as they are
     pairs = figures(by_setting)["by-pairs"].to_dict()["layer"][1]["encoding"]
     assert "type" not in pairs["x"]["scale"] and pairs["y"]["scale"]["domain"] == [0, 100]
@@ -66,12 +69,25 @@ def test_figures_by_setting_are_drawn_without_a_warning(browser: object, by_sett
         assert troubles == []
 
 
+def test_a_variant_has_one_colour_and_one_shape_in_all_figures_of_a_board(page: object) -> None:
+    marks = """id => {
+      const all = (name) => [...document.querySelectorAll(`#${id} ${name}`)];
+      const drawn = (path) => ['fill', 'd'].map((name) => path.getAttribute(name)).join(' ');
+      const symbols = all('.role-legend-symbol path').map(drawn);
+      return Object.fromEntries(all('.role-legend-label text').map((text, at) => [text.textContent, symbols[at]]));
+    }"""
+    frontier, curves = (page.evaluate(marks, f"figure-{name}") for name in ("frontier", "curves"))
+    # in the order of the board; a legend names no variant that its figure does not show
+    assert list(frontier) == ["entmax15", "softmax", HOSTILE] and list(curves) == ["softmax"]
+    assert len(set(frontier.values())) == 3 and curves["softmax"] == frontier["softmax"]
+
+
 def test_figures_are_also_vector_pictures(lengths: Report, tmp_path: Path) -> None:
     figures(lengths)["lengths"].save(str(tmp_path / "lengths.svg"))
     drawn_text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
     assert (
         drawn_text.startswith("<svg")
-        and "linear" in drawn_text
+        and ">linear</text>" in drawn_text
         and "http" not in drawn_text.replace("http://www.w3.org", "")
     )
 
