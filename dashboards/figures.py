@@ -395,7 +395,7 @@ def heads(quantity: str) -> Chart:
     chart = (
         alt.layer(squares, words, data=data)
         .properties(width=alt.Step(38), height=alt.Step(30))
-        .facet(facet=alt.Facet("variant:N", title=None), columns=3)
+        .facet(facet=alt.Facet("variant:N", title=None, header=alt.Header(labelLimit=110)), columns=3)
         .properties(title=f"By layer and head: {_STATISTICS[quantity]}")
     )
     return chart if shares else chart.transform_joinaggregate(low="min(value)", high="max(value)")

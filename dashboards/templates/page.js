@@ -236,13 +236,15 @@
   }
 
   // the chart in so much room; a copy, since a wider window must find the wide one again
-  function fitted(spec, room, data) {
+  function fitted(spec, room, data, longest) {
     const copy = structuredClone(spec);
     const walk = (part) => {
       if (part.facet && part.spec) {
         const step = part.spec.width?.step;
         const heads = Math.max(1, ...data.map((row) => row.head + 1 || 1));
-        const least = step ? step * heads + 34 : 230;
+        // a panel is at least as wide as the name above it
+        const above = Math.min(part.facet.header?.labelLimit ?? 0, 6 * longest);
+        const least = step ? Math.max(step * heads, above) + 34 : 230;
         part.columns = Math.max(1, Math.min(part.columns * (step ? 3 : 1), Math.floor(room / least)));
         if (!step) part.spec.width = Math.floor(room / part.columns) - 52;
       } else {

@@ -82,6 +82,21 @@ def test_a_variant_has_one_colour_and_one_shape_in_all_figures_of_a_board(page: 
     assert len(set(frontier.values())) == 3 and curves["softmax"] == frontier["softmax"]
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+def test_panels_of_heads_are_drawn_at_their_full_size(
+    browser: object, report: Report, tmp_path: Path, width: int
+) -> None:
+    names = ["local[flange=16,query_block=16]", *(f"v{at}" for at in range(9))]
+    heads = tuple(HeadValue(variant=v, quantity="sparsity", layer="0", head=0, value=0.5) for v in names)
+    (tmp_path / "index.html").write_text(html.render([replace(report, heads=heads)]), encoding="utf-8")
+    opened = browser.new_page(viewport={"width": width, "height": 900})
+    open_at(opened, tmp_path / "index.html")
+    # a drawing that is wider than its frame shrinks, and its words with it
+    shrunk = "s => s.getBoundingClientRect().width / s.viewBox.baseVal.width"
+    assert opened.locator("#figure-sparsity svg.marks").evaluate(shrunk) > 0.95
+    opened.close()
+
+
 def test_figures_are_also_vector_pictures(lengths: Report, tmp_path: Path) -> None:
     figures(lengths)["lengths"].save(str(tmp_path / "lengths.svg"))
     drawn_text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
