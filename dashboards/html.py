@@ -56,10 +56,7 @@ def render(reports: Sequence[Report], overview: Overview | None = None) -> str:
             "machines": dict(report.machines),
         }
         name = in_html(report.name)
-        group = in_html(report.group)
-        blocks.append(
-            f'<script type="application/json" data-name="{name}" data-group="{group}">{in_script(values)}</script>'
-        )
+        blocks.append(f'<script type="application/json" data-name="{name}">{in_script(values)}</script>')
     if overview is not None:
         values = {
             "lead": overview.lead,

@@ -487,21 +487,19 @@
     else drawFigures(report(), $("figures"));
   }
 
-  // boards of one group stand together, as on the overview
+  // the boards in the groups, the order and the words of the overview; by their whole names where words are alike
   function choices() {
-    const groups = new Map();
-    blocks.forEach((block, at) => {
-      const group = block.dataset.group || (overview ? "Others" : "");
-      if (!groups.has(group)) groups.set(group, []);
-      groups.get(group).push(make("option", block.dataset.name, { value: String(at) }));
+    if (!overview) return blocks.map((block, at) => make("option", block.dataset.name, { value: String(at) }));
+    const groups = overview.groups.map(({ title, boards }) => {
+      const together = make("optgroup", null, { label: title });
+      for (const board of boards) {
+        const alone = boards.filter((other) => other.title === board.title).length === 1;
+        const at = blocks.findIndex((block) => block.dataset.name === board.report);
+        together.append(make("option", alone ? board.title : board.report, { value: String(at) }));
+      }
+      return together;
     });
-    const first = overview ? [make("option", "choose one", { value: "-1" })] : [];
-    return [...first, ...[...groups].flatMap(([group, options]) => {
-      if (!group) return options;
-      const together = make("optgroup", null, { label: group });
-      together.append(...options);
-      return [together];
-    })];
+    return [make("option", "choose one", { value: "-1" }), ...groups];
   }
 
   $("report").append(...choices());
