@@ -472,6 +472,8 @@
       $("filter").value = state.show;
       $("title").textContent = title;
       $("headline").textContent = board.headline;
+      const origin = board.notes.find((note) => note.kind === "data" && note.warning);
+      $("origin").textContent = origin ? `⚠ ${origin.topic}: ${origin.brief || origin.text}` : "";
       $("drawn").hidden = !figures.length;
       drawTable();
       drawParts();

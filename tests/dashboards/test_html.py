@@ -226,6 +226,12 @@ def test_a_phone_scrolls_the_table_and_not_the_page(browser: object, file: Path)
     phone.close()
 
 
+def test_what_is_not_the_data_that_it_stands_for_is_said_above_the_table(page: object) -> None:
+    assert page.inner_text("#origin") == "⚠ data: surrogate: other data of the same kind"
+    top = "document.querySelector('{}').getBoundingClientRect().top"
+    assert page.evaluate(top.format("#origin")) < page.evaluate(top.format("#table"))
+
+
 def test_few_notes_are_shown_and_all_in_a_section_that_opens_and_stays_in_the_address(
     browser: object, report: Report, tmp_path: Path
 ) -> None:
