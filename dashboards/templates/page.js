@@ -9,6 +9,8 @@
   // q: number of the board, -1 for the overview
   const state = { q: 0, sort: "", dir: "", show: "", row: "", theme: "", notes: "" };
 
+  // characters that a cell of a table shows in one line
+  const LONGEST_LINE = 40;
   const KEPT = ["sort", "dir", "show", "row", "theme", "notes"];
 
   function make(tag, text, properties = {}) {
@@ -183,7 +185,10 @@
         if (!row.name.toLowerCase().includes(wanted)) continue;
         const line = make("tr", null, { className: row.kind });
         line.append(make("td", row.kind === "baseline" ? "·" : ""), make("th", row.name, { scope: "row" }));
-        for (const c of columns) line.append(make("td", shown(row.entries[c.name])));
+        for (const c of columns) {
+          const text = shown(row.entries[c.name]);
+          line.append(make("td", text, { className: text.length > LONGEST_LINE ? "words" : "" }));
+        }
         body.append(line);
       }
       const top = make("thead");

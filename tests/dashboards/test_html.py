@@ -170,6 +170,8 @@ def test_parts_stand_below_the_table_and_are_filtered_with_it(page: object) -> N
     assert page.locator("#parts h3").all_inner_texts() == ["pictures <b>"]
     rows = page.locator("#parts tbody tr")
     assert rows.count() == 2 and "undecided against softmax" in rows.first.inner_text()
+    # a sentence takes several lines, so that the table stays narrow
+    assert rows.first.locator("td.words").evaluate("one => getComputedStyle(one).whiteSpace") == "normal"
     page.fill("#filter", "copy")
     assert page.locator("#parts tbody tr").all_inner_texts() == ["·\tcopy\t2.00\t\t"]
     page.select_option("#report", label="sweep")
