@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -225,6 +226,14 @@ def test_a_phone_scrolls_the_table_and_not_the_page(browser: object, file: Path)
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
     assert phone.evaluate("document.querySelector('.scroll').scrollWidth") > 390
     assert troubles == []
+    phone.close()
+
+
+def test_an_opened_row_is_as_wide_as_a_phone_shows_of_its_table(browser: object, file: Path) -> None:
+    phone = browser.new_page(viewport={"width": 390, "height": 844})
+    open_at(phone, file, f"#row={quote(HOSTILE)}")
+    right = "name => document.querySelector(name).getBoundingClientRect().right"
+    assert phone.evaluate(right, ".detail pre") < phone.evaluate(right, ".scroll")
     phone.close()
 
 
