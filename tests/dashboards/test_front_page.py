@@ -299,7 +299,10 @@ def test_figures_stand_before_notes_and_the_overview_before_its_figures_on_a_pho
     assert opened.evaluate(top.format("#figures")) < opened.evaluate(top.format("#noted"))
     open_at(opened, file)
     assert opened.evaluate(top.format("#groups")) < opened.evaluate(top.format("#overview-figures"))
-    # a task's cells stand below each other there, and are a table all the same
+    # a task's cells stand below each other there and on a page at twice its size, and are a table all the same
+    assert opened.locator("#groups td").first.evaluate("one => getComputedStyle(one).display") == "block"
+    opened.set_viewport_size({"width": 720, "height": 450})
+    assert opened.locator("#groups td").first.evaluate("one => getComputedStyle(one).display") == "block"
     assert opened.get_by_role("row", name="lra-text").get_by_role("cell").count() == 4
     opened.close()
 
