@@ -362,7 +362,10 @@
       spec.datasets = { ...spec.datasets, ...rows };
       figure.append(asTable(name, sets, data));
       vegaEmbed(mount, spec, { config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })
-        .then(() => { figure.dataset.ready = "yes"; })
+        .then(() => {
+          mount.querySelector("summary").setAttribute("aria-label", "Save this figure");
+          figure.dataset.ready = "yes";
+        })
         .catch((error) => { mount.textContent = "This figure cannot be drawn: " + error; console.error(error); });
     });
   }

@@ -242,8 +242,8 @@ def test_what_a_screen_reader_finds(page: object, file: Path, state: str) -> Non
         assert figure.locator("figcaption").inner_text()
     # every control has a name, of its own or by its label
     unnamed = page.evaluate(
-        "[...document.querySelectorAll('main a, main button, header select, header input, header button')]"
-        ".filter(e => e.checkVisibility() && !(e.textContent.trim() || e.labels?.length)).length"
+        "[...document.querySelectorAll('main a, main button, summary, header select, header input, header button')]"
+        ".filter(e => e.checkVisibility() && !(e.textContent.trim() || e.ariaLabel || e.labels?.length)).length"
     )
     assert unnamed == 0
 
