@@ -419,7 +419,7 @@
         const task = make("th", null, { scope: "row", role: "rowheader" });
         task.append(make("a", board.title, { href: address(at, ["theme"]) }));
         const first = make("td", null, { role: "cell" });
-        if (board.leaders) first.append(make("strong", board.leaders), ` ${board.place}`);
+        if (board.leaders) first.append(make("strong", board.leaders), " ", make("span", board.place, { className: "place" }));
         const result = make("td", board.result, { role: "cell" });
         if (board.reference && board.leaders !== "softmax") result.append(make("small", "softmax " + board.reference));
         const told = make("td", board.headline, { role: "cell" });
