@@ -456,8 +456,10 @@ def test_the_score_of_each_setting_must_be_that_of_its_predictions(
 
 def test_models_that_are_right_or_wrong_everywhere_are_not_copies(bench: Callable[..., object], tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for seed, value in enumerate((1.0, 1.0, 0.0, 0.0)):
-        in_settings(store, bench, np.full(20, value), [value, value], seed)
+    # the two last are wrong on one and the same example, and only partly
+    hardest = np.array([1.0] * 19 + [0.75])
+    for seed, shares in enumerate((np.ones(20), np.ones(20), np.zeros(20), np.zeros(20), hardest, hardest)):
+        in_settings(store, bench, shares, [shares[:10].mean(), shares[10:].mean()], seed)
     assert not [text for text in warnings_of(tmp_path) if "predictions are the very file" in text]
 
 
