@@ -160,7 +160,7 @@ def test_the_frontier_knows_which_way_is_good(modelled) -> None:
         "additive-lm": 0.0,
     }
     found = report_for_task(table, board_key, modelled.predictions, lambda name: None)
-    assert found.quality == "bits/character, bits" and found.better == "lower"
+    assert found.quality == "bits/character" and found.better == "lower"
     assert {s.variant for s in found.pareto if s.on_frontier} == {"local-routing", "relative"}
     chosen = board_for_choice(table, [board_key], Requirements(length=512), modelled.predictions)
     assert [row.name for row in chosen.ranked] == ["local-routing", "softmax", "additive-lm"]
