@@ -40,7 +40,7 @@ def quality_headline(verdicts: Mapping[str, Verdict], within: str, *, average: b
     `within`: the margin in words. `average`: whether the verdicts are on a mean over tasks.
 
     >>> quality_headline({"rela": "better", "linear": "worse", "local": "undecided"}, "1 point")
-    'Better than softmax: rela. Worse by more than 1 point: linear. Undecided: local.'
+    'Better than softmax: rela. Worse than softmax by more than 1 point: linear. Undecided: local.'
     >>> quality_headline({"rela": "undecided", "local": "undecided"}, "1 point")
     'None of the 2 variants can be told from softmax.'
     """
@@ -56,8 +56,8 @@ def quality_headline(verdicts: Mapping[str, Verdict], within: str, *, average: b
         )
     words = {
         "better": f"Better than {of}",
-        "within margin": f"At most {within} worse",
-        "worse": f"Worse by more than {within}",
+        "within margin": f"At most {within} worse than {of}",
+        "worse": f"Worse than {of} by more than {within}",
         "undecided": "Undecided",
     }
     return " ".join(f"{words[found]}: {some(names)}." for found, names in groups.items() if names)

@@ -103,7 +103,7 @@ def resolution_footnotes(gaps: Sequence[Contrast], metric: Metric, margin: float
         text=f"a true difference from {REFERENCE} is found in 4 of 5 boards like this one from {span} {unit} on"
         + (f"; for {len(hidden)} of {len(gaps)} variants that is more than the margin" if hidden else ""),
         kind=NoteKind.UNDECIDED,
-        brief=f"differences from {REFERENCE} under {span} {unit} are mostly missed",
+        brief=f"a difference from {REFERENCE} is found from {span} {unit} on, in 4 of 5 such boards",
     )
 
 
@@ -134,7 +134,7 @@ def learning_footnotes(context: BoardContext) -> Iterator[Footnote]:
     if said:
         text = f"above {bar} at 95 %: {'; '.join(said)}; all others at every seed. The values measured are ranked"
         named = listed(sorted(scored)) if len(scored) <= NAMED else f"{len(scored)} variants"
-        brief = f"{named} not above the best constant at every seed ({best})"
+        brief = f"{named}: not every seed is above the best constant ({best})"
         yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=brief, warning=True)
 
 

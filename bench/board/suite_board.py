@@ -249,7 +249,7 @@ def _footnotes(
         # that the model without attention learned nothing is no news
         some = [name for name in some if name != NO_ATTENTION]
         if some:
-            text = f"{task}: {listed(some)} not above the best constant prediction at every seed"
+            text = f"{task}: not every seed of {listed(some)} is above the best constant prediction"
             yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text if len(text) < 80 else "")
     for each in gaps[:1]:
         yield from resolution_footnotes(gaps, each.metric, each.metric.margin)

@@ -149,7 +149,7 @@ def test_a_suite_averages_one_code_of_a_variant(bench) -> None:
 def test_the_smallest_difference_of_averages_that_would_be_found_is_said(bench) -> None:
     found = board(filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "b": {"softmax": 0.4, "rela": 0.36}}))
     (note,) = [note for note in found.footnotes if note.topic == "resolution"]
-    assert note in found.chief_notes and note.brief.startswith("differences from softmax under ")
+    assert note in found.chief_notes and note.brief.startswith("a difference from softmax is found from ")
     assert found.headline == "Better than the average of softmax: rela."
 
 
