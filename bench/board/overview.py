@@ -115,8 +115,17 @@ def _summary(report: Report, newest_day: str) -> BoardSummary:
         headline=board.headline or ("" if board.ranked else "No variant has been measured yet."),
         newest=_day(report),
         state=f"stale: {report.stale}" if report.stale else "new" if newest_day and _day(report) == newest_day else "",
+        data=_data_words(board),
         is_average=board.ranked_by == "average",
     )
+
+
+def _data_words(board: Board) -> str:
+    """For data that a board warns of, such as `data: surrogate`; else empty."""
+    warned = next((note.text for note in board.footnotes if note.topic == "data" and note.warning), "")
+    if not warned:
+        return ""
+    return "data: surrogate in part" if board.ranked_by == "average" else f"data: {warned.partition(':')[0]}"
 
 
 def _span(board: Board, rows: Sequence[Row]) -> str:

@@ -200,8 +200,9 @@ class BoardSummary:
 
     `place`: their ranks, such as `rank 1–3`. `result`: the score of the leaders with its unit, or from the lowest to
     the highest of them; `reference`: that of softmax. `newest`: day of its newest Record. `state`: `new` where that is
-    the newest day of all, `stale` and why where Records are of another version; else empty. `is_average`: whether it is
-    the average over the tasks of a suite.
+    the newest day of all, `stale` and why where Records are of another version; else empty. `data`: words for data
+    that a board warns of, such as `data: surrogate`; else empty. `is_average`: whether it is the average over
+    the tasks of a suite.
     """
 
     report: str
@@ -213,6 +214,7 @@ class BoardSummary:
     headline: str
     newest: str
     state: str
+    data: str
     is_average: bool
 
 

@@ -418,6 +418,7 @@
         const at = blocks.findIndex((block) => block.dataset.name === board.report);
         const task = make("th", null, { scope: "row", role: "rowheader" });
         task.append(make("a", board.title, { href: address(at, ["theme"]) }));
+        if (board.data) task.append(make("small", "⚠ " + board.data, { className: "warn" }));
         const first = make("td", null, { role: "cell" });
         if (board.leaders) first.append(make("strong", board.leaders), " ", make("span", board.place, { className: "place" }));
         const result = make("td", board.result, { role: "cell" });

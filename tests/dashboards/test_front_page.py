@@ -44,7 +44,7 @@ def overview() -> Overview:
         return BoardSummary(
             report=report, title=title, leaders=f"entmax15 and {HOSTILE}", place="rank 1–2", result="96.0 to 97.0 %",
             reference="80.0 %", headline="Better than softmax: entmax15.", newest="2026-01-01", state=state,
-            is_average=False,
+            data="data: surrogate" if state.startswith("stale") else "", is_average=False,
         )  # fmt: skip
 
     lengths = tuple(
@@ -88,6 +88,7 @@ def test_the_page_opens_with_the_overview_and_each_board_is_one_link_away(page: 
         f"entmax15 and {HOSTILE} rank 1–2",
         "96.0 to 97.0 %\nsoftmax 80.0 %\n",
     ]
+    assert rows[1].startswith("sweep over lengths\n⚠ data: surrogate")
     assert rows[1].endswith("2026-01-01\nstale: older version")
     page.get_by_role("link", name="sweep over lengths").click()
     page.wait_for_selector("#figure-lengths[data-ready]")

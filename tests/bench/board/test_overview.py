@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from attnbench.bench.api import overview, reports
-from attnbench.bench.board.board import Board, Column, Row, TableCell
+from attnbench.bench.board.board import Board, Column, Footnote, NoteKind, Row, TableCell
 from attnbench.bench.board.overview import suites_with_boards
 from attnbench.bench.board.report import (
     ParetoPoint,
@@ -53,6 +53,22 @@ def test_all_that_share_the_first_place_are_named_with_their_range() -> None:
     found = only_summary(report("recall", {"softmax": 88.0, "rela": 97.5, "entmax15": 99.0}))
     assert (found.leaders, found.place) == ("softmax, rela and entmax15", "rank 1–4")
     assert (found.result, found.reference, found.title) == ("88.0 to 99.0 %", "88.0 ± 1 %", "recall, preset quick")
+
+
+@pytest.mark.parametrize(
+    ("ranked_by", "text", "words"),
+    [
+        ("", "surrogate: other data", "data: surrogate"),
+        ("average", "official: lra-text; surrogate: lra-retrieval", "data: surrogate in part"),
+    ],
+)
+def test_data_that_stand_in_for_others_are_named(ranked_by: str, text: str, words: str) -> None:
+    said = Footnote(topic="data", text=text, kind=NoteKind.DATA, warning=True)
+    levels = {"softmax": 88.0}
+    warned = board("lra-retrieval", levels, footnotes=(said,), ranked_by=ranked_by)
+    assert only_summary(report("lra-retrieval", levels, board=warned)).data == words
+    sound = replace(warned, footnotes=(replace(said, warning=False),))
+    assert only_summary(report("lra-retrieval", levels, board=sound)).data == ""
 
 
 def test_one_leader_has_its_interval_and_a_board_without_ranks_says_so() -> None:
