@@ -18,7 +18,7 @@ NAMED = 4
 
 
 def nothing_ranked(unranked: Sequence[Row]) -> str:
-    """Why nothing is ranked: the reason that most rows share, and how many have others.
+    """Why nothing is ranked: the reason that most rows share, and whether others have their own.
 
     >>> nothing_ranked([Row(name="rela", entries=(), reason="fewer than 3 seeds")])
     'Nothing is ranked: fewer than 3 seeds.'
