@@ -58,6 +58,13 @@ def test_the_reference_holds_all_that_applies(impl: str, shape: AttentionShape) 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("head_dim", [80, 96, 128])
+def test_the_reference_holds_with_wide_heads_too(head_dim: int) -> None:
+    """With AVX-512 and 1,000 equal keys PyTorch's gradient of the values is off by 2e-3 at 128, by 9e-4 at 80."""
+    shape = replace(SHAPE, heads=8, head_dim=head_dim, max_length=1024)
+    assert quick_gate("softmax", shape) is None
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["softmax", "entmax15", "local", "linear"])
 def test_half_precision_is_gated_in_its_own_tolerance(name: str, dtype: str) -> None:
