@@ -14,7 +14,7 @@ from ..score.contrasts import Contrast, Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import Predictions, outcome_words, scores_by_variant
-from ..stats.format import listed, memory, speed
+from ..stats.format import counted, listed, memory, speed
 from ..stats.power import MOST_SEEDS, POWER
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import Verdict, ratio
@@ -136,8 +136,8 @@ def _quality(one: str, other: str, where: str, contrasts: Contrasts, margin: flo
     metric, found = contrast.metric, contrast.interval
     unit = metric.of_difference
     if seeds < LEAST_SEEDS:
-        some = f"{seeds} seed{'s' if seeds > 1 else ''}"
-        text = f"{where}: {metric.signed(found.value)} {unit} over {some}; fewer than {LEAST_SEEDS} prove nothing."
+        signed = metric.signed(found.value)
+        text = f"{where}: {signed} {unit} over {counted(seeds, 'seed')}; fewer than {LEAST_SEEDS} prove nothing."
         return _Quality(sentences=(text,))
     margin = metric.margin if margin is None else margin
     difference, _, ends = metric.gap(found).rstrip(")").partition(" (")

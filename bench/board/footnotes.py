@@ -17,7 +17,7 @@ from ..core.protocol import LANE_VERSIONS, OBJECTIVE_VERSIONS, VERSION_ZERO
 from ..score.cost import RelativeCost, controls, floor_of, resolution_of
 from ..score.quality import SeedScores
 from ..stats.bootstrap import DRAWS
-from ..stats.format import listed
+from ..stats.format import counted, listed
 from ..stats.intervals import LEVEL
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import BATCHES, CAP, ratio
@@ -266,7 +266,7 @@ def version_footnotes(
     for (task, preset, reason), count in table.replaced.items():
         reasons[reason] += count if (task, preset) in asked else 0
     for reason, count in sorted((+reasons).items()):
-        text = f"{count:,} older Record{'s' if count > 1 else ''}: {reason}"
+        text = f"{counted(count, 'older Record')}: {reason}"
         versions = "another version" in reason
         kind = NoteKind.VERSIONS if versions else NoteKind.MISSING
         yield Footnote(topic="version" if versions else "not counted", text=text, kind=kind)

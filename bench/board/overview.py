@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..core.cell import REFERENCE
 from ..score.key import BoardKey
 from ..score.settings import LENGTH
-from ..stats.format import listed
+from ..stats.format import counted, listed
 from .board import Board, Row, TableCell
 from .headline import some
 from .report import BoardSummary, Overview, ParetoPoint, Report, SummaryGroup, TaskLengthPoint, TaskParetoPoint
@@ -68,7 +68,7 @@ def overview_of(reports: Sequence[Report]) -> Overview:
     pareto, pareto_words = _pareto(tasks)
     keys = {record.key for report in reports for record in report.records}
     stale = sum(bool(report.stale) for report in reports)
-    lead = [f"{_many(len(reports), 'board')} from {_many(len(keys), 'Record')}, the newest of {newest_day}."]
+    lead = [f"{counted(len(reports), 'board')} from {counted(len(keys), 'Record')}, the newest of {newest_day}."]
     if stale:
         some = "All of them are" if stale == len(reports) else f"{stale} of them {'is' if stale == 1 else 'are'}"
         lead.append(f"{some} from older versions of the harness, and marked as stale.")
@@ -83,10 +83,6 @@ def overview_of(reports: Sequence[Report]) -> Overview:
         pareto=pareto,
         left_out=tuple(filter(None, [length_words, pareto_words])),
     )
-
-
-def _many(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def _day(report: Report) -> str:

@@ -11,7 +11,7 @@ from ..core.protocol import LEAST_SEEDS
 from ..score.contrasts import Contrast, Contrasts
 from ..score.key import BoardKey
 from ..score.quality import SeedScores
-from ..stats.format import listed
+from ..stats.format import counted, listed
 from ..stats.moderation import LEAST_POOL
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
@@ -151,7 +151,7 @@ def attention_gain_footnotes(context: BoardContext) -> Iterator[Footnote]:
     unit, seeds = metric.of_difference, len(found.seeds)
     against = f"{REFERENCE} against the same model with identity in the place of attention"
     if not found.has_enough_seeds:
-        over = f"over {seeds} seed{'s' if seeds > 1 else ''}, which prove nothing"
+        over = f"over {counted(seeds, 'seed')}, which prove nothing"
         text = f"{against}: {metric.signed(gain.value)} {unit} {over}"
         yield Footnote(topic="attention", text=text, kind=NoteKind.LEARNING)
         return
@@ -187,13 +187,13 @@ def repetition_footnotes(table: ResultTable, board_keys: Sequence[BoardKey]) -> 
     """Cells that were measured more than once: the rule, and the values that do not count."""
     found = []
     for board_key in board_keys:
-        counted = {row.key: row for row in board_key.runs(table, "train")}
+        first = {row.key: row for row in board_key.runs(table, "train")}
         for row in _passed_over(table, board_key):
-            if row.stale == REPEATED and row.key in counted:
-                found.append(_repeated(table, counted[row.key], row))
+            if row.stale == REPEATED and row.key in first:
+                found.append(_repeated(table, first[row.key], row))
     if found:
         rest = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
-        many = f"{len(found)} result{'s' if len(found) > 1 else ''}"
+        many = counted(len(found), "result")
         yield Footnote(
             topic="repeated",
             text=f"of a cell measured several times the first result counts. Not counted: {'; '.join(found[:NAMED])}"
@@ -203,14 +203,14 @@ def repetition_footnotes(table: ResultTable, board_keys: Sequence[BoardKey]) -> 
         )
 
 
-def _repeated(table: ResultTable, counted: ResultRow, row: ResultRow) -> str:
-    metric = row.metric or counted.metric
+def _repeated(table: ResultTable, first: ResultRow, row: ResultRow) -> str:
+    metric = row.metric or first.metric
     names = [metric.name] if metric else ["accuracy", "bleu", "bits_per_character"]
     values = [
         next((f"{m.value:.4g}" for name in names if (m := table.number(name, at, split="test"))), "no score")
-        for at in (row.at, counted.at)
+        for at in (row.at, first.at)
     ]
-    return f"{row.variant} at seed {row.seed}: {values[0]} on {row.machine}, beside {values[1]} on {counted.machine}"
+    return f"{row.variant} at seed {row.seed}: {values[0]} on {row.machine}, beside {values[1]} on {first.machine}"
 
 
 def left_behind(table: ResultTable, board_key: BoardKey) -> dict[str, ResultRow]:

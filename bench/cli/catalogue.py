@@ -17,6 +17,7 @@ from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
 from ..core.spec import Spec, value_text
 from ..plan.facts import recipe_facts
 from ..process.ask import Question, Told, ask
+from ..stats.format import counted
 from . import completion
 from .options import DataDir, Json
 from .output import say, say_json
@@ -306,15 +307,11 @@ def _recipe_line(recipe: Recipe) -> str:
     batch = f"{tokens:,} tokens" if tokens else f"{recipe.batch}"
     rates = recipe.learning_rates or (recipe.learning_rate,)
     line = (
-        f"{_many(recipe.layers, 'layer')} of width {recipe.width} with {_many(recipe.heads, 'head')}, "
+        f"{counted(recipe.layers, 'layer')} of width {recipe.width} with {counted(recipe.heads, 'head')}, "
         f"length {recipe.length}, "
         f"{recipe.steps:,} steps of {batch}, learning rate {' or '.join(f'{rate:g}' for rate in rates)}"
     )
     return line if recipe.ranked else f"{line}; never ranked"
-
-
-def _many(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _paragraphs(plugin: type[Any]) -> str:

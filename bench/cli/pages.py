@@ -35,10 +35,11 @@ def dashboard(
     needs_extra()
     from ...dashboards.figures import figures as figures_of
     from .. import api
+    from ..stats.format import counted
 
     reports = api.reports(suite=suite, published=published, notice=warn, **filters)
     write_page(reports, out / "index.html")
-    say(f"{out / 'index.html'}: {len(reports)} board{'' if len(reports) == 1 else 's'}")
+    say(f"{out / 'index.html'}: {counted(len(reports), 'board')}")
     if figures is not None:
         charts = {
             f"{re.sub(r'[^A-Za-z0-9.=-]+', '-', report.name).strip('-')[:120]}-{name}": chart
@@ -46,7 +47,7 @@ def dashboard(
             for name, chart in figures_of(report).items()
         }
         save(charts, out / "figures", figures)
-        say(f"{out / 'figures'}: {len(charts)} figure{'' if len(charts) == 1 else 's'}")
+        say(f"{out / 'figures'}: {counted(len(charts), 'figure')}")
 
 
 def write_page(reports: Sequence[Report], path: Path) -> None:

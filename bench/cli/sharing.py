@@ -27,6 +27,7 @@ def validate(
 
     from ...dashboards.escape import visible
     from ..core.errors import SelectionError
+    from ..stats.format import counted
     from ..store.validate import validate_records
 
     if folder is not None and results is not None and folder != results:
@@ -42,14 +43,6 @@ def validate(
         say(f"{counted(found.count, 'Record')}: {counts}")
     if found.errors:
         raise typer.Exit(1)
-
-
-def counted(number: int, noun: str) -> str:
-    """
-    >>> counted(1, "error"), counted(1200, "Record")
-    ('1 error', '1,200 Records')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def merge(

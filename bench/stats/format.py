@@ -29,15 +29,15 @@ def point(value: float) -> Interval:
 
 def percent(share: float) -> str:
     """
-    >>> percent(0.004), percent(0.0), percent(0.98)
-    ('0.4 %', '0 %', '98 %')
+    >>> percent(0.004), percent(0.0), percent(0.98), percent(1.844)
+    ('0.4 %', '0 %', '98 %', '184 %')
     """
     value = 100 * share
     if 0 < value < 0.05:
         return "< 0.1 %"
     if 99.95 < value < 100:
         return "> 99.9 %"
-    return f"{value:.0f} %" if value in (0, 100) or 9.95 <= value <= 99 else f"{value:.1f} %"
+    return f"{value:.0f} %" if value in (0, 100) or 9.95 <= value <= 99 or value > 100 else f"{value:.1f} %"
 
 
 def count(number: float) -> str:
@@ -79,6 +79,14 @@ def joules(energy: float) -> str:
     ('41.2 mJ', '2.5 J', '312 J')
     """
     return f"{energy:.3g} J" if energy >= 1 else f"{energy * 1e3:.3g} mJ"
+
+
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "error"), counted(1200, "Record")
+    ('1 error', '1,200 Records')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(items: list[str] | tuple[str, ...]) -> str:
