@@ -128,7 +128,7 @@ def length_columns(
                     "saving was realised in full"),
         BoardColumn(name="peak_share", title="of peak", unit="× peak", better="higher", importance=5, cell=_peak_share,
                     description="matrix products per second over the best measured here, at its longest length; ≤: "
-                    "products as declared"),
+                    "products as declared, empty where those would be more than the best"),
         BoardColumn(name="compile", title="compile", unit="seconds", better="lower", importance=3,
                     present="compile_seconds" in measured,
                     description="time that torch.compile took, from empty caches, at its longest length; part of no "
@@ -223,9 +223,12 @@ def _dividend(row: LengthRow) -> TableCell:
 def _peak_share(row: LengthRow) -> TableCell:
     measured = row.measured
     flops = row.table.number("flops", measured[max(measured)].row) if measured else None
+    share = row.number("peak_share")
     # a kernel hides its products: the number that it declares is the most that it may have done
-    most = "≤ " if flops is not None and flops.where.get("how") == "declared" else ""
-    return number_cell(row.number("peak_share"), lambda share: most + percent(share))
+    declared = flops is not None and flops.where.get("how") == "declared"
+    if declared and share is not None and share >= 1:
+        return EMPTY  # it left out products of zeros, so the bound says nothing
+    return number_cell(share, lambda value: ("≤ " if declared else "") + percent(value))
 
 
 def _max_length(board_key: BoardKey | None, row: LengthRow) -> TableCell:

@@ -119,6 +119,20 @@ def test_one_length_makes_a_board_of_cost_alone(bench) -> None:
     assert modes_of(table, found) == ["step"]
 
 
+@pytest.mark.parametrize(
+    ("how", "share", "text"),
+    [("declared", 0.4, "≤ 40 %"), ("declared", 1.8, ""), ("counted", 0.4, "40 %"), ("counted", 1.02, "102 %")],
+)
+def test_a_bound_above_the_best_is_not_shown(bench, how: str, share: float, text: str) -> None:
+    b = sweep(bench, {"linear": {256: 2.0}})
+    more = [Measurement.of("flops", 1e9, how=how), Measurement.of("peak_share", share)]
+    at_256 = next(r for r in b.records if r.cell.variant.name == "linear")
+    b.records[b.records.index(at_256)] = replace(at_256, measurements=(*at_256.measurements, *more))
+    table = table_of(b.records)
+    (found,) = sweeps(table, board_keys(table), least=1)
+    assert row(board_for_lengths(table, found), "linear")["peak_share"].text == text
+
+
 def test_time_to_compile_and_energy_have_columns_where_they_were_measured(bench) -> None:
     b = sweep(bench, {"linear": {256: 2.0}})
     more = [Measurement.of("compile_seconds", 41.0, graphs=1), Measurement.of("energy_joules", 0.5, source="nvml")]
