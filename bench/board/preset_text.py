@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.spec import Spec
+
 _MODELS = {
     "classification": (
         "{layers} {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
@@ -43,6 +45,17 @@ _OPTIONAL = {
     "clip_value": (0, "entries of gradients clipped at {clip_value:g}"),
     "convolution": (0, "a causal convolution of width {convolution} over the embeddings"),
 }
+
+
+def short_preset(preset: str) -> str:
+    """A preset for a heading; of many changed settings their number.
+
+    >>> short_preset("quick[learning_rate=0.004]"), short_preset("quick[batch=64,length=64,steps=300]")
+    ('quick[learning_rate=0.004]', 'quick with 3 settings changed')
+    """
+    spec = Spec.parse(preset)
+    changed = len(spec.parameters)
+    return f"{spec.name} with {changed} settings changed" if changed > 2 else preset
 
 
 def objective_of(setting: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_ce
 from .columns import BoardColumn, cells_of, plain_columns
 from .footnotes import CHOSEN_ON_TEST, PERCENT, RANKS, version_footnotes
 from .headline import nothing_ranked, quality_headline
+from .preset_text import short_preset
 from .quality_notes import (
     corrected_words,
     left_behind_footnotes,
@@ -121,7 +122,8 @@ def board_for_suite(
     return Board(
         name=f"suite {name}/{board_keys[0].preset}/{board_keys[0].selection}",
         title=f"suite {name}, preset {board_keys[0].preset}",
-        question=f"Which attention {metric.question} over the {len(tasks)} tasks of {name} ({board_keys[0].preset})?",
+        question=f"Which attention {metric.question} over the {len(tasks)} tasks of {name} "
+        f"({short_preset(board_keys[0].preset)})?",
         headline=headline,
         columns=plain_columns(columns),
         ranked=ranked,

@@ -25,6 +25,7 @@ from .footnotes import (
     version_footnotes,
 )
 from .headline import nothing_ranked, quality_headline
+from .preset_text import short_preset
 from .quality_notes import (
     attention_gain_footnotes,
     comparison_footnotes,
@@ -104,7 +105,7 @@ def board_for_task(
     return Board(
         name=board_key.name,
         title=f"{board_key.task}, preset {board_key.preset}",
-        question=f"Which attention {metric.question} on {board_key.task} ({board_key.preset})?",
+        question=f"Which attention {metric.question} on {board_key.task} ({short_preset(board_key.preset)})?",
         learned=not nothing_learned(context),
         headline=" ".join(
             filter(
