@@ -1,8 +1,8 @@
-"""Screenshots of a page for the documentation: python -m attnbench.dashboards.screenshots PAGE.html FOLDER."""
+"""Screenshots of a page for the documentation."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Literal
 
@@ -34,5 +34,9 @@ def take(page_file: Path, folder: Path, chromium: str = "/usr/bin/chromium") -> 
 
 
 if __name__ == "__main__":
-    for taken in take(Path(sys.argv[1]), Path(sys.argv[2])):
+    parser = argparse.ArgumentParser(prog="python -m attnbench.dashboards.screenshots", description=__doc__)
+    parser.add_argument("page", type=Path, help="the page of `attnbench dashboard`, such as site/index.html")
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    arguments = parser.parse_args()
+    for taken in take(arguments.page, arguments.folder):
         print(taken)
