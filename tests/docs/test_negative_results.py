@@ -13,19 +13,19 @@ def accuracies(rows):
     return {row["name"]: row["entries"]["accuracy"]["value"] for row in rows}
 
 
-@pytest.mark.parametrize("task", ["lra-image", "lra-pathfinder", "lra-retrieval", "lra-text"])
+@pytest.mark.parametrize("task", ["lra-image", "lra-listops", "lra-pathfinder", "lra-retrieval", "lra-text"])
 def test_no_variant_could_be_told_from_softmax(task):
     headline = BOARDS[f"{task}, preset quick"]["headline"]
     assert "can be told from softmax" in headline and "no variant could be told from\n  softmax" in PAGE
 
 
-def test_three_variants_are_worse_on_listops_and_nobody_is_better():
-    verdicts = {row["name"]: row["entries"]["verdict"]["text"] for row in BOARDS["lra-listops, preset quick"]["ranked"]}
-    worse = {name for name, verdict in verdicts.items() if verdict.startswith("worse")}
-    assert worse == {"linear", "fastformer", "local"} and "better" not in verdicts.values()
+@pytest.mark.parametrize("task", ["lra-image", "lra-text"])
+def test_no_gain_of_attention_is_shown(task):
+    notes = BOARDS[f"{task}, preset quick"]["footnotes"]
+    assert any("no gain of attention is shown" in str(note) for note in notes)
 
 
-@pytest.mark.parametrize("task", ["lra-listops", "lra-text", "lra-retrieval"])
+@pytest.mark.parametrize("task", ["lra-listops", "lra-retrieval"])
 def test_a_rule_beats_every_variant(task):
     board = BOARDS[f"{task}, preset quick"]
     assert max(accuracies(board["baselines"]).values()) > max(accuracies(board["ranked"]).values())

@@ -187,11 +187,11 @@ COMMITTED = Path(__file__).parents[3] / "results"
 @pytest.mark.parametrize(("form", "suffix"), [("markdown", "md"), ("json", "json")])
 def test_committed_boards_are_what_the_committed_records_give(form: str, suffix: str, tmp_path: Path) -> None:
     """To renew them: attnbench leaderboard --results results --format markdown --out results/boards, the same with
-    --suite lra and --suite synthetic, and all in json."""
+    --suite lra, --suite lra-quick and --suite synthetic, and all in json."""
     kept = {path.name: path.read_text(encoding="utf-8") for path in (COMMITTED / "boards").glob(f"*.{suffix}")}
     if not kept:
         pytest.skip("no boards are committed")
-    for more in ((), ("--suite", "lra"), ("--suite", "synthetic")):
+    for more in ((), ("--suite", "lra"), ("--suite", "lra-quick"), ("--suite", "synthetic")):
         run("--results", str(COMMITTED), "--format", form, "--out", str(tmp_path), *more)
     made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
     if form == "json":
