@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from statistics import median
 from typing import Literal, get_args
 
@@ -47,7 +48,8 @@ class Block:
 class Step:
     """One Cell of a plan. `record`: what it yielded before; `seconds`: what it is likely to take, None = unknown.
 
-    `again`: done before, and measured once more because others are measured against it.
+    `again`: done before, and measured once more because others are measured against it. A Cell that is measured once
+    more because other code of its variant was measured since is to do.
     """
 
     cell: Cell
@@ -137,7 +139,8 @@ def plan(
         record = store.finished(cell, digest_of(cell), site, retry=retry)
         return Step(cell=cell, state="done" if record else "todo", record=record, seconds=known.seconds(cell))
 
-    singles = [step(cell) for cell in _single_cells(questions, specs, seeds, selection)]
+    restored = _Restored(records, site, digest_of)
+    singles = [restored.step(step(cell)) for cell in _single_cells(questions, specs, seeds, selection)]
     tuned = _Tuning(counted, digest_of, known, retry)
     by_task = {question.task: question for question in questions}
     tuning = {one.cell: tuned.steps(one, by_task[one.cell.task].recipe) for one in singles if one.cell.lane == "train"}
@@ -156,12 +159,12 @@ def plan(
                 after = tuple(trials[trial.cell].id for trial in tuning[one.cell] if trial.cell in trials)
                 blocks.append(replace(_block("train", (one.cell,), site, digest_of), after=after))
     for question in (question for question in questions if "time" in question.lanes):
-        timed = _timed([step(question.cell(spec, 0, "time", selection)) for spec in specs])
+        timed = _timed([restored.step(step(question.cell(spec, 0, "time", selection))) for spec in specs])
         steps += timed
         again = tuple(s.cell for s in timed if s.state != "done")
         if again:
             blocks.append(_block("time", again, site, digest_of))
-    return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices))
+    return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=(*notices, *restored.notices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +246,46 @@ class _Tuning:
             state: State = "done" if is_done else "todo"
             found.append(Step(cell=cell, state=state, record=record, seconds=self.known.seconds(cell)))
         return found
+
+
+class _Restored:
+    """Variants whose present code is done while other code of theirs was measured here last, such as a change that was
+    taken back. Boards show the code that was measured last, so one Cell of the present code is measured once more.
+
+    Code is compared at the same versions and data. That of the reference is the package's own, whose versions count.
+    """
+
+    def __init__(self, records: list[Record], site: Site, digest_of: DigestOf):
+        self._digest_of = digest_of
+        self._last: dict[tuple[object, ...], str] = {}
+        # sorting is stable: of one second, the line that was appended last is the last
+        for record in sorted((each for each in records if site.counts(each)), key=attrgetter("started")):
+            self._last[self._group(record.cell, record.digest)] = record.digest
+        self._asked: set[tuple[object, ...]] = set()
+        self._names: dict[str, None] = {}
+
+    @property
+    def notices(self) -> list[str]:
+        again = "one cell of each task is measured again, so that boards show the present code"
+        return [f"{name}: other code of it was measured here last; {again}" for name in self._names]
+
+    def step(self, step: Step) -> Step:
+        """The step, to do where it is the first of its variant's code that no longer counts."""
+        cell = step.cell
+        if step.state != "done" or cell.lane not in ("train", "time") or cell.variant.name == REFERENCE:
+            return step
+        digest = self._digest_of(cell)
+        group = self._group(cell, digest)
+        if self._last.get(group, digest) == digest or group in self._asked:
+            return step
+        self._asked.add(group)
+        self._names[str(cell.variant)] = None
+        return replace(step, state="todo")
+
+    @staticmethod
+    def _group(cell: Cell, digest: str) -> tuple[object, ...]:
+        versions_and_data = digest.rpartition("-")[0]
+        return cell.lane, cell.variant, cell.task, cell.preset, cell.selection, cell.protocol, versions_and_data
 
 
 def _timed(steps: list[Step]) -> list[Step]:

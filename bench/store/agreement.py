@@ -193,7 +193,12 @@ def _is_common(record: Record, content: bytes | None) -> bool:
     if kept is None or kept.ndim != 1 or not len(kept):
         return False
     chance = record.metric.chance if record.metric else None
-    guessed = chance is not None and kept.mean() <= chance + 3 * math.sqrt(chance * (1 - chance) / len(kept))
+    # a file may name any number as the chance
+    guessed = (
+        chance is not None
+        and 0 < chance < 1
+        and kept.mean() <= chance + 3 * math.sqrt(chance * (1 - chance) / len(kept))
+    )
     return guessed or int(np.unique(kept, return_counts=True)[1].max()) >= len(kept) - 1
 
 

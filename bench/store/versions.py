@@ -1,8 +1,8 @@
 """Versions: which Records of a cell, a board and a variant count where several versions of the code made some.
 
 Of one cell the first result counts. Of one board the newest version counts at which the reference and two others are
-complete; of one variant, its newest code that is complete. So a Record more never takes away what a board has, except
-where it completes a newer version, and no two versions are ever averaged.
+complete; of one variant, the code that was measured last and is complete. So a Record more never takes away what a board
+has, except where it completes a newer version, and no two versions are ever averaged.
 """
 
 from __future__ import annotations
@@ -131,20 +131,28 @@ def _newest_complete(
 def _newest_code(rows: list[ResultRow]) -> list[ResultRow]:
     """Of each variant the newest code that was tried at three seeds stays, or the newest of all where none was.
 
-    Failures count as tried: code that fails does not fall back to older code. The reference, which all others need,
-    stays at the newest code that has results. The kernels of a processor and of a GPU are two codes of a variant.
+    Code is as new as the last Record of it, repetitions among them: a change that was taken back leaves the older code
+    the newest, once any cell of it is measured again. Failures count as tried: code that fails does not fall back to
+    older code by itself. The reference, which all others need, stays at the newest code that has results. The kernels
+    of a processor and of a GPU are two codes of a variant.
     """
     found = {row.at: row for row in rows}
+    last = {_code_of(row): row.at for row in rows if row.stale in ("", REPEATED, RETRIED)}
     fresh = (row for row in rows if not row.stale)
     for members in _grouped(fresh, lambda row: (*_comparable(row), row.variant)).values():
         by_code = _grouped(members, attrgetter("variant_code"))
         if len(by_code) < 2:
             continue
-        kept = max(by_code, key=lambda code: (_is_tried(by_code[code]), by_code[code][0].at))
+        age = {code: max(last[_code_of(row)] for row in own) for code, own in by_code.items()}
+        kept = max(by_code, key=lambda code: (_is_tried(by_code[code]), age[code]))
         for code, own in by_code.items():
             for row in own if code != kept else ():
-                found[row.at] = row._replace(stale=CODE if own[0].at < by_code[kept][0].at else INCOMPLETE)
+                found[row.at] = row._replace(stale=CODE if age[code] < age[kept] else INCOMPLETE)
     return [found[row.at] for row in rows]
+
+
+def _code_of(row: ResultRow) -> Hashable:
+    return *_comparable(row), row.variant, row.version, row.data_code, row.variant_code
 
 
 def _is_tried(rows: Sequence[ResultRow]) -> bool:

@@ -164,6 +164,30 @@ def test_failures_are_final_unless_they_are_to_be_retried(make, done):
     ]
 
 
+def test_code_that_was_restored_is_measured_once_more_so_that_it_counts_again(make, done):
+    for step in make(seeds=3).steps:
+        done(step.cell)
+    changed = [step.cell for step in make(seeds=3).steps if str(step.cell.variant) == "dot"]
+    for cell in changed:
+        done(cell, Outcome.CRASHED, digest="lane1-now-broken")
+    made = make(seeds=3)
+    assert [short(block.cells) for block in made.blocks] == [["train dot 0"], ["time softmax 0", "time dot 0"]]
+    assert "dot: other code of it was measured here last" in " ".join(made.notices)
+    for step in made.left:
+        done(step.cell)
+    again = make(seeds=3)
+    assert again.blocks == () and not any("dot" in notice for notice in again.notices)
+
+
+def test_records_of_other_data_or_of_another_machine_ask_for_nothing(make, done):
+    for step in make().steps:
+        done(step.cell)
+    for step in make().steps:
+        done(step.cell, digest="lane1-other-code")
+        done(step.cell, digest="lane1-now-code", machine="elsewhere")
+    assert make().blocks == ()
+
+
 def test_the_same_work_has_the_same_block_id_and_other_code_another(make):
     assert [block.id for block in make().blocks] == [block.id for block in make().blocks]
     other = make(digest_of=lambda cell: "new-code-x")

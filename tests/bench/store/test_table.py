@@ -114,6 +114,19 @@ def test_code_that_fails_does_not_fall_back_to_older_code(bench) -> None:
     assert {row.outcome for row in table_of(b.records).current if row.variant == "rela"} == {"incorrect"}
 
 
+def test_older_code_that_is_measured_again_counts_again(bench) -> None:
+    """Whoever takes back a change measures one cell again; the first result of each cell counts as ever."""
+    b = bench()
+    complete(b, V0, "softmax", "rela")
+    for seed in range(3):
+        failed = {"outcome": Outcome.CRASHED, "reason": "SyntaxError", "digest": "lane1.objective1.task1-d1-v2"}
+        b.add(b.cell("rela", seed), **failed)
+    b.train("rela", [0.9], digest=V0)
+    counted = [row for row in table_of(b.records).current if row.variant == "rela"]
+    assert [row.variant_code for row in counted] == ["v1"] * 3 and {row.outcome for row in counted} == {"ok"}
+    assert "the cell was measured before, and its first result counts" in stale(table_of(b.records))
+
+
 def test_other_data_of_the_task_set_all_older_records_aside(bench) -> None:
     b = bench()
     b.train("rela", [0.5], digest="lane1.objective1.task1-d1-v1")
@@ -290,6 +303,19 @@ def test_a_filter_that_leaves_nothing_says_what_there_is(bench) -> None:
         board_keys(table_of(b.records), BoardFilter(task="wmt"))
     with pytest.raises(SelectionError, match="no Records of machine 'box-9'; there are Records of: none"):
         board_keys(table_of(b.records), BoardFilter(machine="box-9"))
+
+
+def test_a_filter_that_leaves_nothing_names_each_task_once_and_not_more_than_a_line(bench) -> None:
+    b = bench()
+    for at in range(64):
+        b.train("softmax", [0.5], cell={"task": f"lra-text[length={at + 1}]"})
+    with pytest.raises(SelectionError, match=r"there are Records of: lra-text$"):
+        board_keys(table_of(b.records), BoardFilter(task="wmt"))
+    for at in range(64):
+        b.train("softmax", [0.5], cell={"task": f"task-number-{at}"})
+    with pytest.raises(SelectionError, match="task-number-10, .* …$") as raised:
+        board_keys(table_of(b.records), BoardFilter(task="wmt"))
+    assert len(str(raised.value)) < 420
 
 
 def test_a_name_filters_all_of_its_parameters(bench) -> None:
