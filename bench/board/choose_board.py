@@ -69,13 +69,15 @@ def board_for_choice(
     """Ranks by cost who was measured at the length, fits the memory, and is no worse on any task by the margin.
 
     Quality is judged on every board asked for, cost on those of the length; where none has it, on `others`, such
-    as a sweep. Raises SelectionError where nothing was timed at that length, or on several machines.
+    as a sweep. Where several machines timed it, the newest timings decide for theirs. Raises SelectionError where
+    nothing was timed at that length.
     """
-    timed = _timed(table, asked, others, requirements)
+    timed, other_machines = _timed(table, asked, others, requirements)
     timings = {board_key: costs_by_variant(table, board_key, requirements.mode) for board_key in timed}
     trained = sorted({replace(q, machine="") for q in asked if q.runs(table, "train")})
     scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in trained}
     judged = [board_key for board_key, found in scores.items() if not is_unlearned(found.get(REFERENCE))]
+    unlearned = [board_key for board_key in trained if board_key not in judged]
     contrasts = {board_key: Contrasts(scores[board_key]) for board_key in judged}
     metrics = {board_key: metric_of(table, board_key) for board_key in judged}
     columns = choose_columns(requirements, metrics)
@@ -112,13 +114,13 @@ def board_for_choice(
         title=title,
         question=f"Which attention costs least for {title} and is at most {' or '.join(dict.fromkeys(margins))} worse "
         f"than {REFERENCE}?",
-        headline=_headline(ranked),
+        headline=_headline(ranked, judged, unlearned),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
         footnotes=(
-            *_footnotes(timed, judged, requirements, rows.values()),
-            *_unlearned_footnotes([key for key in trained if key not in judged]),
+            *_footnotes(timed, other_machines, judged, requirements, rows.values()),
+            *_unlearned_footnotes(unlearned),
             *_correction_footnotes(contrasts, rows),
             *(Footnote(topic=f"records of {row.name}", text=", ".join(row.records)) for row in ranked),
         ),
@@ -176,8 +178,8 @@ def choose_columns(
 
 def _timed(
     table: ResultTable, asked: Sequence[BoardKey], others: Sequence[BoardKey], requirements: Requirements
-) -> list[BoardKey]:
-    """The boards that the costs come from, one a task and preset."""
+) -> tuple[list[BoardKey], list[str]]:
+    """The boards that the costs come from, one a task and preset, all of one machine; and the machines left out."""
     lengths = {board_key: _length(table, board_key) for board_key in (*asked, *others)}
     there = [
         board_key
@@ -192,13 +194,10 @@ def _timed(
             f"{MODES[requirements.mode].one} was not timed at length {requirements.length:,}; "
             f"{f'lengths with timings: {measured}' if measured else 'nothing was timed at all'}; run it at that length"
         )
-    machines = sorted({board_key.machine for board_key in there})
-    if len(machines) > 1:
-        raise SelectionError(
-            f"timed on machines {listed(machines)}, which must not be mixed; choose one with --machine"
-        )
+    newest = max(there, key=lambda board_key: max(run.started for run in board_key.runs(table, "time"))).machine
     # one board a task and preset: neither speeds nor memory depend on the selection
-    return list({(q.task, q.preset, q.fidelity, q.protocol): q for q in there}.values())
+    kept = {(q.task, q.preset, q.fidelity, q.protocol): q for q in there if q.machine == newest}
+    return list(kept.values()), sorted({board_key.machine for board_key in there} - {newest})
 
 
 def _length(table: ResultTable, board_key: BoardKey) -> int | None:
@@ -259,21 +258,34 @@ def _cost(candidate: Candidate) -> TableCell:
     return reference_cell(1.0) if candidate.name == REFERENCE else ratio_cell(mean_of(costs))
 
 
-def _headline(ranked: Sequence[Row]) -> str:
-    """Whom to take."""
+def _headline(ranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequence[BoardKey]) -> str:
+    """Whom to take; of quality that nobody knows, who costs least."""
     if not ranked:
         return "No variant fits."
     if [row.name for row in ranked] == [REFERENCE]:
         return f"Take {REFERENCE}: no other variant fits."
     best = [row for row in ranked if row.group == ranked[0].group]
-    if len(best) == 1:
-        return f"Take {best[0].name}: {best[0].entries[0].text}."
-    return f"Take one of {listed([row.name for row in best])}: their costs cannot be told apart."
+    alone = len(best) == 1
+    names = listed([row.name for row in best])
+    why = "their costs cannot be told apart" if not alone else _cheaper_words(best[0])
+    if judged:
+        return f"Take {'' if alone else 'one of '}{names}: {why}."
+    reason = _unlearned_words(unlearned) if unlearned else "no variant was trained here"
+    verb, whose = ("is", "Its") if alone else ("are", "Their")
+    return f"Cheapest {verb} {names}: {why}. {whose} quality is unknown: {reason}."
+
+
+def _cheaper_words(row: Row) -> str:
+    return "no variant that fits costs less" if row.name == REFERENCE else row.entries[0].text
+
+
+def _unlearned_words(unlearned: Sequence[BoardKey]) -> str:
+    return f"{REFERENCE} did not learn {listed([q.task for q in unlearned])}"
 
 
 def _unlearned_footnotes(unlearned: Sequence[BoardKey]) -> Iterator[Footnote]:
     if unlearned:
-        text = f"{REFERENCE} did not learn {listed([q.task for q in unlearned])}: no variant is judged there"
+        text = f"{_unlearned_words(unlearned)}: no variant is judged there"
         yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text, warning=True)
 
 
@@ -284,11 +296,16 @@ def _correction_footnotes(contrasts: Mapping[BoardKey, Contrasts], names: Iterab
 
 
 def _footnotes(
-    timed: list[BoardKey], judged: list[BoardKey], requirements: Requirements, rows: Iterable[Row]
+    timed: list[BoardKey],
+    other_machines: Sequence[str],
+    judged: list[BoardKey],
+    requirements: Requirements,
+    rows: Iterable[Row],
 ) -> Iterator[Footnote]:
     tasks = listed([f"{q.task} ({q.preset})" for q in timed])
     mean = "; over several tasks, the geometric mean" if len(timed) > 1 else ""
-    yield Footnote(topic="cost", text=f"from {tasks} on machine {timed[0].machine}{mean}")
+    older = "".join(f"; older timings of {machine}: --machine {machine}" for machine in other_machines)
+    yield Footnote(topic="cost", text=f"from {tasks} on machine {timed[0].machine}{mean}{older}")
     if judged:
         boards = listed([f"{q.task} ({q.preset}, {q.fidelity} data)" for q in judged])
         yield Footnote(topic="quality", text=f"judged on {boards}")

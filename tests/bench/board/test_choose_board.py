@@ -1,6 +1,7 @@
 """The short list for requirements, and the reason of every variant that is not on it."""
 
 import doctest
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,14 @@ def test_what_is_not_proven_is_not_chosen(world) -> None:
     assert reasons["linear"] == "not shown to be within 0.25 points of softmax on lra-text: more seeds could show it"
 
 
+def test_the_reference_is_taken_where_nobody_costs_less(bench) -> None:
+    b = bench()
+    for name, factor in (("softmax", 1.0), ("rela", 2.0)):
+        b.train(name, [], correct=[right(0.6)] * 3)
+        b.time(name, [factor * t for t in TIMES], TIMES)
+    assert board(b).headline == "Take softmax: no variant that fits costs less."
+
+
 def test_without_a_limit_memory_is_no_reason(world) -> None:
     assert "hungry" in {r.name for r in board(world).ranked}
 
@@ -96,6 +105,27 @@ def test_quality_that_nobody_measured_is_said(bench) -> None:
     found = board(b)
     assert [r.name for r in found.ranked] == ["linear", "softmax"]
     assert any("quality: no variant was trained" in f.text for f in found.footnotes)
+    assert found.headline == "Cheapest is linear: 2.00× faster. Its quality is unknown: no variant was trained here."
+    b.time("rela", [0.5 * t for t in TIMES], TIMES)
+    assert board(b, memory_bytes=1.0).headline == "No variant fits."
+    assert board(b).headline == (
+        "Cheapest are linear and rela: their costs cannot be told apart. "
+        "Their quality is unknown: no variant was trained here."
+    )
+
+
+def test_of_several_machines_the_newest_timings_count(bench) -> None:
+    b = bench(task="sweep")
+    b.time("softmax", TIMES, TIMES)
+    b.time("linear", [0.5 * t for t in TIMES], TIMES)
+    other = replace(b.records[0].machine, id="box-2")
+    b.time("softmax", TIMES, TIMES, machine=other)
+    b.time("linear", [0.25 * t for t in TIMES], TIMES, machine=other)
+    table = table_of(reversed(b.records))
+    found = board_for_choice(table, board_keys(table), Requirements(length=512), b.predictions)
+    assert found.ranked[0].entries[0].value == pytest.approx(0.25)
+    (cost,) = [note for note in found.footnotes if note.topic == "cost"]
+    assert "on machine box-2" in cost.text and "older timings of box-1: --machine box-1" in cost.text
 
 
 def test_the_memory_of_decoding_is_the_state_of_a_sequence(bench) -> None:
@@ -117,4 +147,7 @@ def test_a_task_that_the_reference_did_not_learn_judges_nobody(world) -> None:
     world.add(world.cell("majority", lane="baseline"), [Measurement.of("accuracy", 0.6, split="test", examples=4000)])
     found = board(world)
     assert "local" in {row.name for row in found.ranked}
+    assert found.headline == (
+        "Cheapest is local: 4.99× faster (4.92–5.06). Its quality is unknown: softmax did not learn lra-text."
+    )
     assert any("softmax did not learn lra-text" in note.text and note.warning for note in found.footnotes)
