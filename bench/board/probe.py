@@ -16,9 +16,13 @@ from ..score.settings import LENGTH, series_of
 from ..stats.format import listed, percent
 from ..stats.scoring import ratio
 from ..store.table import ResultTable, table_of
+from .footnotes import difference_words
 
 HEADLINE_LENGTH = 1_024
 """Tokens at which the headline states the cost, or else the longest length that was timed."""
+
+SUITE_MINUTES = 20
+"""What the suite synthetic takes for one variant beside the reference and the model without attention, about."""
 
 NEIGHBOURS = 3
 """How many of the nearest variants the page names."""
@@ -28,12 +32,14 @@ NEIGHBOURS = 3
 class ProbedCost:
     """A training step of attention alone at `length` tokens, by ratio to the reference; `reason` where there is none.
 
-    `even`: the difference to 1 is within the noise floor of the machine, or within its own interval.
+    `floor`: the noise floor of all lengths, as a log-ratio. `even`: the difference to 1 is within it, or within its own
+    interval.
     """
 
     length: int
     ratio: Interval | None = None
     even: bool = False
+    floor: float = 0.0
     rounds: int = 0
     reason: str = ""
 
@@ -183,6 +189,8 @@ def cost_line(costs: Sequence[ProbedCost]) -> ProbeLine:
             f"{cost.length:,} tokens: {cost.ratio.value:.2f}× ({cost.ratio.low:.2f} to {cost.ratio.high:.2f}), "
             f"{cost.rounds} rounds{within}"
         )
+    if floors := [cost.floor for cost in costs if cost.floor]:
+        evidence.append(f"noise floor {difference_words(max(floors))}, by {REFERENCE} against itself")
     text = _cost_in_brief(costs) or "no cost was measured"
     return ProbeLine(topic="cost", text=text, evidence=tuple(evidence))
 
@@ -190,9 +198,11 @@ def cost_line(costs: Sequence[ProbedCost]) -> ProbeLine:
 def costs_of(records: Sequence[Record], variant: str) -> list[ProbedCost]:
     """The cost of a training step at every length that these Records of a sweep timed, the shortest first."""
     table = table_of(records)
+    timings = {key: costs_by_variant(table, key) for key in board_keys(table)}
+    # as on the board of these lengths: one noisy length says what the machine did
+    floor = max((floor_of(by_variant) for by_variant in timings.values()), default=0.0)
     found = []
-    for key in board_keys(table):
-        by_variant = costs_by_variant(table, key)
+    for by_variant in timings.values():
         if (cost := by_variant.get(variant)) is None:
             continue
         length = int(table.rows[cost.row].setting.get("length") or 0)
@@ -200,8 +210,9 @@ def costs_of(records: Sequence[Record], variant: str) -> list[ProbedCost]:
             reason = ": ".join(filter(None, (cost.outcome if cost.outcome != Outcome.OK else "", cost.reason)))
             found.append(ProbedCost(length=length, reason=reason))
             continue
-        even = abs(cost.cost.value) <= max(floor_of(by_variant), cost.cost.half_width())
-        found.append(ProbedCost(length=length, ratio=ratio(cost.cost), even=even, rounds=len(cost.seconds)))
+        even = abs(cost.cost.value) <= max(floor, cost.cost.half_width())
+        rounds = len(cost.seconds)
+        found.append(ProbedCost(length=length, ratio=ratio(cost.cost), even=even, floor=floor, rounds=rounds))
     return sorted(found, key=lambda one: one.length)
 
 
@@ -307,5 +318,6 @@ def _notes(variant: str, examined: Examined, tasks: Sequence[ProbedTask]) -> lis
         return notes
     suite = [task.task for task in tasks if task.task in CAUSAL_TASKS]
     if suite:
-        notes.append(f"For ranks: attnbench run --suite synthetic --variants '{variant}'")
+        words = f"For ranks, in {SUITE_MINUTES} minutes on two cores for a variant about as fast as {REFERENCE}"
+        notes.append(f"{words}: attnbench run --suite synthetic --variants '{variant}'")
     return notes

@@ -18,9 +18,9 @@ from rich.progress import (
 )
 
 from ..core.cell import Cell
-from ..core.metrics import METRICS
 from ..core.record import Machine, Record
 from ..plan.planner import Plan, Step
+from ..run.listener import ended, reached
 from .output import line_of
 from .rich_console import console
 
@@ -125,13 +125,8 @@ class Live:
         if self._whole is not None:
             rest = self._plan.seconds_of(self._left.values()) if self._plan else 0.0
             self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
-        tested = next(
-            (m for m in record.measurements if METRICS[m.name].points and m.where.get("split") == "test"), None
-        )
-        found = f", test {reached(tested.name, tested.value)}" if tested else ""
-        reason = f": {record.reason}" if record.reason else ""
         name = self._names.get(record.key, str(record.cell))
-        self.notice(f"{record.outcome}  {name}{found}{reason} ({duration(record.seconds)})")
+        self.notice(f"{ended(record, name)} ({duration(record.seconds)})")
         self._printed = time.monotonic()
 
     def _work_on(self, key: str) -> TaskID:
@@ -148,16 +143,6 @@ class Live:
 def name_of(cell: Cell, preset: str) -> str:
     """The cell in words, without the preset if it is that of the whole run, which the first line says."""
     return str(cell).replace(f", {preset}, seed ", ", seed ", 1)
-
-
-def reached(quantity: str, value: float) -> str:
-    """The metric that a task is ranked by, in words.
-
-    >>> reached("accuracy", 0.6174), reached("bits_per_character", 2.0514)
-    ('accuracy 61.7%', 'bits per character 2.051')
-    """
-    shown = f"{value:.1%}" if METRICS[quantity].unit == "fraction" else f"{value:.3f}"
-    return f"{quantity.replace('_', ' ')} {shown}"
 
 
 def duration(seconds: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,6 +57,25 @@ def write_page(reports: Sequence[Report], path: Path) -> None:
     from .. import api
 
     emit(html.render(reports, api.overview(reports) if len(reports) > 1 else None), path)
+
+
+def say_page(results: Path) -> None:
+    """Writes the page of everything in a folder of results into it and says where; without the extra, how to get one."""
+    from .. import api
+    from ..core.errors import StoreError
+
+    if missing_extra():
+        command = f"attnbench dashboard --results {shlex.quote(str(results))}"
+        say(f"for a page of all figures: pip install 'attnbench[dashboard]'; {command}")
+        return
+    page = results / "page" / "index.html"
+    try:
+        # what the Records lack was said before, beside the answer
+        write_page(api.reports(results, notice=lambda text: None), page)
+        say(f"open: {page}")
+    except StoreError as error:
+        # the Records are stored; a page is made again at any time
+        warn(f"no page: {error}")
 
 
 def missing_extra() -> list[str]:

@@ -40,6 +40,7 @@ def probe(
     """
     from .. import api
     from .live import Live
+    from .pages import say_page
 
     with Live(quiet=json) as live:
         found = api.probe(
@@ -50,6 +51,8 @@ def probe(
         say_json(asdict(found))
     else:
         _print(found)
+        if found.passed:
+            say_page(Path(results))
     if found.unsupported:
         raise typer.Exit(Unsupported.exit_code)
     if not found.passed:

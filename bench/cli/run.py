@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.cell import REFERENCE
-from ..core.errors import SelectionError, StoreError
+from ..core.errors import SelectionError
 from .options import RUN, Json, Offline, Seconds, pairs, sharing
 from .output import say, say_json, warn
 
@@ -67,24 +66,14 @@ def _say_next(found: Records, boards: Sequence[Board]) -> None:
     """The best variant against softmax in words, and a page of everything in this folder."""
     from .. import api
     from .answers import say_comparison
-    from .pages import missing_extra, write_page
+    from .pages import say_page
 
     ranked = [row.name for board in boards for row in board.ranked if row.name != REFERENCE]
     if ranked:
         for comparison in api.compare(ranked[0], REFERENCE, found, notice=_no_notice)[:MOST_COMPARED]:
             say_comparison(comparison)
         say()
-    if not missing_extra():
-        page = found.results / "page" / "index.html"
-        try:
-            write_page(api.reports(found.results, notice=_no_notice), page)
-            say(f"open: {page}")
-        except StoreError as error:
-            # the Records are stored; a page is made again at any time
-            warn(f"no page: {error}")
-    else:
-        command = f"attnbench dashboard --results {shlex.quote(str(found.results))}"
-        say(f"for a page of all figures: pip install 'attnbench[dashboard]'; {command}")
+    say_page(found.results)
 
 
 def _no_notice(text: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from ..core.record import Machine, Outcome
+from ..core.metrics import METRICS
+from ..core.record import Machine, Outcome, Record
 from ..plan.planner import Plan
 from .events import CellFinished, Event, Warned
 
@@ -46,6 +47,23 @@ class LoggingListener:
                 LOG.warning(message)
             case CellFinished(record):
                 level = logging.INFO if record.outcome is Outcome.OK else logging.WARNING
-                LOG.log(level, "%s  %s%s", record.outcome, record.cell, f": {record.reason}" if record.reason else "")
+                LOG.log(level, "%s (%.0f s)", ended(record, str(record.cell)), record.seconds)
             case _:
                 LOG.debug("%s", event)
+
+
+def ended(record: Record, name: str) -> str:
+    """The outcome of a Cell called `name`, with the test result of a training or the reason why there is none."""
+    tested = next((m for m in record.measurements if METRICS[m.name].points and m.where.get("split") == "test"), None)
+    found = f", test {reached(tested.name, tested.value)}" if tested else ""
+    return f"{record.outcome}  {name}{found}{f': {record.reason}' if record.reason else ''}"
+
+
+def reached(quantity: str, value: float) -> str:
+    """The metric that a task is ranked by, in words.
+
+    >>> reached("accuracy", 0.6174), reached("bits_per_character", 2.0514)
+    ('accuracy 61.7%', 'bits per character 2.051')
+    """
+    shown = f"{value:.1%}" if METRICS[quantity].unit == "fraction" else f"{value:.3f}"
+    return f"{quantity.replace('_', ' ')} {shown}"

@@ -16,6 +16,7 @@ from attnbench.bench.core.errors import AttnbenchError, SelectionError, StoreErr
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.run.events import CellFinished
 from attnbench.bench.run.listener import LoggingListener
 from attnbench.bench.store.records import Records
 from attnbench.bench.store.store import Store
@@ -190,6 +191,19 @@ class Listener(LoggingListener):
 
     def on_event(self, event) -> None:
         self.events.append(type(event).__name__)
+
+
+def test_the_log_says_what_a_training_reached_and_why_one_has_no_result(bench, caplog):
+    b = bench()
+    b.train("rela", [0.6174], seconds=12.4)
+    b.add(b.cell("linear"), outcome="crashed", reason="boom")
+    with caplog.at_level("INFO", "attnbench"):
+        for record in b.records:
+            LoggingListener().on_event(CellFinished(record))
+    assert [(message.levelname, message.getMessage()) for message in caplog.records] == [
+        ("INFO", "ok  rela on lra-text, quick, seed 0, train, test accuracy 61.7% (12 s)"),
+        ("WARNING", "crashed  linear on lra-text, quick, seed 0, train: boom (0 s)"),
+    ]
 
 
 def test_run_returns_the_records_of_the_selection_made_now_or_before(tmp_path):

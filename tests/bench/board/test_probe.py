@@ -126,7 +126,21 @@ def test_costs_are_ratios_to_the_reference_at_every_length(bench):
     assert [cost.even for cost in costs] == [True, False, False]
     found = page([], costs)
     assert "0.8× softmax's time at 1,024 tokens" in found.headline
-    assert len(line(found, "cost").evidence) == 3
+    assert line(found, "cost").evidence[-1] == "noise floor 0.1 %, by softmax against itself"
+
+
+def test_the_noise_of_the_worst_length_hides_a_cost_as_on_the_board(bench):
+    softmax = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98]
+    records = []
+    for length, off in ((256, 1.3), (1024, 1.001)):
+        b = bench(task=f"sweep[length={length}]", fidelity="synthetic")
+        more = {"setting": {"length": length}}
+        b.time("softmax", softmax, softmax, **more)
+        b.time("mine", [0.8 * s for s in softmax], softmax, null=[s * off for s in softmax], **more)
+        records += b.records
+    found = page([], costs_of(records, "mine"))
+    assert "≈ softmax's time at 1,024 tokens" in found.headline
+    assert "noise floor 30.0 %" in line(found, "cost").evidence[-1]
 
 
 def test_a_length_that_failed_has_its_reason(bench):

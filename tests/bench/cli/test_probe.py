@@ -1,6 +1,7 @@
 """`attnbench probe`, from its words to its page."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 import attnbench
 from attnbench.bench import api
 from attnbench.bench.board.probe import ProbedCost, probe_report
+from attnbench.bench.cli import pages
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.interval import Interval
@@ -41,6 +43,15 @@ def test_prints_one_page_with_the_answer_first(said):
     first = text.split("\n")[0]
     assert first.startswith("mine: holds to 16× its training length in selective-copy · 0.8× softmax's time")
     assert "1,024 tokens: 0.80× (0.78 to 0.82), 9 rounds" in text and "95.0" in text
+
+
+def test_ends_with_the_page_of_all_figures_where_something_was_trained(said, monkeypatch):
+    opened = []
+    monkeypatch.setattr(pages, "say_page", opened.append)
+    said("--results", "mine")
+    said("--results", "mine", "--json")
+    said("--results", "mine", examined=Examined(failures=("causal: no",)))
+    assert opened == [Path("mine")]
 
 
 def test_a_reason_of_a_plugin_makes_no_line_of_its_own(said):
