@@ -9,7 +9,7 @@ class Filters(TypedDict, total=False):
     """Which boards; a filter that is absent or None leaves all. A name without parameters stands for all of its own.
 
     task, preset: such as `lra-text,sweep`. selection: `validation` or `test`. fidelity: `official`, `regenerated`,
-    `surrogate` or `synthetic` data. machine: the id of the machine whose speeds are shown.
+    `surrogate`, `own` or `synthetic` data. machine: the id of the machine whose speeds are shown.
     """
 
     task: str | None

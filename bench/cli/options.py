@@ -134,7 +134,7 @@ FILTERS: Mapping[str, tuple[Any, object]] = {
         None,
     ),
     "fidelity": (
-        Annotated[str | None, typer.Option(help="Show only official, regenerated, surrogate or synthetic data.")],
+        Annotated[str | None, typer.Option(help="Show only official, regenerated, surrogate, own or synthetic data.")],
         None,
     ),
     "machine": (Annotated[str | None, typer.Option(help="Show the speeds of this machine.")], None),

@@ -27,7 +27,7 @@ from .store import Store, is_artifact_name
 MOST_BAD_LINES = 1000
 """Named of one file; the others are counted."""
 
-FIDELITIES = ("official", "regenerated", "surrogate", "synthetic")
+FIDELITIES = ("official", "regenerated", "surrogate", "own", "synthetic")
 
 _DIGEST = re.compile(r"([0-9a-f]+|lane\d+[a-z0-9.]*)-[0-9a-f]+-[0-9a-f]+")
 _SHARES = ("fraction",)

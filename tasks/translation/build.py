@@ -60,7 +60,10 @@ class CorpusSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCorpus:
-    """Sentence pairs as a source has them, before any slice. The first of `tests` ranks."""
+    """Sentence pairs as a source has them, before any slice. The first of `tests` ranks.
+
+    `fidelity`: that of pairs which are not the official ones.
+    """
 
     source: str
     files: dict[str, str]
@@ -68,6 +71,7 @@ class RawCorpus:
     validation: ParallelSet | None
     tests: Sequence[ParallelSet]
     official_training: bool
+    fidelity: str = "surrogate"
 
 
 def arrange(raw: RawCorpus, corpus: Corpus, cut: CorpusSlice, place: DataPlace) -> PreparedData:
@@ -119,7 +123,7 @@ def arrange(raw: RawCorpus, corpus: Corpus, cut: CorpusSlice, place: DataPlace) 
     counts = {"train": kept, "validation": len(validation), **{each.name: len(each) for each in raw.tests}}
     provenance = Provenance(
         source=raw.source,
-        fidelity="official" if official else "surrogate",
+        fidelity="official" if official else raw.fidelity,
         files=raw.files,
         counts=counts,
         notes=tuple(notes),

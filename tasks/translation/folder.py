@@ -17,6 +17,8 @@ TEST = re.compile(r"test([._\d-].*)?", re.IGNORECASE)
 VALIDATION = re.compile(r"(valid|validation|val|dev|devtest)([._\d-].*)?", re.IGNORECASE)
 """Such as `test`, `test.2020` and `Test-b`, but not `testament`."""
 
+FIDELITY = "own"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFolderSource(PairsSource):
@@ -28,7 +30,7 @@ class OwnFolderSource(PairsSource):
         problem = self._problem(place)
         return Availability(
             source="folder of parallel text",
-            fidelity="surrogate",
+            fidelity=FIDELITY,
             ready=not problem,
             detail=f"{self._root(place)}: {problem or ', '.join(self._names(place))}",
             advice="put SET.L1 and SET.L2, one sentence a line, there; a set called test is needed",
@@ -49,7 +51,7 @@ class OwnFolderSource(PairsSource):
             )
         )
         return self.prepare_files(
-            place, "folder", f"{root.name}/", training=training, validation=validation, tests=tests
+            place, "folder", f"{root.name}/", training=training, validation=validation, tests=tests, fidelity=FIDELITY
         )
 
     def tests(self, place: DataPlace) -> tuple[str, ...]:
@@ -68,6 +70,8 @@ class OwnFolderSource(PairsSource):
     def _problem(self, place: DataPlace) -> str:
         """The reason why the folder cannot be used; empty if it can."""
         names, training, validation = self._names(place), self._training(place), self._validation(place)
+        if not self._root(place).is_dir():
+            return "there is no such folder"
         if not names:
             return "no set of these languages"
         if not self.tests(place) or not training:

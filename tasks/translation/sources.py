@@ -59,6 +59,7 @@ class PairsSource:
         validation: Sequence[FilePair],
         tests: Sequence[FilePair],
         official_training: bool = False,
+        fidelity: str = "surrogate",
     ) -> PreparedData:
         """The pairs of these files, prepared on first use. At most one set validates."""
         files = {
@@ -75,6 +76,7 @@ class PairsSource:
                 validation=validation[0].read() if validation else None,
                 tests=[pair.read() for pair in tests],
                 official_training=official_training,
+                fidelity=fidelity,
             )
 
         return self.prepare_raw(place, kind, files, read)

@@ -44,6 +44,7 @@ def test_only_names_that_say_so_are_held_out(place):
     dataset = load(place)
     assert dataset.provenance.counts == {"train": 60 + 7 + 8 + 9, "validation": 6, "test": 5}
     assert dataset.test.sets == ("test",)
+    assert dataset.provenance.fidelity == "own"
 
 
 def test_several_sets_to_validate_on_are_refused_by_name(place):
@@ -64,6 +65,9 @@ def test_a_set_to_train_on_that_is_not_there_is_refused_with_those_that_are(plac
 
 
 def test_what_a_folder_lacks_is_said(place):
+    with pytest.raises(DataError, match="mine: there is no such folder; put SET.L1"):
+        load(place)
+    (place.root / "mine").mkdir()
     with pytest.raises(DataError, match="no set of these languages"):
         load(place)
     write(place, "test", 5)
