@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,9 +75,9 @@ def read_store(store: Store) -> tuple[ResultTable, StoredPredictions]:
                 f"{store.root} is the inside of a results folder; name it with --results {store.root.parent}"
             )
         others = sorted({str(path.parent.parent) for path in Path("results").glob("**/records/*.jsonl")})
-        elsewhere = f" (there are some in {', '.join(others[:3])})" if others else ""
-        raise StoreError(
-            f"no Records in {store.root}{elsewhere}; make some with "
-            "`attnbench run --variants rela,entmax15 --task lra-text`, or name a folder that has some with --results"
-        )
+        make = "make some with `attnbench run --variants rela,entmax15 --task lra-text`"
+        if others:
+            there = "; ".join(f"--results {shlex.quote(other)}" for other in others[:3])
+            raise StoreError(f"no Records in {store.root}; there are some elsewhere: {there}; or {make}")
+        raise StoreError(f"no Records in {store.root}; {make}, or name a folder that has some with --results")
     return table, StoredPredictions(store)

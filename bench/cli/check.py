@@ -92,9 +92,8 @@ def _print(report: CheckReport, brief: bool) -> None:
     from .rich_console import console as make_console
 
     console = make_console()
-    tested = [result for _, result in report.worst() if result.held is not None]
-    if tested and all(result.held is False and result.detail.startswith("raised ") for result in tested):
-        text = f"{report.name}: no property could be tested; the first attempt {tested[0].detail}"
+    if report.first_error:
+        text = f"{report.name}: no property could be tested; the first attempt {report.first_error}"
         console.print(escape(text), style="bold red", soft_wrap=True)
         return
     if report.results and not report.unsupported and not (brief and report):

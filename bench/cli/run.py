@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
+from ..stats.format import counted
 from .options import RUN, Json, Offline, Seconds, pairs, sharing
 from .output import say, say_json, warn
 
 if TYPE_CHECKING:
     from ..board.board import Board
     from ..core.record import Record
+    from ..plan.planner import Plan, Step
     from ..store.records import Records
 
 MOST_COMPARED = 3
@@ -89,8 +91,12 @@ def _is_expected(failed: Record) -> bool:
 
 
 @sharing(RUN)
-def plan(json: Json = False, **options: Any) -> None:
-    """Show the cells that `run` would run, those that are done, and the likely cost of the rest."""
+def plan(
+    json: Json = False,
+    every: Annotated[bool, typer.Option("--cells", help="List every cell with its key.")] = False,
+    **options: Any,
+) -> None:
+    """Show what `run` would run, what is done, and the likely cost of the rest."""
     from .. import api
     from .live import Live, duration
 
@@ -106,13 +112,35 @@ def plan(json: Json = False, **options: Any) -> None:
         return
     for notice in made.notices:
         say(notice)
-    for step in made.steps:
-        cost = "" if step.state == "done" else f"  ~{duration(step.seconds)}" if step.seconds else "  cost unknown"
-        say(f"{step.state:<5} {step.cell.key}  {step.cell}{cost}")
+    for line in _listed(made) if every else _grouped(made):
+        say(line)
     for task, data in made.data.items():
         advice = f"not here yet; `attnbench data list {task.name}` says how to get it"
         say(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else advice}")
     known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""
     unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""
     cost = ", and ".join(part for part in (known, unknown) if part)
-    say(f"{len(made.steps)} cells, {len(made.left)} to run: {cost}")
+    say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
+
+
+def _listed(made: Plan) -> Iterator[str]:
+    from .live import duration
+
+    for step in made.steps:
+        cost = "" if step.state == "done" else f"  ~{duration(step.seconds)}" if step.seconds else "  cost unknown"
+        yield f"{step.state:<5} {step.cell.key}  {step.cell}{cost}"
+
+
+def _grouped(made: Plan) -> Iterator[str]:
+    """A line for each task and lane, of whatever parameters: a suite has hundreds of cells."""
+    from .live import duration
+
+    groups: dict[tuple[str, str], list[Step]] = {}
+    for step in made.steps:
+        groups.setdefault((step.cell.task.name, step.cell.lane), []).append(step)
+    width = max(len(task) for task, _ in groups)
+    for (task, lane), steps in groups.items():
+        left = [step for step in steps if step.state != "done"]
+        seconds = made.seconds_of(left)
+        cost = f", about {duration(seconds)}" if seconds >= 1 else ""
+        yield f"{task:<{width}}  {lane:<8}  {counted(len(steps), 'cell')}, {len(left)} to run{cost}"

@@ -154,9 +154,8 @@ class Registry:
         for other in (VARIANTS, TASKS):
             if other is not self and name in other._points:
                 return f": that is a {other.noun}; `attnbench list {self.noun}s` lists the {self.noun}s"
-        near = nearest(name, self._points)
-        new = "" if near else ", and `pip install -e FOLDER` adds those of a plugin"
-        return f"{near}; `attnbench list {self.noun}s` lists all{new}"
+        new = "`pip install -e FOLDER` adds those of a plugin"
+        return f"{nearest(name, self._points)}; `attnbench list {self.noun}s` lists all, and {new}"
 
 
 ANY_NUMBER = Range(-(2**63), 2**63 - 1)

@@ -52,7 +52,7 @@ def run_probe(specs: tuple[Spec, ...], preset: str | Spec, device: str | None, *
         spec = resolve(VARIANTS, spec)
     # wrong words are told before the minute that the check takes
     presets = {task: _at_own_rate(Spec(task), preset) for task in CAUSAL_TASKS}
-    examined = _examined(check(spec, device=str(place)))
+    examined = examined_by(check(spec, device=str(place)))
     if not examined.passed:
         return ProbeRun(variant=spec, examined=examined)
     if not examined.causal:
@@ -85,8 +85,9 @@ def _at_own_rate(task: Spec, preset: Spec) -> Spec:
     return Spec.of(preset.name, **rest | {"learning_rate": float(facts.setting["learning_rate"])})
 
 
-def _examined(report: CheckReport) -> Examined:
+def examined_by(report: CheckReport) -> Examined:
     worst = [result for _, result in report.worst()]
+    raised = f"no property could be tested; the first attempt {report.first_error}" if report.first_error else ""
     applies = dict.fromkeys((True, False), False)
     for setting, result in report.results:
         applies[setting.causal] |= result.held is not None
@@ -95,7 +96,7 @@ def _examined(report: CheckReport) -> Examined:
         failures=tuple(f"{each.property}: {each.detail}".removesuffix(": ") for each in report.failures),
         not_applicable=sum(result.held is None for result in worst),
         seconds=report.seconds,
-        problem=report.problem or report.unsupported,
+        problem=report.problem or report.unsupported or raised,
         unsupported=bool(report.unsupported),
         causal=applies[True],
         only_causal=not applies[False],

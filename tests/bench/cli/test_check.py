@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from attnbench.bench.board.probe import gate_line
 from attnbench.bench.cli import check
 from attnbench.bench.gate.property import GateResult, Property
 from attnbench.bench.gate.report import SETTINGS, CheckReport
+from attnbench.bench.run.probe import examined_by
 
 
 def multiplied(checked: object) -> None:
@@ -29,3 +31,10 @@ def test_a_variant_that_raises_everywhere_is_one_line_that_names_the_line_of_cod
     check._print(CheckReport(name="mine", results=tuple((SETTINGS[0], each) for each in found), seconds=1.0), False)
     shown = capsys.readouterr().out
     assert shown == f"mine: no property could be tested; the first attempt {found[0].detail}\n"
+
+
+def test_a_probe_says_an_error_that_is_everywhere_once() -> None:
+    found = [Property(name, multiplied).examine(SimpleNamespace(affordable=None)) for name in ("finite", "causal")]
+    report = CheckReport(name="mine", results=tuple((SETTINGS[0], each) for each in found), seconds=1.0)
+    line = gate_line(examined_by(report))
+    assert line.text.startswith("no property could be tested; the first attempt raised") and not line.evidence

@@ -80,8 +80,12 @@ def test_choose_without_a_length_shows_what_it_can_answer() -> None:
 
 def test_a_plan_of_unknown_cost_states_no_time(tmp_path: Path) -> None:
     command = ["plan", "--variants", "linear", "--task", "recall", "--preset", "smoke", "--results", str(tmp_path)]
-    last = CliRunner().invoke(app, command).stdout.rstrip("\n").split("\n")[-1]
-    assert last == "4 cells, 4 to run: 2 cells of unknown cost, until one like them has run here"
+    shown = CliRunner().invoke(app, command).stdout.rstrip("\n").split("\n")
+    assert [line.split() for line in shown[1:3]] == [
+        ["recall", "baseline", "2", "cells,", "2", "to", "run"],
+        ["recall", "train", "2", "cells,", "2", "to", "run"],
+    ]
+    assert shown[-1] == "4 cells, 4 to run: 2 cells of unknown cost, until one like them has run here"
 
 
 def test_a_run_ends_with_a_page_to_open_and_with_no_page_where_nothing_can_draw(

@@ -89,6 +89,16 @@ def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
         run("--results", str(tmp_path / "nothing"))
 
 
+def test_an_empty_folder_names_the_option_that_reads_those_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "my demo" / "records").mkdir(parents=True)
+    (tmp_path / "results" / "my demo" / "records" / "box.jsonl").touch()
+    with pytest.raises(StoreError, match="no Records in nothing; there are some elsewhere: --results 'results/my demo'; or"):
+        run("--results", "nothing")
+
+
 def test_a_filter_that_fits_nothing_says_what_there_is(results: Path) -> None:
     with pytest.raises(SelectionError, match="there are Records of: quick"):
         run("--results", str(results), "--preset", "slow")
