@@ -46,7 +46,7 @@ CHOSEN_ON_TEST = Footnote(
 
 _FIDELITIES = {
     "official": "original files, verified by checksum",
-    "regenerated": "drawn by our generator from a seed, not read from published files",
+    "regenerated": "made by a generator, not read from published files",
     "surrogate": "other data of the same kind, not comparable with official results",
     "own": "files of your own, comparable with results on the same files",
     "synthetic": "inputs drawn at random",

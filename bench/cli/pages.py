@@ -60,7 +60,7 @@ def write_page(reports: Sequence[Report], path: Path) -> None:
 
 
 def say_page(results: Path) -> None:
-    """Writes the page of everything in a folder of results into it and says where; without the extra, how to get one."""
+    """Writes the page of a whole results folder into it and says where; without the extra, how to get one."""
     from .. import api
     from ..core.errors import StoreError
 

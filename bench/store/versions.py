@@ -1,8 +1,8 @@
 """Versions: which Records of a cell, a board and a variant count where several versions of the code made some.
 
 Of one cell the first result counts. Of one board the newest version counts at which the reference and two others are
-complete; of one variant, the code that was measured last and is complete. So a Record more never takes away what a board
-has, except where it completes a newer version, and no two versions are ever averaged.
+complete; of one variant, the code that was measured last and is complete. So a Record more never takes away what a
+board has, except where it completes a newer version, and no two versions are ever averaged.
 """
 
 from __future__ import annotations

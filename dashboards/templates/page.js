@@ -106,6 +106,23 @@
     return entry.text + (entry.note.length === 1 ? " " + entry.note : "");
   }
 
+  function hasMore() {
+    const box = $("table").parentElement;
+    return box.scrollLeft + box.clientWidth + 1 < box.scrollWidth;
+  }
+
+  function markMore() {
+    $("table").parentElement.classList.toggle("wider", hasMore());
+  }
+
+  // an interval stands below its value in a table that would otherwise be too wide
+  function result(text, properties = {}) {
+    const [, value, interval] = /^(.+?)( \(.+\))$/.exec(text) || [null, text, ""];
+    const cell = make("td", value, properties);
+    if (interval) cell.append(make("span", interval, { className: "interval" }));
+    return cell;
+  }
+
   function heading(label, name, title, better) {
     const cell = make("th", null, { scope: "col" });
     const button = make("button", label, { type: "button", title });
@@ -158,7 +175,7 @@
       line.append(name);
       for (const c of columns) {
         const entry = row.entries[c.name];
-        const cell = make("td", shown(entry));
+        const cell = result(shown(entry));
         if (entry.note.length > 1) cell.title = entry.note;
         line.append(cell);
       }
@@ -169,7 +186,10 @@
     top.append(head);
     table.className = "ranks";
     table.replaceChildren(caption("Ranks and results. A button in a heading sorts; a variant's name opens its Records"), top, body);
-    $("count").textContent = `${rows.length} of ${board.rows.length} variants and baselines`;
+    table.classList.toggle("stacked", hasMore());
+    const wider = hasMore();
+    markMore();
+    $("count").textContent = `${rows.length} of ${board.rows.length} variants and baselines${wider ? "; scroll the table for more columns" : ""}`;
   }
 
   // a part is small and is not sorted
@@ -187,7 +207,8 @@
         line.append(make("td", row.kind === "baseline" ? "·" : ""), make("th", row.name, { scope: "row" }));
         for (const c of columns) {
           const text = shown(row.entries[c.name]);
-          line.append(make("td", text, { className: text.length > LONGEST_LINE ? "words" : "" }));
+          const words = text.length > LONGEST_LINE;
+          line.append(words ? make("td", text, { className: "words" }) : result(text));
         }
         body.append(line);
       }
@@ -535,6 +556,7 @@
     state.notes = $("all-notes").open ? "all" : "";
     writeAddress();
   });
+  $("table").parentElement.addEventListener("scroll", markMore);
   for (const id of ["layer", "head"]) $(id).addEventListener("change", drawMaps);
   $("theme").addEventListener("click", () => {
     state.theme = dark() ? "light" : "dark";

@@ -225,7 +225,29 @@ def test_a_phone_scrolls_the_table_and_not_the_page(browser: object, file: Path)
     open_at(phone, file)
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
     assert phone.evaluate("document.querySelector('.scroll').scrollWidth") > 390
+    assert phone.inner_text("#count") == "5 of 5 variants and baselines; scroll the table for more columns"
+    assert phone.locator(".scroll.wider").count() == 1
+    phone.evaluate("document.querySelector('.scroll').scrollLeft = 10000")
+    phone.wait_for_selector(".scroll.wider", state="detached")
     assert troubles == []
+    phone.close()
+
+
+def test_an_interval_stands_below_its_value_where_the_table_would_be_too_wide(browser: object, file: Path) -> None:
+    opened = browser.new_page(viewport={"width": 2400, "height": 844})
+    open_at(opened, file)
+    places = """() => { const cell = document.querySelector("#table .interval");
+        const [own, value] = [cell, cell.parentElement.firstChild].map(
+            (each) => { const range = document.createRange(); range.selectNodeContents(each);
+                        return range.getBoundingClientRect(); });
+        return own.top >= value.bottom - 3; }"""
+    text = "document.querySelector('#table .interval').parentElement.textContent"
+    whole = opened.evaluate(text)
+    assert opened.evaluate(places) is False and whole.endswith(")") and " (" in whole
+    opened.close()
+    phone = browser.new_page(viewport={"width": 390, "height": 844})
+    open_at(phone, file)
+    assert phone.evaluate(places) is True and phone.evaluate(text) == whole
     phone.close()
 
 

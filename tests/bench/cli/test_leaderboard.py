@@ -95,7 +95,9 @@ def test_an_empty_folder_names_the_option_that_reads_those_elsewhere(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "my demo" / "records").mkdir(parents=True)
     (tmp_path / "results" / "my demo" / "records" / "box.jsonl").touch()
-    with pytest.raises(StoreError, match="no Records in nothing; there are some elsewhere: --results 'results/my demo'; or"):
+    with pytest.raises(
+        StoreError, match="no Records in nothing; there are some elsewhere: --results 'results/my demo'; or"
+    ):
         run("--results", "nothing")
 
 

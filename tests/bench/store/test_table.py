@@ -313,7 +313,7 @@ def test_a_filter_that_leaves_nothing_names_each_task_once_and_not_more_than_a_l
         board_keys(table_of(b.records), BoardFilter(task="wmt"))
     for at in range(64):
         b.train("softmax", [0.5], cell={"task": f"task-number-{at}"})
-    with pytest.raises(SelectionError, match="task-number-10, .* …$") as raised:
+    with pytest.raises(SelectionError, match=r"task-number-10, .* …$") as raised:
         board_keys(table_of(b.records), BoardFilter(task="wmt"))
     assert len(str(raised.value)) < 420
 

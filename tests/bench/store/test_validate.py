@@ -468,7 +468,9 @@ def test_models_that_are_right_or_wrong_everywhere_are_not_copies(bench: Callabl
     assert not [text for text in warnings_of(tmp_path) if "predictions are the very file" in text]
 
 
-@pytest.mark.parametrize(("chance", "warned"), [(0.125, False), (0.01, True), (None, True), (2.0, True), (-1e308, True)])
+@pytest.mark.parametrize(
+    ("chance", "warned"), [(0.125, False), (0.01, True), (None, True), (2.0, True), (-1e308, True)]
+)
 def test_models_that_always_give_one_answer_are_not_copies(
     bench: Callable[..., object], tmp_path: Path, chance: float | None, warned: bool
 ) -> None:

@@ -65,7 +65,7 @@ def test_a_set_to_train_on_that_is_not_there_is_refused_with_those_that_are(plac
 
 
 def test_what_a_folder_lacks_is_said(place):
-    with pytest.raises(DataError, match="mine: there is no such folder; put SET.L1"):
+    with pytest.raises(DataError, match=r"mine: there is no such folder; put SET\.L1"):
         load(place)
     (place.root / "mine").mkdir()
     with pytest.raises(DataError, match="no set of these languages"):
