@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -281,8 +282,12 @@ def _cost_in_brief(costs: Sequence[ProbedCost]) -> str:
         return ""
     cost = min(measured, key=lambda one: (one.length != HEADLINE_LENGTH, -one.length))
     assert cost.ratio is not None
-    times = "≈" if cost.even else f"{cost.ratio.value:.2g}×"
-    return f"{times} {REFERENCE}'s time at {cost.length:,} tokens"
+    at = f"{REFERENCE}'s time at {cost.length:,} tokens"
+    if not cost.even:
+        return f"{cost.ratio.value:.2g}× {at}"
+    # a noisy machine tells a variant that costs twice as much from nothing
+    width = math.log(cost.ratio.high / cost.ratio.low) / 2
+    return f"≈ {at} (to {difference_words(max(cost.floor, width), decimals=0)})"
 
 
 def _tables(own: ProbedTask, reference: ProbedTask | None) -> list[ProbeTable]:

@@ -139,7 +139,7 @@ def test_the_noise_of_the_worst_length_hides_a_cost_as_on_the_board(bench):
         b.time("mine", [0.8 * s for s in softmax], softmax, null=[s * off for s in softmax], **more)
         records += b.records
     found = page([], costs_of(records, "mine"))
-    assert "≈ softmax's time at 1,024 tokens" in found.headline
+    assert "≈ softmax's time at 1,024 tokens (to 30 %)" in found.headline
     assert "noise floor 30.0 %" in line(found, "cost").evidence[-1]
 
 
