@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ..core.cell import NO_ATTENTION, REFERENCE
@@ -237,27 +238,28 @@ def left_behind_footnotes(table: ResultTable, board_keys: Sequence[BoardKey]) ->
     found = {board_key: sorted(left_behind(table, board_key)) for board_key in board_keys}
     for board_key, names in found.items():
         if names:
+            many = f"{counted(len(names), 'variant')} {'is' if len(names) == 1 else 'are'}"
             yield Footnote(
                 topic="version",
                 text=f"on {board_key.task}, Records of {listed(names)} are of another version than those ranked; "
                 f"measure anew: `{command(names, board_key)}`",
                 kind=NoteKind.VERSIONS,
-                brief=f"{len(names)} variants are of another version: `{command(names, board_key)}`",
+                brief=f"{many} of another version: `{command(names, board_key)}`",
             )
 
 
 def command(names: Sequence[str], board_key: BoardKey) -> str:
-    """The command that measures these variants on the board's task.
+    """The command that measures these variants on the board's task, quoted for a shell, to which brackets are patterns.
 
     >>> key = BoardKey(task="lra-text", preset="quick", selection="validation", fidelity="official", protocol=1)
     >>> command(["rela", "linear"], key)
     'attnbench run --variants rela,linear --task lra-text --preset quick --seeds 3'
+    >>> command(["rela[impl=eager]"], key)
+    "attnbench run --variants 'rela[impl=eager]' --task lra-text --preset quick --seeds 3"
     """
-    selection = "" if board_key.selection == "validation" else f" --selection {board_key.selection}"
-    return (
-        f"attnbench run --variants {','.join(names)} --task {board_key.task} --preset {board_key.preset} "
-        f"--seeds {LEAST_SEEDS}{selection}"
-    )
+    selection = [] if board_key.selection == "validation" else ["--selection", board_key.selection]
+    words = ["attnbench", "run", "--variants", ",".join(names), "--task", board_key.task, "--preset", board_key.preset]
+    return shlex.join([*words, "--seeds", str(LEAST_SEEDS), *selection])
 
 
 def _passed_over(table: ResultTable, board_key: BoardKey) -> Iterator[ResultRow]:

@@ -117,7 +117,7 @@
 
   // an interval stands below its value in a table that would otherwise be too wide
   function result(text, properties = {}) {
-    const [, value, interval] = /^(.+?)( \(.+\))$/.exec(text) || [null, text, ""];
+    const [, value, interval] = /^(.+?)( \(.+\)(?: \S)?)$/.exec(text) || [null, text, ""];
     const cell = make("td", value, properties);
     if (interval) cell.append(make("span", interval, { className: "interval" }));
     return cell;

@@ -450,6 +450,8 @@ def test_variants_of_another_version_are_named_with_the_command_that_measures_th
     assert {r.name for r in found.ranked} == {"softmax", "rela", "linear"}
     assert "another version" in row(found, "local").reason
     assert "attnbench run --variants local --task lra-text --preset quick --seeds 3" in notes(found, "version")
+    (brief,) = [note.brief for note in found.footnotes if "measure anew" in note.text]
+    assert brief.startswith("1 variant is of another version: `")
 
 
 def test_a_cell_measured_twice_names_the_value_that_does_not_count(bench) -> None:

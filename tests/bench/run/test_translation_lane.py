@@ -72,7 +72,7 @@ def test_a_cell_becomes_a_record_whose_bleu_is_that_of_its_kept_text(context):
     assert tested.value == sacrebleu.corpus_bleu(text.split("\n"), [references]).score
     assert sound_statistics("bleu", statistics)
     assert corpus_score("bleu", statistics) == pytest.approx(tested.value, abs=1e-9)
-    assert record.data.counts["test"] == 12 and record.data.fidelity == "surrogate"
+    assert record.data.counts["test"] == 12 and record.data.fidelity == "own"
     kinds = {m.where["attention"] for m in record.measurements if m.name == "sparsity" and "attention" in m.where}
     assert kinds == {"encoder", "decoder", "cross"}
     assert record.first("decode_tokens_per_second", beam=4).value > 0
