@@ -24,6 +24,9 @@ from .artifacts import Curve, ExampleResults, agrees, results_of, score_of
 CURVE_TOLERANCE = 0.01
 """Of a validation score that is computed a second time: on a GPU not every sum comes out the same."""
 
+COMMON_RULE = 0.995
+"""Of the examples: where a third model predicts the same of so many, models learn one rule and need no copying."""
+
 
 def tested(record: Record) -> Measurement | None:
     """The test result that a board ranks the Record by."""
@@ -122,12 +125,17 @@ def _value(record: Record, name: str, **where: Any) -> float | None:
 
 @dataclass
 class Copies:
-    """Records seen so far, by what no two of them should share; `add` yields what a further one shares."""
+    """Records seen so far, by what no two of them should share; `add` yields what a further one shares.
+
+    Whether equal predictions are a copy shows once all are seen: `copied_predictions` yields them, with their place.
+    """
 
     predictions: dict[str, tuple[str, Record]] = field(default_factory=dict)
     curves: dict[str, tuple[str, Record]] = field(default_factory=dict)
     labels: dict[tuple[str, ...], tuple[str, npt.NDArray[np.int64]]] = field(default_factory=dict)
     rounds: dict[tuple[str, str, str], tuple[str, tuple[float, ...]]] = field(default_factory=dict)
+    classes: dict[tuple[str, ...], dict[str, npt.NDArray[np.int32]]] = field(default_factory=dict)
+    equal: list[tuple[str, str, str, tuple[str, ...] | None]] = field(default_factory=list)
 
     def add(self, place: str, record: Record, content: bytes | None) -> Iterator[str]:
         """`content`: of its predictions, where it has any that are sound."""
@@ -139,10 +147,24 @@ class Copies:
         yield from _shared(self.curves, "curve", place, record)
         found = _predicted(content) if content is not None else None
         # a model that learned nothing may say the same of every example, and one that learned all is always right
+        group = _same_data(record, len(found[0])) if found is not None else None
         if not _is_common(record, content) and (found is None or not (found[0] == found[0][:1]).all()):
-            yield from _shared(self.predictions, "predictions", place, record)
-        if found is not None:
-            yield from self._labels(place, record, *found)
+            file = record.artifacts.get("predictions", "")
+            self.equal += [
+                (place, text, file, group) for text in _shared(self.predictions, "predictions", place, record)
+            ]
+            if found is not None and group is not None:
+                self.classes.setdefault(group, {})[file] = found[0].astype(np.int32)
+        if found is not None and group is not None:
+            yield from self._labels(place, group, *found)
+
+    def copied_predictions(self) -> Iterator[tuple[str, str]]:
+        """Place and words of each Record whose predictions are those of another, and no rule that a third learned."""
+        for place, text, file, group in self.equal:
+            beside = self.classes[group] if group is not None else {}
+            near = (beside[file] == other for name, other in beside.items() if name != file)
+            if not any(same.mean() >= COMMON_RULE for same in near):
+                yield place, text
 
     def _rounds(self, place: str, record: Record) -> Iterator[str]:
         for name in ("reference_step_seconds", "reference_forward_seconds", "reference_decode_seconds"):
@@ -154,11 +176,9 @@ class Copies:
                 yield f"it shares the rounds of {other}, but not the reference's times in them"
 
     def _labels(
-        self, place: str, record: Record, predicted: npt.NDArray[Any], correct: npt.NDArray[Any]
+        self, place: str, group: tuple[str, ...], predicted: npt.NDArray[Any], correct: npt.NDArray[Any]
     ) -> Iterator[str]:
         """Two right predictions of one example are the same: its label."""
-        cell, data_code = record.cell, record.digest.rpartition("-")[0].rpartition("-")[2]
-        group = (str(cell.task), str(cell.preset), data_code, str(len(predicted)))
         fresh = np.where(correct, predicted, -1)
         other, known = self.labels.setdefault(group, (place, fresh))
         differing = int(((known >= 0) & (fresh >= 0) & (known != fresh)).sum())
@@ -166,6 +186,12 @@ class Copies:
             yield f"its right predictions are not those of {other}, of the same data, on {differing:,} examples"
         else:
             self.labels[group] = (other, np.maximum(known, fresh))
+
+
+def _same_data(record: Record, examples: int) -> tuple[str, ...]:
+    """Equal for Records that were tested on the same examples."""
+    cell, data_code = record.cell, record.digest.rpartition("-")[0].rpartition("-")[2]
+    return str(cell.task), str(cell.preset), data_code, str(examples)
 
 
 def _shared(seen: dict[str, tuple[str, Record]], name: str, place: str, record: Record) -> Iterator[str]:

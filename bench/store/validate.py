@@ -88,6 +88,7 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
                 warnings += [ValidationIssue("warning", place, text) for text in shared]
         for number, text in sorted(found):
             errors.append(ValidationIssue("error", f"{spelt}:{number}" if number else spelt, text))
+    warnings += [ValidationIssue("warning", place, text) for place, text in copies.copied_predictions()]
     warnings += [ValidationIssue("warning", place, text) for place, text in _missing_seeds(sound)]
     # trials of another machine may have come later, so that nobody need have been wrong
     warnings += [ValidationIssue("warning", place, text) for place, text in _other_choices(sound)]
@@ -109,6 +110,7 @@ def _remember(root: Path, copies: Copies) -> None:
                 # said of the target by validating it
                 for _ in copies.add(place, record, content):
                     pass
+        copies.equal.clear()
 
 
 def _record_files(root: Path) -> Iterator[record_files.RecordFile]:

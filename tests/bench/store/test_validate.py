@@ -40,16 +40,18 @@ def predictions(correct: np.ndarray, predicted: np.ndarray | None = None) -> byt
     return file.getvalue()
 
 
-def trained(bench: Callable[..., object], store: Store, variant: str, right: int, seed: int = 0) -> Record:
-    """A sound train Record of 20 examples, whose first `right` are right, appended to `store`."""
-    correct, share = np.arange(20) < right, right / 20
-    labels = np.arange(20) % 3
+def trained(
+    bench: Callable[..., object], store: Store, variant: str, right: int, seed: int = 0, examples: int = 20
+) -> Record:
+    """A sound train Record, whose first `right` examples are right, appended to `store`."""
+    correct, share = np.arange(examples) < right, right / examples
+    labels = np.arange(examples) % 3
     kept = {
         "predictions": store.put_artifact(predictions(correct, np.where(correct, labels, (labels + 1) % 3)), ".npz"),
         "curve": store.put_artifact(curve(share, seed), ".json"),
     }
     measured = [
-        Measurement.of("accuracy", share, split="test", examples=20),
+        Measurement.of("accuracy", share, split="test", examples=examples),
         Measurement.of("accuracy", share, split="validation", examples=500),
         Measurement.of("parameters", 100_000),
         Measurement.of("steps", STEPS), Measurement.of("best_step", STEPS), Measurement.of("train_seconds", 5.0),
@@ -224,9 +226,20 @@ def test_predictions_and_curves_copied_to_another_seed_or_variant_are_named(
 ) -> None:
     store = Store(folder)
     trained(bench, store, "entmax15", 15)
-    (shared, curves) = warnings_of(folder)[::-1]
+    (curves, shared) = warnings_of(folder)
     assert "box-1.jsonl:4: its predictions are the very file of box-1.jsonl:2 (rela on lra-text" in shared
     assert "its curve is the very file of box-1.jsonl:2" in curves
+
+
+@pytest.mark.parametrize(("differing", "warned"), [(1, False), (2, True)])
+def test_a_rule_that_a_third_model_learned_too_is_no_copy(
+    tmp_path: Path, bench: Callable[..., object], differing: int, warned: bool
+) -> None:
+    """On ListOps two variants made one file of three answers, which a third one missed by 4 of 2,000 examples."""
+    store = Store(tmp_path)
+    for variant, right in (("softmax", 120), ("rela", 120), ("linear", 120 - differing)):
+        trained(bench, store, variant, right, examples=200)
+    assert bool([text for text in warnings_of(tmp_path) if "predictions are the very file" in text]) == warned
 
 
 def test_nothing_is_said_of_two_implementations_or_of_models_that_say_one_thing(
@@ -273,12 +286,7 @@ def test_merge_names_what_was_copied_from_the_target(
 
 def test_committed_results_are_sound() -> None:
     found = validate_records(Path(__file__).parents[3] / "results")
-    assert found.count > 300
-    # ReLA at seed 2 predicts on ListOps as softmax at seed 0: 32.85 % right, and root-operator alone 32.7 %
-    assert [str(finding) for finding in found.findings] == [
-        "warning: eb2a68423486.jsonl:597: its predictions are the very file of eb2a68423486.jsonl:555 "
-        "(softmax on lra-listops, quick, seed 0, train); one of them may be copied"
-    ]
+    assert found.count > 300 and found.findings == ()
 
 
 def test_missing_seeds_are_a_warning(folder: Path, bench: Callable[..., object]) -> None:
