@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,12 +10,12 @@ from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import SelectionError
 from ..core.metrics import ACCURACY, Metric, check_margin
 from ..core.record import Outcome
+from ..core.spec import Spec
 from ..score.contrasts import Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import Predictions, is_unlearned, metric_of, outcome_words, scores_by_variant
-from ..stats.format import listed, size
-from ..stats.intervals import mean_of
+from ..stats.format import counted, listed, size
 from ..stats.ranking import standings
 from ..store.table import ResultTable
 from .board import Board, Footnote, NoteKind, Row, TableCell, split_by_rank
@@ -29,7 +30,8 @@ from .quality_notes import corrected_words
 class Requirements:
     """`memory_bytes`: most that a training step may hold at its peak or, of decoding, a sequence; None for any.
 
-    `margin`: how many points worse than the reference still count as no worse, None for each task's own.
+    `margin`: how many points worse than the reference still count as no worse, None for each task's own. Where tasks of
+    several metrics are judged it is one of accuracy, and the others keep their own.
     """
 
     length: int
@@ -44,16 +46,18 @@ class Requirements:
     def memory_words(self) -> str:
         return "decode state" if self.mode == "decode" else "peak memory"
 
-    def margin_of(self, metric: Metric) -> float:
-        return metric.margin if self.margin is None else self.margin
+    def margin_of(self, metric: Metric, beside: Iterable[Metric]) -> float:
+        """The margin of a metric that is judged with those `beside`."""
+        is_meant = metric.name == ACCURACY.name or {each.name for each in beside} == {metric.name}
+        return self.margin if self.margin is not None and is_meant else metric.margin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What the cells of one variant are made from: its costs by board, None where it has none, and all contrasts."""
+    """What the cells of one variant are made from: its cost, None where it has none, and all contrasts."""
 
     name: str
-    costs: Sequence[tuple[BoardKey, RelativeCost | None]]
+    cost: RelativeCost | None
     contrasts: Mapping[BoardKey, Contrasts]
     peak_bytes: float | None
     state_bytes: float | None
@@ -68,26 +72,26 @@ def board_for_choice(
 ) -> Board:
     """Ranks by cost who was measured at the length, fits the memory, and is no worse on any task by the margin.
 
-    Quality is judged on every board asked for, cost on those of the length; where none has it, on `others`, such
-    as a sweep. Where several machines timed it, the newest timings decide for theirs. Raises SelectionError where
-    nothing was timed at that length.
+    Quality is judged on every board asked for, cost on one of the length: times and memory of two shapes or machines
+    are never mixed. Where none asked for has the length, `others` are looked at, such as a sweep. Raises SelectionError
+    where nothing was timed at that length.
     """
-    timed, other_machines = _timed(table, asked, others, requirements)
-    timings = {board_key: costs_by_variant(table, board_key, requirements.mode) for board_key in timed}
+    timed, left_out = _timed(table, asked, others, requirements)
+    costs = costs_by_variant(table, timed, requirements.mode)
     trained = sorted({replace(q, machine="") for q in asked if q.runs(table, "train")})
     scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in trained}
     judged = [board_key for board_key, found in scores.items() if not is_unlearned(found.get(REFERENCE))]
     unlearned = [board_key for board_key in trained if board_key not in judged]
     contrasts = {board_key: Contrasts(scores[board_key]) for board_key in judged}
     metrics = {board_key: metric_of(table, board_key) for board_key in judged}
+    judged_by = list(metrics.values()) or [ACCURACY]
     columns = choose_columns(requirements, metrics)
     rows = {}
-    timed_names = {name for found in timings.values() for name in found}
     # the model without attention is a baseline, and no choice of attention
-    for name in sorted(timed_names.union(*scores.values()) - {NO_ATTENTION}):
+    for name in sorted(set(costs).union(*scores.values()) - {NO_ATTENTION}):
         candidate = Candidate(
             name=name,
-            costs=[(board_key, found.get(name)) for board_key, found in timings.items()],
+            cost=costs.get(name),
             contrasts=contrasts,
             peak_bytes=_largest(table, timed, name, "peak_bytes"),
             state_bytes=_largest(table, timed, name, "state_bytes"),
@@ -95,31 +99,26 @@ def board_for_choice(
         rows[name] = Row(
             name=name,
             entries=cells_of(columns, candidate),
-            reason=_reason(candidate, metrics, requirements),
-            records=_records(table, [*timed, *judged], name),
+            reason=_reason(candidate, timed, metrics, requirements),
+            records=_records(table, [timed, *judged], name),
         )
     fitting = [name for name, row in rows.items() if not row.reason]
-    floor = max(floor_of(by_name) for by_name in timings.values())
-    order = standings(
-        fitting,
-        lambda one, other: mean_of([by_name[one].advantage_over(by_name[other]) for by_name in timings.values()]),
-        floor,
-    )
+    order = standings(fitting, lambda one, other: costs[one].advantage_over(costs[other]), floor_of(costs))
     ranked, unranked = split_by_rank(order, rows)
-    margins = [metric.margin_words(requirements.margin_of(metric)) for metric in metrics.values() or [ACCURACY]]
+    margins = dict.fromkeys(metric.margin_words(requirements.margin_of(metric, judged_by)) for metric in judged_by)
     memory = f", in {size(requirements.memory_bytes)}" if requirements.memory_bytes is not None else ""
     title = f"{MODES[requirements.mode].one} at length {requirements.length:,}{memory}"
     return Board(
         name=f"choice/{requirements.mode}/{requirements.length}",
         title=title,
-        question=f"Which attention costs least for {title} and is at most {' or '.join(dict.fromkeys(margins))} worse "
+        question=f"Which attention costs least for {title} and is at most {' or '.join(margins)} worse "
         f"than {REFERENCE}?",
         headline=_headline(ranked, judged, unlearned),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
         footnotes=(
-            *_footnotes(timed, other_machines, judged, requirements, rows.values()),
+            *_footnotes(timed, left_out, judged, requirements, rows.values()),
             *_unlearned_footnotes(unlearned),
             *_correction_footnotes(contrasts, rows),
             *(Footnote(topic=f"records of {row.name}", text=", ".join(row.records)) for row in ranked),
@@ -168,7 +167,7 @@ def choose_columns(
                     description="bytes that decoding keeps per sequence at that length",
                     cell=lambda candidate: number_cell(candidate.state_bytes, size)),
         *(
-            BoardColumn(name=f"gap_{q.task}_{q.preset}", title=f"{q.task}, {q.preset}", unit=metric.of_difference,
+            BoardColumn(name=f"gap_{q.task}_{q.preset}", title=f"{q.task} ({q.preset})", unit=metric.of_difference,
                         better=metric.better, importance=2, cell=quality(q, metric),
                         description=f"{metric.title} against {REFERENCE}, with its 95 % interval")
             for q, metric in metrics.items()
@@ -178,8 +177,11 @@ def choose_columns(
 
 def _timed(
     table: ResultTable, asked: Sequence[BoardKey], others: Sequence[BoardKey], requirements: Requirements
-) -> tuple[list[BoardKey], list[str]]:
-    """The boards that the costs come from, one a task and preset, all of one machine; and the machines left out."""
+) -> tuple[BoardKey, list[BoardKey]]:
+    """The board that the costs come from, and those that also have the length.
+
+    That of the newest timings' machine; there a sweep before a task, the plainest shape, and the most variants.
+    """
     lengths = {board_key: _length(table, board_key) for board_key in (*asked, *others)}
     there = [
         board_key
@@ -192,12 +194,22 @@ def _timed(
         measured = ", ".join(f"{length:,}" for length in sorted({length for length in lengths.values() if length}))
         raise SelectionError(
             f"{MODES[requirements.mode].one} was not timed at length {requirements.length:,}; "
-            f"{f'lengths with timings: {measured}' if measured else 'nothing was timed at all'}; run it at that length"
+            f"{f'lengths with timings: {measured}' if measured else 'nothing was timed at all'}; time it with "
+            f"`attnbench run --variants rela,linear --task 'sweep[length={requirements.length}]'`"
         )
-    newest = max(there, key=lambda board_key: max(run.started for run in board_key.runs(table, "time"))).machine
-    # one board a task and preset: neither speeds nor memory depend on the selection
-    kept = {(q.task, q.preset, q.fidelity, q.protocol): q for q in there if q.machine == newest}
-    return list(kept.values()), sorted({board_key.machine for board_key in there} - {newest})
+    started = {board_key: max(run.started for run in board_key.runs(table, "time")) for board_key in there}
+    machine = max(there, key=lambda board_key: started[board_key]).machine
+
+    def rank(board_key: BoardKey) -> tuple[object, ...]:
+        shape = [name for name, _ in Spec.parse(board_key.task).parameters if name not in ("length", "mode")]
+        timed = costs_by_variant(table, board_key, requirements.mode)
+        is_sweep = not board_key.runs(table, "train")
+        return board_key.machine == machine, is_sweep, -len(shape), len(timed), started[board_key]
+
+    # neither speeds nor memory depend on the selection
+    found = {(q.task, q.preset, q.fidelity, q.protocol, q.machine): q for q in there}
+    best, *others = sorted(found.values(), key=rank, reverse=True)
+    return best, others
 
 
 def _length(table: ResultTable, board_key: BoardKey) -> int | None:
@@ -205,8 +217,8 @@ def _length(table: ResultTable, board_key: BoardKey) -> int | None:
     return int(lengths[-1]) if lengths and board_key.machine else None
 
 
-def _largest(table: ResultTable, timed: list[BoardKey], name: str, quantity: str) -> float | None:
-    rows = [run.at for board_key in timed for run in board_key.runs(table, "time") if run.variant == name]
+def _largest(table: ResultTable, timed: BoardKey, name: str, quantity: str) -> float | None:
+    rows = [run.at for run in timed.runs(table, "time") if run.variant == name]
     return max(table.values(quantity, rows), default=None)
 
 
@@ -215,33 +227,44 @@ def _records(table: ResultTable, board_keys: list[BoardKey], name: str) -> tuple
     return tuple(dict.fromkeys(run.key for run in runs if run.variant == name))
 
 
-def _reason(candidate: Candidate, metrics: Mapping[BoardKey, Metric], requirements: Requirements) -> str:
-    """Why the variant does not fit; empty where it does."""
-    for board_key, cost in candidate.costs:
-        if cost is None:
-            return f"not timed at this length on {board_key.task}"
-        if cost.outcome != Outcome.OK:
-            return ": ".join(filter(None, [f"{outcome_words(cost.outcome)} on {board_key.task}", cost.reason]))
-        if cost.cost is None:
-            return cost.reason
+def _reason(
+    candidate: Candidate, timed: BoardKey, metrics: Mapping[BoardKey, Metric], requirements: Requirements
+) -> str:
+    """Why the variant does not fit; empty where it does. What is proven comes before what is not known."""
+    cost = candidate.cost
+    if cost is None:
+        return f"not timed at this length on {timed.task}"
+    if cost.outcome != Outcome.OK:
+        return ": ".join(filter(None, [f"{outcome_words(cost.outcome)} on {timed.task}", cost.reason]))
+    if cost.cost is None:
+        return cost.reason
     if requirements.memory_bytes is not None:
         held = candidate.state_bytes if requirements.mode == "decode" else candidate.peak_bytes
         if held is None:
             return f"its {requirements.memory_words} was not measured"
         if held > requirements.memory_bytes:
             return f"needs {size(held)}"
+    worse, unknown, undecided = [], [], []
     for board_key, metric in metrics.items() if candidate.name != REFERENCE else ():
-        why = _unknown(candidate.contrasts[board_key], candidate.name)
-        if why:
-            return f"its {metric.title} on {board_key.task} is not known: {why}"
-        margin = requirements.margin_of(metric)
+        if why := _unknown(candidate.contrasts[board_key], candidate.name):
+            unknown.append(f"no {metric.title} to compare on {board_key.task}: {why}")
+            continue
+        margin = requirements.margin_of(metric, metrics.values())
         words = metric.margin_words(margin)
         found = candidate.contrasts[board_key].between(candidate.name, REFERENCE).verdict(margin / metric.points)
         if found == "worse":
-            return f"worse than {REFERENCE} by more than {words} on {board_key.task}"
-        if found == "undecided":
-            return f"not shown to be within {words} of {REFERENCE} on {board_key.task}: more seeds could show it"
-    return ""
+            worse.append(f"worse than {REFERENCE} by more than {words} on {board_key.task}")
+        elif found == "undecided":
+            undecided.append(f"not shown to be within {words} of {REFERENCE} on {board_key.task}")
+    if worse:
+        return _first(worse)
+    if unknown:
+        return _first(unknown)
+    return f"{_first(undecided)}: more seeds could show it" if undecided else ""
+
+
+def _first(reasons: Sequence[str]) -> str:
+    return reasons[0] + (f", and likewise on {counted(len(reasons) - 1, 'other task')}" if len(reasons) > 1 else "")
 
 
 def _unknown(contrasts: Contrasts, name: str) -> str:
@@ -252,10 +275,9 @@ def _unknown(contrasts: Contrasts, name: str) -> str:
 
 
 def _cost(candidate: Candidate) -> TableCell:
-    costs = [cost.cost for _, cost in candidate.costs if cost is not None and cost.cost is not None]
-    if len(costs) < len(candidate.costs):
+    if candidate.cost is None or candidate.cost.cost is None:
         return EMPTY
-    return reference_cell(1.0) if candidate.name == REFERENCE else ratio_cell(mean_of(costs))
+    return reference_cell(1.0) if candidate.name == REFERENCE else ratio_cell(candidate.cost.cost)
 
 
 def _headline(ranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequence[BoardKey]) -> str:
@@ -263,7 +285,7 @@ def _headline(ranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequ
     if not ranked:
         return "No variant fits."
     if [row.name for row in ranked] == [REFERENCE]:
-        return f"Take {REFERENCE}: no other variant fits."
+        return f"Take {REFERENCE}: no other variant is shown to fit."
     best = [row for row in ranked if row.group == ranked[0].group]
     alone = len(best) == 1
     names = listed([row.name for row in best])
@@ -296,16 +318,21 @@ def _correction_footnotes(contrasts: Mapping[BoardKey, Contrasts], names: Iterab
 
 
 def _footnotes(
-    timed: list[BoardKey],
-    other_machines: Sequence[str],
+    timed: BoardKey,
+    left_out: Sequence[BoardKey],
     judged: list[BoardKey],
     requirements: Requirements,
     rows: Iterable[Row],
 ) -> Iterator[Footnote]:
-    tasks = listed([f"{q.task} ({q.preset})" for q in timed])
-    mean = "; over several tasks, the geometric mean" if len(timed) > 1 else ""
-    older = "".join(f"; older timings of {machine}: --machine {machine}" for machine in other_machines)
-    yield Footnote(topic="cost", text=f"from {tasks} on machine {timed[0].machine}{mean}{older}")
+    where = f"from {timed.task} ({timed.preset}) on machine {timed.machine}"
+    here = dict.fromkeys(shlex.quote(q.task) for q in left_out if q.machine == timed.machine and q.task != timed.task)
+    elsewhere = dict.fromkeys(q.machine for q in left_out if q.machine != timed.machine)
+    others = "".join(
+        f"; others: {option} {' or '.join(names)}"
+        for option, names in (("--task", here), ("--machine", elsewhere))
+        if names
+    )
+    yield Footnote(topic="cost", text=where + others, brief=where)
     if judged:
         boards = listed([f"{q.task} ({q.preset}, {q.fidelity} data)" for q in judged])
         yield Footnote(topic="quality", text=f"judged on {boards}")

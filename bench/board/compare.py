@@ -160,7 +160,7 @@ def _quality(one: str, other: str, where: str, contrasts: Contrasts, margin: flo
 
 
 def _verdict_sentence(contrast: Contrast, judged: Verdict, within: str) -> str:
-    if judged == "undecided" and contrast.interval.high < 0:
+    if judged == "undecided" and contrast.is_behind:
         return f"Worse; whether by more than {within} is undecided."
     if judged == "undecided" and not contrast.other_learned:
         return f"Undecided: {contrast.other} did not learn this task, so being no worse than it says nothing."

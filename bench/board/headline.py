@@ -6,7 +6,7 @@ It stands above the rows. A reader of a board acts on it first, so it says what 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ..core.cell import REFERENCE
 from ..stats.format import listed
@@ -34,19 +34,24 @@ def nothing_ranked(unranked: Sequence[Row]) -> str:
     return f"Nothing is ranked, mostly: {commonest}. The other rows have their own reasons."
 
 
-def quality_headline(verdicts: Mapping[str, Verdict], within: str, *, average: bool = False) -> str:
+def quality_headline(
+    verdicts: Mapping[str, Verdict], within: str, *, average: bool = False, behind: Collection[str] = ()
+) -> str:
     """Who is better and worse than the reference, and of whom that cannot be told; empty for no verdicts.
 
-    `within`: the margin in words. `average`: whether the verdicts are on a mean over tasks.
+    `within`: the margin in words. `average`: whether the verdicts are on a mean over tasks. `behind`: who is worse, be
+    it by more than the margin or not.
 
     >>> quality_headline({"rela": "better", "linear": "worse", "local": "undecided"}, "1 point")
     'Better than softmax: rela. Worse than softmax by more than 1 point: linear. Undecided: local.'
     >>> quality_headline({"rela": "undecided", "local": "undecided"}, "1 point")
     'None of the 2 variants can be told from softmax.'
+    >>> quality_headline({"rela": "undecided", "local": "undecided"}, "1 point", behind=["local"])
+    'Worse than softmax, perhaps by less than 1 point: local. Undecided: rela.'
     """
-    groups: dict[Verdict, list[str]] = {"better": [], "within margin": [], "worse": [], "undecided": []}
+    groups: dict[str, list[str]] = {"better": [], "within margin": [], "worse": [], "behind": [], "undecided": []}
     for name, found in verdicts.items():
-        groups[found].append(name)
+        groups["behind" if found == "undecided" and name in behind else found].append(name)
     of = f"the average of {REFERENCE}" if average else REFERENCE
     if verdicts and len(groups["undecided"]) == len(verdicts):
         return (
@@ -58,6 +63,7 @@ def quality_headline(verdicts: Mapping[str, Verdict], within: str, *, average: b
         "better": f"Better than {of}",
         "within margin": f"At most {within} worse than {of}",
         "worse": f"Worse than {of} by more than {within}",
+        "behind": f"Worse than {of}, perhaps by less than {within}",
         "undecided": "Undecided",
     }
     return " ".join(f"{words[found]}: {some(names)}." for found, names in groups.items() if names)

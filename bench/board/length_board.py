@@ -193,7 +193,7 @@ def timing_footnotes(machine: str, timings: CostsByPoint, floor: float, point: s
     text = f"{difference_words(floor)}, by the null control; a smaller difference makes no rank and no crossover"
     text += resolution_words(*(dict(found) for found in timings.values()))
     resolution = resolution_in_brief(*(dict(found) for found in timings.values()))
-    brief = f"{difference_words(floor)}{resolution}: a smaller difference makes no rank"
+    brief = f"a difference below {difference_words(floor)} makes no rank{resolution}"
     yield Footnote(topic="noise floor", text=text, kind=NoteKind.NOISE, brief=brief)
     yield Footnote(topic="rank", text=RANKS)
     if any(cost.outcome != Outcome.OK for found in timings.values() for cost in found.values()):

@@ -16,7 +16,7 @@ from ..stats.format import counted, listed
 from ..stats.moderation import LEAST_POOL
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
-from ..store.versions import NOT_RANKED, REPEATED
+from ..store.versions import NOT_RANKED, REPEATED, version_order
 from .board import Footnote, NoteKind, Row
 from .cells import EMPTY
 from .task_context import BoardContext
@@ -234,9 +234,12 @@ def rows_left_behind(table: ResultTable, board_key: BoardKey, rows: Collection[s
 
 
 def left_behind_footnotes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Footnote]:
-    """Names variants of other versions, with the command that measures them anew."""
-    found = {board_key: sorted(left_behind(table, board_key)) for board_key in board_keys}
-    for board_key, names in found.items():
+    """Names variants of older versions than those ranked, with the command that measures them anew."""
+    for board_key in board_keys:
+        ranked = max((version_order(row.version) for row in board_key.runs(table, "train")), default=())
+        # where a board is older than a variant, it is the others that are to be measured
+        behind = left_behind(table, board_key).items()
+        names = sorted(name for name, row in behind if version_order(row.version) <= ranked)
         if names:
             many = f"{counted(len(names), 'variant')} {'is' if len(names) == 1 else 'are'}"
             yield Footnote(

@@ -100,12 +100,13 @@ def board_for_suite(
     others = [variant for variant in complete if variant != REFERENCE and REFERENCE in complete]
     gaps = {variant: gap(variant, REFERENCE) for variant in others}
     verdicts = {variant: found.verdict(margin) for variant, found in gaps.items()}
+    behind = [variant for variant, found in gaps.items() if found.is_behind]
     headline = " ".join(
         filter(
             None,
             [
                 _left_out(unlearned, averaged),
-                quality_headline(verdicts, metric.margin_words(metric.margin), average=True)
+                quality_headline(verdicts, metric.margin_words(metric.margin), average=True, behind=behind)
                 if ranked
                 else nothing_ranked(unranked),
             ],

@@ -77,6 +77,8 @@ def board_for_task(
     order = context.contrasts.standings(complete) if len(complete) > 1 else []
     ranked, unranked = split_by_rank(order, rows)
     verdicts = {variant.name: found for variant in variants if (found := verdict_on(context, variant)) is not None}
+    contrasts = {name: context.contrasts.to_reference(name) for name in verdicts}
+    behind = [name for name, found in contrasts.items() if found is not None and found.is_behind]
     by_set = scores_by_set(table, board_key, metric, sets)
     attention = attention_boards(table, board_key) if by_set else []
     trivial = list(trivial_levels(table, board_key, metric, predictions))
@@ -112,7 +114,7 @@ def board_for_task(
                 None,
                 [
                     nothing_learned(context) if context.is_ranked else "",
-                    quality_headline(verdicts, metric.margin_words(context.margin))
+                    quality_headline(verdicts, metric.margin_words(context.margin), behind=behind)
                     if ranked
                     else nothing_ranked(unranked),
                 ],

@@ -247,6 +247,9 @@ def _verdict(context: BoardContext, variant: VariantContext) -> TableCell:
     if found is None:
         return EMPTY
     margin = context.metric.margin_words(context.margin)
+    contrast = context.contrasts.to_reference(variant.name)
+    if found == "undecided" and contrast is not None and contrast.is_behind:
+        return TableCell(text="worse by > 0", brief="worse")
     text = {"within margin": f"within {margin}", "worse": f"worse by > {margin}"}.get(found, found)
     return TableCell(text=text, brief={"within margin": "within", "worse": "worse"}.get(found, ""))
 

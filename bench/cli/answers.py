@@ -48,7 +48,9 @@ def compare(
             say()
         say_comparison(comparison)
         machine = f"; speeds of machine {key.machine}" if key.machine else ""
-        say(visible(f"  Data: {key.fidelity}; checkpoints chosen by {key.selection}{machine}."))
+        # what is only timed has no checkpoints
+        chosen = f"; checkpoints chosen by {key.selection}" if comparison.verdict is not None else ""
+        say(visible(f"  Data: {key.fidelity}{chosen}{machine}."))
 
 
 def say_comparison(comparison: Comparison) -> None:

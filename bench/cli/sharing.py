@@ -32,7 +32,8 @@ def validate(
 
     if folder is not None and results is not None and folder != results:
         raise SelectionError(f"expected one folder, got {folder} and --results {results}; leave one out")
-    found = validate_records(folder or results or Path("results"))
+    asked = folder or results or Path("results")
+    found = validate_records(asked)
     if json:
         say_json({"records": found.count, "findings": [asdict(f) for f in found.findings]}, indent=1)
     else:
@@ -40,7 +41,7 @@ def validate(
             say(visible(str(finding), longest=500))
         warnings = len(found.findings) - found.errors
         counts = ", ".join([counted(found.errors, "error"), counted(warnings, "warning")])
-        say(f"{counted(found.count, 'Record')}: {counts}")
+        say(visible(f"{asked}: {counted(found.count, 'Record')}: {counts}"))
     if found.errors:
         raise typer.Exit(1)
 

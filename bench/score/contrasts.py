@@ -78,6 +78,11 @@ class Contrast:
         """Whether the corrected interval leaves zero out, with enough seeds."""
         return self.has_enough_seeds and self.advantage.half_width(self.level) < abs(self.advantage.value)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether it is worse, by however little."""
+        return self.is_separated and self.advantage.value < 0
+
     def verdict(self, margin: float) -> Verdict:
         """The judgement of the corrected interval; `margin` in the unit of the metric's values, not in points.
 

@@ -31,5 +31,7 @@ def find_trained(store: Store, key: str) -> Record:
         )
         for record in shown:
             problem.add_note(f"{record.key}  {record.cell}")
+        if (more := len(found or named or trained) - len(shown)) > 0:
+            problem.add_note(f"and {more:,} more; a word such as a variant or a task narrows the list")
         raise problem
     return found[0]

@@ -9,6 +9,7 @@ import pytest
 from attnbench.bench.board import choose_board as choice
 from attnbench.bench.board.choose_board import Requirements, board_for_choice
 from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.metrics import ACCURACY, METRICS
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.core.spec import bytes_of
 from attnbench.bench.score.key import board_keys
@@ -58,7 +59,7 @@ def test_everyone_else_has_a_reason(world) -> None:
         "big": "out of memory on lra-text: tried 99 GiB",
         "hungry": "needs 83.8 GiB",
         "local": "worse than softmax by more than 1 point on lra-text",
-        "young": "its accuracy on lra-text is not known: fewer than 3 seeds",
+        "young": "no accuracy to compare on lra-text: fewer than 3 seeds",
     }
 
 
@@ -125,7 +126,42 @@ def test_of_several_machines_the_newest_timings_count(bench) -> None:
     found = board_for_choice(table, board_keys(table), Requirements(length=512), b.predictions)
     assert found.ranked[0].entries[0].value == pytest.approx(0.25)
     (cost,) = [note for note in found.footnotes if note.topic == "cost"]
-    assert "on machine box-2" in cost.text and "older timings of box-1: --machine box-1" in cost.text
+    assert "on machine box-2" in cost.text and cost.text.endswith("; others: --machine box-1")
+
+
+def test_times_of_two_shapes_are_not_mixed_and_the_plainest_counts(bench) -> None:
+    b = bench()
+    for task, factor, peak in (("sweep[causal=true]", 0.1, 1e9), ("sweep", 0.5, 2e9), ("lra-text", 0.9, 3e9)):
+        b.task = task
+        for name, times in (("softmax", TIMES), ("linear", [factor * t for t in TIMES])):
+            b.time(name, times, TIMES, peak=peak, setting={"length": 512})
+    for name in ("softmax", "linear"):
+        b.train(name, [], correct=[right(0.6)] * 3)
+    found = board(b)
+    assert [(row.name, row.entries[0].value) for row in found.ranked] == [
+        ("linear", pytest.approx(0.5)), ("softmax", 1.0),
+    ]  # fmt: skip
+    assert found.ranked[0].entries[1].value == 2e9
+    (cost,) = [note for note in found.footnotes if note.topic == "cost"]
+    assert "'sweep[causal=true]'" in cost.text.split("others: --task ")[1]
+
+
+def test_what_is_proven_worse_is_said_before_what_is_undecided_or_unknown(world) -> None:
+    for task, share in (("lra-image", None), ("lra-listops", 0.3)):
+        world.task = task
+        world.train("softmax", [], correct=[right(0.6)] * 3)
+        if share:
+            world.train("linear", [], correct=[right(share)] * 3)
+    reasons = {row.name: row.reason for row in board(world).unranked}
+    assert reasons["linear"] == "worse than softmax by more than 1 point on lra-listops"
+    assert reasons["rela"] == "no accuracy to compare on lra-image: not trained, and likewise on 1 other task"
+
+
+def test_a_margin_of_points_is_none_of_bits() -> None:
+    bits = METRICS["bits_per_character"]
+    wanted = Requirements(length=512, margin=2.0)
+    assert wanted.margin_of(bits, [bits, ACCURACY]) == bits.margin and wanted.margin_of(bits, [bits]) == 2.0
+    assert wanted.margin_of(ACCURACY, [bits, ACCURACY]) == 2.0
 
 
 def test_the_memory_of_decoding_is_the_state_of_a_sequence(bench) -> None:

@@ -83,7 +83,8 @@ def test_margin_decides_what_is_no_worse(bench) -> None:
     b = bench()
     b.train("softmax", [], correct=[flips(0.60)] * 3)
     b.train("rela", [], correct=[flips(0.585)] * 3)
-    assert entry(board(b), "rela", "verdict").text == "undecided"
+    assert entry(board(b), "rela", "verdict").text == "worse by > 0"
+    assert board(b).headline == "Worse than softmax, perhaps by less than 1 point: rela."
     assert entry(board(b, margin=3.0), "rela", "verdict").text == "within 3 points"
     assert entry(board(b, margin=0.5), "rela", "verdict").text == "worse by > 0.5 points"
 
