@@ -221,9 +221,11 @@ def compare(
 
     Raises SelectionError where no board has both.
     """
+    from .board.compare import check_measured
     from .board.compare import compare as compare_on
 
     table, predictions, keys = _answered(results, notice, filters)
+    check_measured(table, one, other)
     found, problems = [], []
     for key in keys:
         try:

@@ -9,6 +9,7 @@ from ..core.interval import Interval
 from ..core.metrics import check_margin
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
+from ..core.registry import nearest
 from ..core.spec import Spec
 from ..score.contrasts import Contrast, Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
@@ -99,6 +100,14 @@ def _timed_mode(table: ResultTable, board_key: BoardKey) -> Mode:
     """The mode whose timings the key has: a training step, or the mode of a sweep."""
     timed = (mode for mode in MODES if any(t.seconds for t in costs_by_variant(table, board_key, mode).values()))
     return next(timed, "step")
+
+
+def check_measured(table: ResultTable, *variants: str) -> None:
+    """Raises SelectionError for a variant without any Record, with the names that are near."""
+    names = {row.variant for row in table.current}
+    for asked in variants:
+        if (name := str(Spec.parse(asked))) not in names:
+            raise SelectionError(f"no Records of {name!r} at all{nearest(name, sorted(names))}")
 
 
 def _known(asked: str, names: list[str], board_key: BoardKey) -> str:

@@ -193,6 +193,11 @@ class Listener(LoggingListener):
         self.events.append(type(event).__name__)
 
 
+def test_a_variant_without_any_record_is_named_with_those_that_are_near(results):
+    with pytest.raises(SelectionError, match=r"no Records of 'rleas' at all .did you mean .*'rela'"):
+        attnbench.compare("rela", "rleas", results)
+
+
 def test_the_log_says_what_a_training_reached_and_why_one_has_no_result(bench, caplog):
     b = bench()
     b.train("rela", [0.6174], seconds=12.4)

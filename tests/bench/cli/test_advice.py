@@ -65,7 +65,9 @@ def test_a_word_that_is_no_key_lists_the_cells_that_have_it(
     monkeypatch.setattr(sys, "argv", ["attnbench", "sample", "additive-lm", "--results", RESULTS])
     assert app.run_app() == 2
     first, *cells = capsys.readouterr().err.rstrip("\n").split("\n")
-    assert "additive-lm" in first and cells and all("additive-lm on" in cell for cell in cells)
+    *named, more = cells
+    assert "additive-lm" in first and named and all("additive-lm on" in cell for cell in named)
+    assert more.strip().startswith("and ") and "narrows the list" in more
 
 
 @pytest.mark.parametrize(("text", "size"), [("1KB", 1e3), ("40gb", 40e9), ("512mib", 512 * 2**20), ("2 GiB", 2**31)])

@@ -96,7 +96,8 @@ def edit(folder: Path, number: int, change: Callable[[dict], object]) -> None:
 
 def test_a_sound_folder_passes(folder: Path) -> None:
     assert validate_records(folder).findings == () and len(validate_records(folder).sound) == 3
-    assert invoke(validate, folder) == (0, "3 Records: 0 errors, 0 warnings\n") == invoke(validate, "--results", folder)
+    said = f"{folder}: 3 Records: 0 errors, 0 warnings\n"
+    assert invoke(validate, folder) == (0, said) == invoke(validate, "--results", folder)
 
 
 @pytest.mark.parametrize(
