@@ -101,14 +101,21 @@ ShownAs = Annotated[Format, typer.Option("--format", "-f", help="Format of the o
 Preset = Annotated[
     str | None,
     typer.Option(
-        "--preset", autocompletion=completion.presets, help="smoke, quick, pt-2x64, …; `quick\\[steps=100]` changes it."
+        "--preset",
+        autocompletion=completion.presets,
+        help="smoke, quick, pt-2x64, … (default: quick; on a GPU pt-2x64 or base); `quick\\[steps=100]` changes it.",
     ),
 ]
 Suite = Annotated[
-    str | None, typer.Option("--suite", autocompletion=completion.suites, help="A built-in suite, or a FILE.toml.")
+    str | None,
+    typer.Option(
+        "--suite",
+        autocompletion=completion.suites,
+        help="A built-in suite, or a FILE.toml; options beside it replace parts of it.",
+    ),
 ]
 Selection = Annotated[
-    str | None, typer.Option("--selection", help="Split that chooses the checkpoint: validation or test.")
+    str | None, typer.Option("--selection", help="Split that chooses the checkpoint: validation (default) or test.")
 ]
 Threads = Annotated[
     int, typer.Option("--threads", min=0, help="Processor threads of each job; 0 takes its share of the cores.")
@@ -168,7 +175,10 @@ RUN: Mapping[str, tuple[Any, object]] = {
         Annotated[
             str | None,
             typer.Option(
-                "--task", "--tasks", autocompletion=completion.tasks, help="Tasks, such as `lra-text\\[length=1k]`."
+                "--task",
+                "--tasks",
+                autocompletion=completion.tasks,
+                help="Tasks, such as `lra-text\\[length=1k]`; `256..4096` doubles from one to the other.",
             ),
         ],
         None,
@@ -185,13 +195,13 @@ RUN: Mapping[str, tuple[Any, object]] = {
     "data_dir": (DataDir, None),
     "threads": (Threads, 0),
     "executor": (
-        Annotated[str | None, typer.Option(help="Run on this machine (local), or through slurm or ray.")],
+        Annotated[str | None, typer.Option(help="Run on this machine (local, the default), or through slurm or ray.")],
         None,
     ),
     "jobs": (
         Annotated[
             int | None,
-            typer.Option(min=1, help="Blocks at once (default: one on each GPU; one on a processor)."),
+            typer.Option(min=1, help="Trainings at once (default: one on each GPU; one on a processor)."),
         ],
         None,
     ),
@@ -205,7 +215,10 @@ RUN: Mapping[str, tuple[Any, object]] = {
         [],
     ),
     "lanes": (
-        Annotated[str | None, typer.Option(help="Run only these, with commas between: baseline, tune, train, time.")],
+        Annotated[
+            str | None,
+            typer.Option(help="Run only these kinds of cell, with commas between: baseline, tune, train, time."),
+        ],
         None,
     ),
     "memory_budget": (
