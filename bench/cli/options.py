@@ -103,7 +103,8 @@ Preset = Annotated[
     typer.Option(
         "--preset",
         autocompletion=completion.presets,
-        help="smoke, quick, pt-2x64, … (default: quick; on a GPU pt-2x64 or base); `quick\\[steps=100]` changes it.",
+        help="smoke, quick (default), pt-2x64 (default on a GPU, where all tasks have it), …; `quick\\[steps=100]` "
+        "changes it.",
     ),
 ]
 Suite = Annotated[

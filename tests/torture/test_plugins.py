@@ -63,8 +63,8 @@ def test_checks(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     checked = command(tmp_path, chosen, "check", "innocent", *quick, seconds=1500.0)
     hung = command(tmp_path, chosen, "check", "constructor-hang", seconds=1500.0, limit=SECONDS / 4)
     planned = command(
-        tmp_path, chosen, "plan", "--variants", ",".join(["innocent", *names]), "--task", TASK, "--preset", PRESET,
-        seconds=1500.0,
+        tmp_path, chosen, "plan", "--cells", "--variants", ",".join(["innocent", *names]), "--task", TASK,
+        "--preset", PRESET, seconds=1500.0,
     )  # fmt: skip
     for plugin in chosen:
         ended = checked if plugin.name in quick else hung

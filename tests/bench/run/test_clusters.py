@@ -111,7 +111,7 @@ def test_a_child_that_dies_and_one_that_is_too_slow_are_outcomes(tmp_path: Path,
     _needs(executor)
     (notes / "rela.does").write_text("die", encoding="ascii")
     (notes / "linear.does").write_text("sleep", encoding="ascii")
-    options = ["timeout=2", *(["cluster=local"] if executor == "slurm" else [])]
+    options = ["timeout=8", *(["cluster=local"] if executor == "slurm" else [])]
     ended(driver(tmp_path / "r", executor, 2, *options), tmp_path / "r")
     assert outcomes(tmp_path / "r") == {
         "softmax": [Outcome.OK], "rela": [Outcome.CRASHED], "linear": [Outcome.TIMEOUT],
