@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from ..core.errors import SelectionError
@@ -13,7 +14,7 @@ from ..core.registry import nearest
 from ..core.spec import Spec
 from ..score.contrasts import Contrast, Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
-from ..score.key import BoardKey
+from ..score.key import LONGEST_LIST, BoardKey
 from ..score.quality import Predictions, outcome_words, scores_by_variant
 from ..stats.format import counted, listed, memory, speed
 from ..stats.power import MOST_SEEDS, POWER
@@ -107,7 +108,8 @@ def check_measured(table: ResultTable, *variants: str) -> None:
     names = {row.variant for row in table.current}
     for asked in variants:
         if (name := str(Spec.parse(asked))) not in names:
-            raise SelectionError(f"no Records of {name!r} at all{nearest(name, sorted(names))}")
+            there = textwrap.shorten(", ".join(sorted(names)), LONGEST_LIST, placeholder=" …")
+            raise SelectionError(f"no Records of {name!r}{nearest(name, sorted(names))}; there are: {there}")
 
 
 def _known(asked: str, names: list[str], board_key: BoardKey) -> str:

@@ -81,7 +81,7 @@ def test_verdicts_use_the_margin_of_the_quantity(modelled) -> None:
         "relative": "worse by > 0.02 bits",
     }
     # with a margin of 5 thousandths, which is what it lacks, rela is no longer shown to be no worse
-    assert entry(board(modelled, margin=0.005), "additive-lm", "verdict").text == "undecided"
+    assert entry(board(modelled, margin=0.005), "additive-lm", "verdict").text == "worse by > 0"
     assert any("margin of 0.02 bits above softmax" in f.text for f in found.footnotes)
 
 
