@@ -230,7 +230,7 @@ def _records(table: ResultTable, board_keys: list[BoardKey], name: str) -> tuple
 def _reason(
     candidate: Candidate, timed: BoardKey, metrics: Mapping[BoardKey, Metric], requirements: Requirements
 ) -> str:
-    """Why the variant does not fit; empty where it does. What is proven comes before what is not known."""
+    """Why the variant does not fit; empty where it does. The proven comes before the unknown."""
     cost = candidate.cost
     if cost is None:
         return f"not timed at this length on {timed.task}"

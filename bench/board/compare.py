@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 
 from ..core.errors import SelectionError
@@ -14,9 +13,9 @@ from ..core.registry import nearest
 from ..core.spec import Spec
 from ..score.contrasts import Contrast, Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
-from ..score.key import LONGEST_LIST, BoardKey
+from ..score.key import BoardKey
 from ..score.quality import Predictions, outcome_words, scores_by_variant
-from ..stats.format import counted, listed, memory, speed
+from ..stats.format import counted, in_a_line, listed, memory, speed
 from ..stats.power import MOST_SEEDS, POWER
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import Verdict, ratio
@@ -108,8 +107,7 @@ def check_measured(table: ResultTable, *variants: str) -> None:
     names = {row.variant for row in table.current}
     for asked in variants:
         if (name := str(Spec.parse(asked))) not in names:
-            there = textwrap.shorten(", ".join(sorted(names)), LONGEST_LIST, placeholder=" …")
-            raise SelectionError(f"no Records of {name!r}{nearest(name, sorted(names))}; there are: {there}")
+            raise SelectionError(f"no Records of {name!r}{nearest(name, sorted(names))}; there are: {in_a_line(names)}")
 
 
 def _known(asked: str, names: list[str], board_key: BoardKey) -> str:

@@ -17,7 +17,7 @@ EXAMPLES = {
     "probe": "attnbench probe entmax15",
     "list": "attnbench list variants",
     "show": "attnbench show rela",
-    "sample": "attnbench sample 3f2a --results results/local",
+    "sample": "attnbench sample 3f2a",
     "inspect": "attnbench inspect 3f2a --example 0",
     "explain": "attnbench explain --variants softmax,sparsemax",
     "convert": "attnbench convert ./my-model --to entmax15 --text text.txt",

@@ -93,8 +93,7 @@ def _print(report: CheckReport, brief: bool) -> None:
 
     console = make_console()
     if report.first_error:
-        text = f"{report.name}: no property could be tested; the first attempt {report.first_error}"
-        console.print(escape(text), style="bold red", soft_wrap=True)
+        console.print(escape(f"{report.name}: {report.first_error}"), style="bold red", soft_wrap=True)
         return
     if report.results and not report.unsupported and not (brief and report):
         table = Table("property", "verdict", "measured", "allowed", "detail", title=escape(report.name), box=None)

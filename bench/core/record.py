@@ -85,8 +85,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the data came from. `fidelity`: official, regenerated, surrogate, own (a person's
-    own files) or synthetic (drawn at random).
+    """Where the data came from. `fidelity`: official, regenerated, surrogate, own (a reader's files) or
+    synthetic (drawn at random).
 
     `files`: name → SHA-256 of each original; `counts`: examples per split as used; `notes`: what a board must say.
     """

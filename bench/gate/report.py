@@ -85,10 +85,10 @@ class CheckReport:
 
     @property
     def first_error(self) -> str:
-        """Where every property that applies ended in an exception: the first one, which is likely that of all."""
+        """Where every property that applies ended in an exception: the first in words, as it is likely that of all."""
         tested = [result for _, result in self.worst() if result.held is not None]
         raised = tested and all(result.held is False and result.detail.startswith("raised ") for result in tested)
-        return tested[0].detail if raised else ""
+        return f"no property could be tested; the first attempt {tested[0].detail}" if raised else ""
 
     def worst(self) -> list[tuple[Setting, GateResult]]:
         """Each property in its worst setting, in the order of the gate."""

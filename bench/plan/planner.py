@@ -139,7 +139,7 @@ def plan(
         record = store.finished(cell, digest_of(cell), site, retry=retry)
         return Step(cell=cell, state="done" if record else "todo", record=record, seconds=known.seconds(cell))
 
-    restored = _Restored(records, site, digest_of)
+    restored = _Restored(records, site)
     singles = [restored.step(step(cell)) for cell in _single_cells(questions, specs, seeds, selection)]
     tuned = _Tuning(counted, digest_of, known, retry)
     by_task = {question.task: question for question in questions}
@@ -255,8 +255,7 @@ class _Restored:
     Code is compared at the same versions and data. That of the reference is the package's own, whose versions count.
     """
 
-    def __init__(self, records: list[Record], site: Site, digest_of: DigestOf):
-        self._digest_of = digest_of
+    def __init__(self, records: list[Record], site: Site):
         self._last: dict[tuple[object, ...], str] = {}
         # sorting is stable: of one second, the line that was appended last is the last
         for record in sorted((each for each in records if site.counts(each)), key=attrgetter("started")):
@@ -272,9 +271,9 @@ class _Restored:
     def step(self, step: Step) -> Step:
         """The step, to do where it is the first of its variant's code that no longer counts."""
         cell = step.cell
-        if step.state != "done" or cell.lane not in ("train", "time") or cell.variant.name == REFERENCE:
+        if step.record is None or cell.lane not in ("train", "time") or cell.variant.name == REFERENCE:
             return step
-        digest = self._digest_of(cell)
+        digest = step.record.digest
         group = self._group(cell, digest)
         if self._last.get(group, digest) == digest or group in self._asked:
             return step

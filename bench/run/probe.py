@@ -87,7 +87,6 @@ def _at_own_rate(task: Spec, preset: Spec) -> Spec:
 
 def examined_by(report: CheckReport) -> Examined:
     worst = [result for _, result in report.worst()]
-    raised = f"no property could be tested; the first attempt {report.first_error}" if report.first_error else ""
     applies = dict.fromkeys((True, False), False)
     for setting, result in report.results:
         applies[setting.causal] |= result.held is not None
@@ -96,7 +95,7 @@ def examined_by(report: CheckReport) -> Examined:
         failures=tuple(f"{each.property}: {each.detail}".removesuffix(": ") for each in report.failures),
         not_applicable=sum(result.held is None for result in worst),
         seconds=report.seconds,
-        problem=report.problem or report.unsupported or raised,
+        problem=report.problem or report.unsupported or report.first_error,
         unsupported=bool(report.unsupported),
         causal=applies[True],
         only_causal=not applies[False],

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import SelectionError
 from ..core.spec import Spec, parse_selection
+from ..stats.format import in_a_line
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
-
-LONGEST_LIST = 300
-"""Characters of what there is, in an error about what there is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -96,8 +93,7 @@ def _filtered(rows: Sequence[ResultRow], axis: str, asked: str) -> list[ResultRo
     if not kept:
         # a name alone asks for all of its parameters, of which a sweep has dozens
         names = {Spec.parse(value).name for value in there} if axis in ("task", "preset") else there
-        known = textwrap.shorten(", ".join(sorted(names)), LONGEST_LIST, placeholder=" …") or "none"
-        raise SelectionError(f"no Records of {axis} {asked!r}; there are Records of: {known}")
+        raise SelectionError(f"no Records of {axis} {asked!r}; there are Records of: {in_a_line(names) or 'none'}")
     return [row for row in rows if getattr(row, axis) in kept or (lane is not None and row.lane != lane)]
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable
+
 from ..core.interval import Interval
+
+LONGEST_LIST = 300
+"""Characters of what there is, in an error about what there is not."""
 
 
 def speed(ratio: Interval) -> str:
@@ -87,6 +93,15 @@ def counted(number: int, noun: str) -> str:
     ('1 error', '1,200 Records')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def in_a_line(names: Iterable[str]) -> str:
+    """Sorted, for an error about what is not there; of many, those that fit into a line.
+
+    >>> in_a_line({"rela", "dot"})
+    'dot, rela'
+    """
+    return textwrap.shorten(", ".join(sorted(names)), LONGEST_LIST, placeholder=" …")
 
 
 def listed(items: list[str] | tuple[str, ...]) -> str:

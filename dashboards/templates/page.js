@@ -116,9 +116,9 @@
   }
 
   // an interval stands below its value in a table that would otherwise be too wide
-  function result(text, properties = {}) {
+  function result(text) {
     const [, value, interval] = /^(.+?)( \(.+\)(?: \S)?)$/.exec(text) || [null, text, ""];
-    const cell = make("td", value, properties);
+    const cell = make("td", value);
     if (interval) cell.append(make("span", interval, { className: "interval" }));
     return cell;
   }
@@ -186,8 +186,11 @@
     top.append(head);
     table.className = "ranks";
     table.replaceChildren(caption("Ranks and results. A button in a heading sorts; a variant's name opens its Records"), top, body);
-    table.classList.toggle("stacked", hasMore());
-    const wider = hasMore();
+    const box = table.parentElement;
+    // not hasMore: a reader may have scrolled to the end
+    const isTooWide = () => box.scrollWidth > box.clientWidth + 1;
+    table.classList.toggle("stacked", isTooWide());
+    const wider = isTooWide();
     markMore();
     $("count").textContent = `${rows.length} of ${board.rows.length} variants and baselines${wider ? "; scroll the table for more columns" : ""}`;
   }
