@@ -60,6 +60,7 @@ def merge(
     store.prepare()
     known = {content_hash(record.to_json(), 64) for record in store.records()}
     refused = 0
+    store.log_arrival()
     for folder in folders:
         # the target may hold what these were copied from
         found = validate_records(folder, beside=results)
@@ -74,6 +75,7 @@ def merge(
             store.append(record)
             known.add(identity)
             added += 1
+        store.log_arrival()
         for finding in found.findings:
             was = "left out" if finding.severity == "error" else "taken, with a warning"
             warn(visible(f"{was}: {finding.place}: {finding.text}", longest=500))

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ..core.metrics import RANKING_METRICS
 from ..core.record import Measurement, Outcome, Record
 from .arrays import DamagedArtifact, arrays_of
+from .arrivals import ArrivedRecord
 from .artifacts import Curve, ExampleResults, agrees, results_of, score_of
 
 CURVE_TOLERANCE = 0.01
@@ -186,6 +187,42 @@ class Copies:
             yield f"its right predictions are not those of {other}, of the same data, on {differing:,} examples"
         else:
             self.labels[group] = (other, np.maximum(known, fresh))
+
+
+@dataclass
+class Repeats:
+    """The first result of each cell, made by one code; `add` yields how a later one differs.
+
+    `undecided`: cells with different results in two files, of which only the stated start says which came first.
+    """
+
+    first: dict[tuple[str, str], tuple[str, ArrivedRecord | None, Record]] = field(default_factory=dict)
+    undecided: int = 0
+
+    def remember(self, place: str, record: Record) -> None:
+        """Notes a Record of a folder that was there before all that are added."""
+        if record.outcome is Outcome.OK:
+            self.first.setdefault((record.key, record.digest), (place, None, record))
+
+    def add(self, arrived: ArrivedRecord) -> Iterator[str]:
+        """`arrived`: in the order of arrival."""
+        record = arrived.record
+        # of timings the newest counts, beside what shared its rounds
+        if record.outcome is not Outcome.OK or record.cell.lane == "time":
+            return
+        place, before, first = self.first.setdefault((record.key, record.digest), (arrived.place, arrived, record))
+        ours, theirs = tested(record), tested(first)
+        differs = ours is not None and theirs is not None and ours.value != theirs.value
+        if before is not None and before.arrival == arrived.arrival and before.file != arrived.file:
+            self.undecided += differs
+            return
+        if ours is not None and theirs is not None and differs:
+            yield (
+                f"its {ours.name} is {ours.value:.4f}, but {place}, of the same cell, has {theirs.value:.4f}; "
+                "that came first and counts"
+            )
+        if record.started < first.started:
+            yield f"it states an earlier start than {place}, which is of the same cell and came first"
 
 
 def _same_data(record: Record, examples: int) -> tuple[str, ...]:

@@ -54,10 +54,12 @@ def choose_rate(tried: Mapping[float, Sequence[Record]]) -> RateChoice:
 
 
 def first_results(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
-    """The Record that counts of each cell and digest, on whatever machine: the first result, else the last failure."""
+    """The Record that counts of each cell and digest, on whatever machine: the first result, else the last failure.
+
+    `records` stand in the order of arrival, as `Store.records` gives them.
+    """
     found: dict[tuple[str, str], Record] = {}
-    # the machine's id decides between two of one second, so that the order of files does not
-    for record in sorted(records, key=lambda one: (one.started, one.machine.id)):
+    for record in records:
         known = found.get((record.key, record.digest))
         if known is None or known.outcome is not Outcome.OK:
             found[record.key, record.digest] = record

@@ -41,13 +41,18 @@ class BadLine:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFile:
-    """The records of one file, with the numbers of their lines, as it was at `stamp` (its size and time)."""
+    """The records of one file, with the numbers of their lines, as it was at `stamp` (its size and time).
+
+    `lines`: how many lines have an end; `ends`: whether the last one has.
+    """
 
     name: str
     stamp: tuple[int, int] = (0, 0)
     records: tuple[Record, ...] = ()
     numbers: tuple[int, ...] = ()
     bad_lines: tuple[BadLine, ...] = ()
+    lines: int = 0
+    ends: bool = True
 
     @cached_property
     def by_cell(self) -> dict[tuple[str, str], list[Record]]:
@@ -123,12 +128,14 @@ _INCOMPLETE = "the last line is incomplete and was not read"
 
 
 def _parse(name: str, stamp: tuple[int, int], file: BinaryIO) -> RecordFile:
-    records, numbers, bad = [], [], []
+    records, numbers, bad, lines, ends = [], [], [], 0, True
     for number, line in enumerate(_lines(file), start=1):
         if number > MOST_LINES or file.tell() > MOST_FILE_BYTES:
             most = f"{MOST_LINES:,} lines and {MOST_FILE_BYTES:,} bytes"
             bad.append(BadLine(0, f"it is longer than {most}; lines from {number:,} on were not read"))
             break
+        ends = line.endswith(b"\n")
+        lines += ends
         try:
             if line.strip():
                 records.append(Record.from_line(line))
@@ -137,7 +144,8 @@ def _parse(name: str, stamp: tuple[int, int], file: BinaryIO) -> RecordFile:
             is_torn = not line.endswith(b"\n") and len(line) <= MOST_LINE_BYTES and "it is not JSON" in str(error)
             bad.append(BadLine(number, _INCOMPLETE if is_torn else str(error)))
     return RecordFile(
-        name=name, stamp=stamp, records=tuple(records), numbers=tuple(numbers), bad_lines=tuple(bad)
+        name=name, stamp=stamp, records=tuple(records), numbers=tuple(numbers), bad_lines=tuple(bad), lines=lines,
+        ends=ends,
     )  # fmt: skip
 
 

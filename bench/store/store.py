@@ -1,6 +1,7 @@
 """Store: records as JSON lines and larger outputs as files, in one folder, that a kill at any moment cannot damage.
 
 root/records/MACHINE.jsonl    one Record per line, only ever appended
+root/records/arrivals.txt     the order in which Records of several machines came, see `arrivals.py`
 root/artifacts/HASH.SUFFIX    curves, predictions, maps; named by their content
 """
 
@@ -21,6 +22,7 @@ from ..core.files import open_folder, open_regular, read_regular
 from ..core.record import Outcome, Record
 from ..core.site import Site
 from . import record_files
+from .arrivals import in_order_of_arrival, log_arrival, read_log
 from .record_files import RecordFile
 
 LOCAL = Path("results/local")
@@ -86,18 +88,29 @@ class Store:
             self.warn(f"{self.root / record_files.FOLDER}: {torn}")
 
     def records(self) -> Iterator[Record]:
-        """Every readable Record, file by file in the order of their names, each in the order of appending.
+        """Every readable Record in the order of arrival, see `arrivals.py`.
 
         Lines and files that cannot be read are passed over, and `on_warning` is told of them.
         """
         try:
             with record_files.opened(self.root, record_files.FOLDER) as folder:
-                for name in record_files.names_in(folder):
-                    yield from self._read(folder, name).records
+                files = [self._read(folder, name) for name in record_files.names_in(folder)]
+                log = read_log(folder)
         except FileNotFoundError:
             return
         except OSError as error:
             raise StoreError(_unreadable(self.root, error)) from error
+        yield from (arrived.record for arrived in in_order_of_arrival(files, log))
+
+    def log_arrival(self) -> None:
+        """Writes into the log of arrivals that what is here now was here before what comes later."""
+        try:
+            with record_files.opened(self.root, record_files.FOLDER) as folder:
+                log_arrival(folder, [self._read(folder, name) for name in record_files.names_in(folder)])
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(_advice(self.root, error)) from error
 
     def finished(self, cell: Cell, digest: str, site: Site, *, retry: bool = False) -> Record | None:
         """The last Record of this cell, by this code, that counts at `site`; None where it is still to be run.

@@ -19,7 +19,7 @@ from .versions import OTHER_TASKS, with_staleness
 
 @dataclass(frozen=True, eq=False)
 class ResultTable:
-    """`records` in the order of starting; `rows`: one of each, in the same order, the stale ones too."""
+    """`records` in the order of arrival; `rows`: one of each, in the same order, the stale ones too."""
 
     records: Sequence[Record]
     rows: Sequence[ResultRow]
@@ -48,11 +48,11 @@ class ResultTable:
         return Counter(row.version for row in self.current if task in (None, row.task) and preset in (None, row.preset))
 
     def matching(self, task: str, preset: str, fidelity: str, protocol: int) -> Sequence[ResultRow]:
-        """The current rows of these four, in the order of starting."""
+        """The current rows of these four, in the order of arrival."""
         return self._matching.get((task, preset, fidelity, protocol), ())
 
     def passed_over(self, task: str, preset: str, fidelity: str, protocol: int) -> Sequence[ResultRow]:
-        """The rows of these four that do not count, in the order of starting; `stale` says why."""
+        """The rows of these four that do not count, in the order of arrival; `stale` says why."""
         return self._passed_over.get((task, preset, fidelity, protocol), ())
 
     @cached_property
@@ -133,12 +133,12 @@ class ResultTable:
 
 
 def table_of(records: Iterable[Record]) -> ResultTable:
-    """The table of `records`; `store.versions` says which of them count.
+    """The table of `records`, which stand in the order of arrival; `store.versions` says which of them count.
 
     Accuracy may come from any machine; speeds are kept apart by machine, and so is their staleness.
     """
     with _garbage_collection_paused():
-        ordered = sorted(records, key=attrgetter("started"))
+        ordered = tuple(records)
         # a Record that failed before its data was there goes with the data that its board key had last
         known = {_without_data(r): r.data.fidelity for r in ordered if r.data and r.data.fidelity}
         rows = [_row(at, record, known) for at, record in enumerate(ordered)]

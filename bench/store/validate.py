@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,11 +18,14 @@ from ..core.errors import StoreError
 from ..core.metrics import METRICS, RANKING_METRICS
 from ..core.record import Measurement, Outcome, Record
 from . import record_files
-from .agreement import Copies, curve_errors, prediction_errors, tested, time_errors
+from .agreement import Copies, Repeats, curve_errors, prediction_errors, tested, time_errors
 from .arrays import DamagedArtifact
+from .arrivals import LOG, ArrivalLog, in_order_of_arrival, read_log
 from .artifacts import curve_of, results_of
 from .learning_rates import choose_rate, first_results, without_rates
+from .record_files import RecordFile
 from .store import Store, is_artifact_name
+from .versions import is_too_new
 
 MOST_BAD_LINES = 1000
 """Named of one file; the others are counted."""
@@ -49,7 +52,7 @@ class ValidationIssue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationReport:
-    """`sound`: the Records without an error, in the order of the files; `count`: of all lines."""
+    """`sound`: the Records without an error, in the order of arrival; `count`: of all lines."""
 
     findings: tuple[ValidationIssue, ...]
     sound: tuple[Record, ...]
@@ -65,58 +68,99 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
 
     `beside`: a results folder that Records may have been copied from. Raises StoreError where there is no such folder.
     """
-    errors: list[ValidationIssue] = []
+    errors: list[tuple[str, int, str]] = []
     warnings: list[ValidationIssue] = []
     sound: list[Record] = []
-    count, copies, store = 0, Copies(), Store(root)
+    copies, repeats, store = Copies(), Repeats(), Store(root)
     if beside is not None:
-        _remember(beside, copies)
-    for file in _record_files(root):
-        count += len(file.records) + sum(bad.number > 0 for bad in file.bad_lines)
-        spelt = record_files.spelt(file.name)
-        found = [(bad.number, f"cannot be read: {bad.reason}") for bad in file.bad_lines[:MOST_BAD_LINES]]
-        if len(file.bad_lines) > MOST_BAD_LINES:
-            found.append((0, f"{len(file.bad_lines) - MOST_BAD_LINES:,} more lines cannot be read"))
-        for number, record in zip(file.numbers, file.records, strict=True):
-            contents: dict[str, bytes] = {}
-            problems = [(number, text) for text in _errors(record, file.name, store, contents)]
-            found += problems
-            if not problems:
-                sound.append(record)
-                place = f"{spelt}:{number}"
-                shared = copies.add(place, record, contents.get("predictions"))
-                warnings += [ValidationIssue("warning", place, text) for text in shared]
-        for number, text in sorted(found):
-            errors.append(ValidationIssue("error", f"{spelt}:{number}" if number else spelt, text))
-    warnings += [ValidationIssue("warning", place, text) for place, text in copies.copied_predictions()]
-    warnings += [ValidationIssue("warning", place, text) for place, text in _missing_seeds(sound)]
-    # trials of another machine may have come later, so that nobody need have been wrong
-    warnings += [ValidationIssue("warning", place, text) for place, text in _other_choices(sound)]
-    return ValidationReport(findings=(*errors, *warnings), sound=tuple(sound), count=count)
+        _remember(beside, copies, repeats)
+    files, log = _record_files(root)
+    for file in files:
+        errors += _file_errors(file)
+    errors += _log_errors(log, files)
+    for arrived in in_order_of_arrival(files, log):
+        contents: dict[str, bytes] = {}
+        problems = list(_errors(arrived.record, arrived.file, store, contents))
+        errors += [(arrived.file, arrived.number, text) for text in problems]
+        if not problems:
+            sound.append(arrived.record)
+            found = [*copies.add(arrived.place, arrived.record, contents.get("predictions")), *repeats.add(arrived)]
+            warnings += [ValidationIssue("warning", arrived.place, text) for text in found]
+    warnings += [
+        ValidationIssue("warning", place, text)
+        for place, text in (
+            *copies.copied_predictions(),
+            *_log_warnings(log, files, repeats.undecided),
+            *_missing_seeds(sound),
+            # trials of another machine may have come later, so that nobody need have been wrong
+            *_other_choices(sound),
+        )
+    ]
+    named = [ValidationIssue("error", _place(file, number), text) for file, number, text in sorted(errors)]
+    count = sum(len(file.records) + sum(bad.number > 0 for bad in file.bad_lines) for file in files)
+    return ValidationReport(findings=(*named, *warnings), sound=tuple(sound), count=count)
 
 
-def _remember(root: Path, copies: Copies) -> None:
-    """Adds the readable Records of a folder to `copies`; none where there is no folder yet."""
+def _place(file: str, number: int) -> str:
+    return f"{record_files.spelt(file)}:{number}" if number else record_files.spelt(file)
+
+
+def _file_errors(file: RecordFile) -> Iterator[tuple[str, int, str]]:
+    """What is wrong with the lines of a file, each with the file's name and the number of the line."""
+    for bad in file.bad_lines[:MOST_BAD_LINES]:
+        yield file.name, bad.number, f"cannot be read: {bad.reason}"
+    if len(file.bad_lines) > MOST_BAD_LINES:
+        yield file.name, 0, f"{len(file.bad_lines) - MOST_BAD_LINES:,} more lines cannot be read"
+    # the next Record would change this line, which looks as if it had been edited
+    if not file.ends and file.numbers and file.numbers[-1] > file.lines:
+        yield file.name, file.numbers[-1], "the line has no end; add the line feed that is missing"
+
+
+def _log_errors(log: ArrivalLog, files: Sequence[RecordFile]) -> Iterator[tuple[str, int, str]]:
+    for bad in log.bad_lines:
+        yield LOG, bad.number, bad.reason
+    there = {file.name: file.lines for file in files}
+    for name, lines in log.lines.items():
+        # who could log lines in advance could send Records later that came first
+        if lines > there.get(name, 0):
+            yield LOG, 0, f"{record_files.spelt(name)} has {there.get(name, 0):,} lines, but {lines:,} have arrived"
+
+
+def _log_warnings(log: ArrivalLog, files: Sequence[RecordFile], undecided: int) -> Iterator[tuple[str, str]]:
+    unlogged = sum(file.lines > log.lines.get(file.name, 0) for file in files)
+    if log.arrivals and unlogged:
+        yield LOG, f"{unlogged} files have lines that are in no arrival; they count after all others"
+    if undecided and not log.arrivals:
+        yield (
+            record_files.FOLDER,
+            f"{undecided} cells have two different results, and no {LOG} says which came first; the one that states "
+            "the earlier start counts",
+        )
+
+
+def _remember(root: Path, copies: Copies, repeats: Repeats) -> None:
+    """Adds the readable Records of a folder to `copies` and `repeats`; none where there is no folder yet."""
     store = Store(root)
     with suppress(StoreError):
-        for file in _record_files(root):
-            for number, record in zip(file.numbers, file.records, strict=True):
-                name = record.artifacts.get("predictions", "")
-                try:
-                    content = store.artifact(name)
-                except StoreError:
-                    content = None
-                place = f"{root}: {record_files.spelt(file.name)}:{number}"
-                # said of the target by validating it
-                for _ in copies.add(place, record, content):
-                    pass
+        files, log = _record_files(root)
+        for arrived in in_order_of_arrival(files, log):
+            try:
+                content = store.artifact(arrived.record.artifacts.get("predictions", ""))
+            except StoreError:
+                content = None
+            place = f"{root}: {arrived.place}"
+            # said of the target by validating it
+            for _ in copies.add(place, arrived.record, content):
+                pass
+            repeats.remember(place, arrived.record)
         copies.equal.clear()
 
 
-def _record_files(root: Path) -> Iterator[record_files.RecordFile]:
+def _record_files(root: Path) -> tuple[list[RecordFile], ArrivalLog]:
     try:
         with record_files.opened(root, record_files.FOLDER) as folder:
-            yield from (record_files.read_file(folder, name) for name in record_files.names_in(folder))
+            files = [record_files.read_file(folder, name) for name in record_files.names_in(folder)]
+            return files, read_log(folder)
     except OSError as error:
         if root.name == record_files.FOLDER and any(root.glob("*.jsonl")):
             raise StoreError(f"{root} is the inside of a results folder; name {root.parent}") from None
@@ -132,6 +176,8 @@ def _errors(record: Record, file: str, store: Store, contents: dict[str, bytes])
         yield f"{record_files.spelt(file)} holds Records of one machine, got one of {record.machine.id}"
     if not _DIGEST.fullmatch(record.digest):
         yield f"expected a digest VERSIONS-DATA-VARIANT, got {brief(repr(record.digest))}"
+    elif is_too_new(record.version, record.cell.lane, record.cell.task.name):
+        yield f"its digest states {record.version}, which is newer than the installed attnbench"
     if record.data is not None and record.data.fidelity not in FIDELITIES:
         yield f"expected a fidelity of {', '.join(FIDELITIES)}, got {brief(repr(record.data.fidelity))}"
     if record.outcome is not Outcome.OK and not record.reason:

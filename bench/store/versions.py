@@ -1,6 +1,7 @@
 """Versions: which Records of a cell, a board and a variant count where several versions of the code made some.
 
-Of one cell the first result counts. Of one board the newest version counts at which the reference and two others are
+A version above the installed one is nobody's yet, so it counts nowhere. Of one cell the first result counts, in the
+order of arrival. Of one board the newest version counts at which the reference and two others are
 complete; of one variant, the code that was measured last and is complete. So a Record more never takes away what a
 board has, except where it completes a newer version, and no two versions are ever averaged.
 """
@@ -10,12 +11,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
 from ..core.cell import NO_ATTENTION, REFERENCE
-from ..core.protocol import LEAST_SEEDS
+from ..core.errors import AttnbenchError
+from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, OBJECTIVE_VERSIONS, VERSION_ZERO
 from ..core.record import Outcome
+from ..core.registry import TASKS
 from .rows import ResultRow
 
 REPEATED = "the cell was measured before, and its first result counts"
@@ -26,15 +30,17 @@ DATA = "the code or the data of the task has changed since"
 CODE = "of other code of the variant, or of the kernels of another kind of device"
 INCOMPLETE = "of a newer version, at which the reference and two others are not complete"
 OTHER_TASKS = "of another version than the other tasks of the suite"
+TOO_NEW = "of a newer version than the installed one"
 
-NOT_RANKED = (SETTING, VERSION, DATA, CODE, INCOMPLETE, OTHER_TASKS)
+NOT_RANKED = (SETTING, VERSION, DATA, CODE, INCOMPLETE, OTHER_TASKS, TOO_NEW)
 """Reasons that measuring anew removes."""
 
 
 def with_staleness(rows: Sequence[ResultRow]) -> list[ResultRow]:
     """The rows in the same order; those that do not count say why. Each rule sees what all before it have left."""
     settings = _settings(rows)
-    found = _once_a_cell(list(rows), settings)
+    found = [row._replace(stale=TOO_NEW) if is_too_new(row.version, row.lane, row.task) else row for row in rows]
+    found = _once_a_cell(found, settings)
     found = _newest_complete(found, _across_lanes, lambda row: settings.get(row.at), SETTING)
     found = _newest_complete(found, _comparable, attrgetter("version"), VERSION)
     # a Record without data says nothing of the data's source
@@ -50,6 +56,36 @@ def harness_version(row: ResultRow) -> str:
     ('lane1.objective2', 'version 0')
     """
     return row.version.rpartition(".task")[0] or row.version
+
+
+def is_too_new(version: str, lane: str, task: str) -> bool:
+    """Whether a digest states a version of lane, objective or task that the installed code does not have yet.
+
+    >>> is_too_new("lane1.objective1.task1", "train", "recall"), is_too_new("lane99.task1", "train", "recall")
+    (False, True)
+    """
+    if version == VERSION_ZERO:
+        return False
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        return True
+    of_lane, of_objective, of_task = (int(number or 0) for number in found.groups())
+    if of_lane > LANE_VERSIONS.get(lane, 0) or of_objective > max(OBJECTIVE_VERSIONS.values()):
+        return True
+    # the task is loaded for a claim alone that is above the version that each task begins with
+    return of_task > 1 and of_task > _installed_version(task.partition("[")[0])
+
+
+@cache
+def _installed_version(task: str) -> float:
+    """The version of our own task; infinite for a plugin's, which this process does not import, and an unknown one."""
+    try:
+        return float("inf") if TASKS.is_foreign(task) else int(TASKS.load(task).version)
+    except AttnbenchError:
+        return float("inf")
+
+
+_VERSION = re.compile(r"lane(\d{1,9})(?:\.objective(\d{1,9}))?\.task(\d{1,9})")
 
 
 def complete_variants(rows: Iterable[ResultRow]) -> set[str]:
@@ -92,9 +128,8 @@ def _once_a_cell(rows: list[ResultRow], settings: Mapping[int, int]) -> list[Res
         version = row.version, row.data_code, row.variant_code
         return row.key, row.fidelity, *version, settings.get(row.at)
 
-    groups = _grouped(rows, cell)
     found = {row.at: row for row in rows}
-    for group in groups.values():
+    for group in _grouped((row for row in rows if not row.stale), cell).values():
         results = [row for row in group if row.outcome == Outcome.OK]
         counted = results[0] if results and group[0].lane != "time" else group[-1]
         for row in group:

@@ -9,24 +9,39 @@ refuse() {
     code=1
 }
 
-# one line for each file that changed: its status, a tab, its path
+# one line for each file that changed: mode before, mode after, hashes, status, a tab, its path
 changes=$(mktemp)
-trap 'rm -f "$changes"' EXIT
-git diff --no-renames --name-status "$base" "$2" > "$changes"
+before=$(mktemp)
+trap 'rm -f "$changes" "$before"' EXIT
+git -c core.quotePath=true diff --raw --no-renames --no-abbrev "$base" "$2" > "$changes"
 tab=$(printf '\t')
-while IFS="$tab" read -r status path; do
+while IFS="$tab" read -r fields path; do
+    status=${fields##* }
+    mode=${fields#* }
+    mode=${mode%% *}
+    name=${path##*/}
     case $path in
-        results/records/*)
-            if [ "$status" = D ]; then
-                refuse "$path is removed; Records stay"
-            elif git diff --numstat "$base" "$2" -- "$path" | grep -qv "^[0-9]*${tab}0${tab}"; then
-                refuse "$path has changed or removed lines; a Record is never edited, new ones are added at the end"
-            fi ;;
-        results/artifacts/*)
-            [ "$status" = A ] || refuse "$path is changed or removed; an artifact is named by its content" ;;
+        results/records/*.jsonl | results/records/arrivals.txt) folder=results/records ;;
+        results/artifacts/*.json | results/artifacts/*.npz) folder=results/artifacts ;;
         *)
-            refuse "$path is neither in results/records nor in results/artifacts; send other changes by themselves" ;;
+            refuse "$path is neither a file of Records nor an artifact; send other changes by themselves"
+            continue ;;
     esac
+    if [ "$path" != "$folder/$name" ] || ! echo "$name" | grep -Eq '^[A-Za-z0-9][A-Za-z0-9._-]*$'; then
+        refuse "$path lies in a folder of its own, or has another name than attnbench gives"
+    elif [ "$status" = D ]; then
+        refuse "$path is removed; what was sent stays"
+    elif [ "$mode" != 100644 ]; then
+        refuse "$path is no plain file: its mode is $mode, expected 100644"
+    elif [ "$folder" = results/artifacts ] && [ "$status" != A ]; then
+        refuse "$path is changed or removed; an artifact is named by its content"
+    elif [ "$status" = M ]; then
+        # whole lines are added at the end, and what was there stays in front of them to the last byte
+        git show "$base:$path" > "$before"
+        size=$(wc -c < "$before")
+        git show "$2:$path" | head -c "$size" | cmp -s - "$before" ||
+            refuse "$path has changed or removed lines; a Record is never edited, new ones are added at the end"
+    fi
 done < "$changes"
 [ "$code" = 0 ] && echo "only Records and artifacts are added"
 exit "$code"

@@ -92,8 +92,46 @@ def test_a_request_that_removes_an_artifact_or_changes_the_rules_is_refused(boar
     command = ["sh", str(TEMPLATE / "only_adds.sh"), "my-records", "more"]
     added = subprocess.run(command, cwd=board, capture_output=True, text=True)
     assert added.returncode == 1
-    assert f"results/artifacts/{artifact.name} is changed or removed" in added.stderr
-    assert "only_adds.sh is neither in results/records nor in results/artifacts" in added.stderr
+    assert f"results/artifacts/{artifact.name} is removed" in added.stderr
+    assert "only_adds.sh is neither a file of Records nor an artifact" in added.stderr
+
+
+def test_a_request_adds_whole_lines_at_the_end_and_plain_files_alone(board):
+    records = board / "results" / "records"
+    (path, *_) = sorted(records.glob("*.jsonl"))
+    before = path.read_text(encoding="utf-8")
+    first = before.split("\n")[0] + "\n"
+    git(board, "switch", "-q", "-c", "odd")
+
+    def added():
+        git(board, "add", "-A")
+        git(board, "commit", "-q", "-m", "Odd")
+        found = subprocess.run(
+            ["sh", str(TEMPLATE / "only_adds.sh"), "my-records", "odd"], cwd=board, capture_output=True, text=True
+        )
+        git(board, "reset", "-q", "--hard", "my-records")
+        return found
+
+    path.write_text(before + first, encoding="utf-8")
+    assert added().returncode == 0
+    path.write_text(first + before, encoding="utf-8")
+    assert "a Record is never edited" in added().stderr
+    path.write_text(before.removesuffix("\n"), encoding="utf-8")
+    assert "a Record is never edited" in added().stderr
+    (records / ".gitattributes").write_text("*.jsonl -diff\n", encoding="utf-8")
+    (records / "sub").mkdir()
+    (records / "sub" / "more.jsonl").write_text(first, encoding="utf-8")
+    (records / "link.jsonl").symlink_to(path.name)
+    path.chmod(0o755)
+    refused = added().stderr.split("\n")
+    assert len([line for line in refused if line]) == 4
+    for name in (
+        ".gitattributes is neither",
+        "more.jsonl lies in",
+        "link.jsonl is no plain",
+        f"{path.name} is no plain",
+    ):
+        assert any(name in line for line in refused)
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_a_task_that_the_reference_did_not_learn_leaves_the_average_for_all(benc
     assert [row.name for row in found.ranked] == ["rela", "softmax"]
 
 
-V0, V1 = "lane1.objective1.task1-d1-v1", "lane1.objective2.task1-d1-v1"
+V0, V1 = "lane1.objective0.task1-d1-v1", "lane1.objective1.task1-d1-v1"
 
 
 def versioned(bench: object, digests: dict[str, dict[str, str]]) -> object:

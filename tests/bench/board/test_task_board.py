@@ -444,9 +444,9 @@ def test_a_trivial_baseline_that_looks_at_the_input_is_no_bar(bench) -> None:
 def test_variants_of_another_version_are_named_with_the_command_that_measures_them(bench) -> None:
     b = bench()
     for name in ("softmax", "rela", "linear", "local"):
-        b.train(name, [0.6] * 3, digest="lane1.objective1.task1-d1-v1")
+        b.train(name, [0.6] * 3, digest="lane1.objective1.task0-d1-v1")
     for name in ("softmax", "rela", "linear"):
-        b.train(name, [0.7] * 3, digest="lane1.objective1.task2-d1-v1")
+        b.train(name, [0.7] * 3, digest="lane1.objective1.task1-d1-v1")
     found = board(b)
     assert {r.name for r in found.ranked} == {"softmax", "rela", "linear"}
     assert "another version" in row(found, "local").reason

@@ -23,7 +23,7 @@ def test_of_one_cell_the_first_result_counts_wherever_it_was_measured_again(benc
     b = bench()
     b.train("rela", [0.5])
     b.train("rela", [0.6], machine=replace(b.records[0].machine, id=elsewhere))
-    table = table_of(reversed(b.records))
+    table = table_of(b.records)
     assert stale(table) == ["", "the cell was measured before, and its first result counts"]
     assert table.values("accuracy", [row.at for row in table.current], split="test") == [0.5]
 
@@ -53,7 +53,7 @@ def complete(b: object, digest: str, *names: str, seeds: int = 3) -> None:
         b.train(name, [0.5] * seeds, digest=digest)
 
 
-V0, V1 = "lane1.objective1.task1-d1-v1", "lane1.objective1.task2-d1-v1"
+V0, V1 = "lane1.objective1.task0-d1-v1", "lane1.objective1.task1-d1-v1"
 
 
 def test_a_board_stays_at_the_version_that_is_complete(bench) -> None:
@@ -62,14 +62,14 @@ def test_a_board_stays_at_the_version_that_is_complete(bench) -> None:
     complete(b, V1, "softmax", "rela")
     b.train("linear", [0.5] * 2, digest=V1)
     table = table_of(b.records)
-    assert {row.version for row in table.current} == {"lane1.objective1.task1"}
+    assert {row.version for row in table.current} == {"lane1.objective1.task0"}
     assert {row.stale for row in table.rows if row.stale} == {
         "of a newer version, at which the reference and two others are not complete"
     }
     # the third seed of a second variant beside the reference completes the newer version
     b.train("linear", [0.5] * 3, digest=V1)
     table = table_of(b.records)
-    assert {row.version for row in table.current} == {"lane1.objective1.task2"}
+    assert {row.version for row in table.current} == {"lane1.objective1.task1"}
     assert {row.variant for row in table.rows if "another version" in row.stale} == {
         "softmax",
         "rela",
@@ -82,9 +82,9 @@ def test_with_two_variants_the_newest_version_at_which_both_are_complete_counts(
     b = bench()
     complete(b, V0, "softmax", "rela")
     b.train("linear", [0.5], digest=V1)
-    assert {row.version for row in table_of(b.records).current} == {"lane1.objective1.task1"}
+    assert {row.version for row in table_of(b.records).current} == {"lane1.objective1.task0"}
     complete(b, V1, "softmax", "rela")
-    assert {row.version for row in table_of(b.records).current} == {"lane1.objective1.task2"}
+    assert {row.version for row in table_of(b.records).current} == {"lane1.objective1.task1"}
 
 
 def test_a_straggler_of_an_old_version_does_not_bring_it_back(bench) -> None:
@@ -92,15 +92,15 @@ def test_a_straggler_of_an_old_version_does_not_bring_it_back(bench) -> None:
     complete(b, V0, "softmax", "rela", "linear")
     complete(b, V1, "softmax", "rela", "linear")
     complete(b, V0, "local")
-    assert {row.version for row in table_of(b.records).current} == {"lane1.objective1.task2"}
+    assert {row.version for row in table_of(b.records).current} == {"lane1.objective1.task1"}
 
 
 def test_newer_code_of_the_reference_counts_once_it_has_three_seeds(bench) -> None:
     b = bench()
     complete(b, V0, "softmax", "rela", "linear")
-    b.train("softmax", [0.6] * 2, digest="lane1.objective1.task1-d1-v2")
+    b.train("softmax", [0.6] * 2, digest="lane1.objective1.task0-d1-v2")
     assert {row.variant_code for row in table_of(b.records).current} == {"v1"}
-    b.train("softmax", [0.6] * 3, digest="lane1.objective1.task1-d1-v2")
+    b.train("softmax", [0.6] * 3, digest="lane1.objective1.task0-d1-v2")
     codes = {(row.variant, row.variant_code) for row in table_of(b.records).current}
     assert codes == {("softmax", "v2"), ("rela", "v1"), ("linear", "v1")}
 
@@ -109,7 +109,7 @@ def test_code_that_fails_does_not_fall_back_to_older_code(bench) -> None:
     b = bench()
     complete(b, V0, "softmax", "rela")
     for seed in range(3):
-        failed = {"outcome": Outcome.INCORRECT, "reason": "future leaks", "digest": "lane1.objective1.task1-d1-v2"}
+        failed = {"outcome": Outcome.INCORRECT, "reason": "future leaks", "digest": "lane1.objective1.task0-d1-v2"}
         b.add(b.cell("rela", seed), **failed)
     assert {row.outcome for row in table_of(b.records).current if row.variant == "rela"} == {"incorrect"}
 
@@ -119,7 +119,7 @@ def test_older_code_that_is_measured_again_counts_again(bench) -> None:
     b = bench()
     complete(b, V0, "softmax", "rela")
     for seed in range(3):
-        failed = {"outcome": Outcome.CRASHED, "reason": "SyntaxError", "digest": "lane1.objective1.task1-d1-v2"}
+        failed = {"outcome": Outcome.CRASHED, "reason": "SyntaxError", "digest": "lane1.objective1.task0-d1-v2"}
         b.add(b.cell("rela", seed), **failed)
     b.train("rela", [0.9], digest=V0)
     counted = [row for row in table_of(b.records).current if row.variant == "rela"]
@@ -212,12 +212,12 @@ def test_a_setting_read_from_a_file_is_the_one_that_was_written(bench) -> None:
 def test_versions_of_what_counts_are_counted_by_task_and_preset(bench) -> None:
     b = bench()
     b.train("rela", [0.5, 0.5], digest="lane1.objective1.task1-d1-v1")
-    b.time("rela", [1.0] * 3, [1.0] * 3, digest="lane2.objective1.task1-d1-v1")
+    b.time("rela", [1.0] * 3, [1.0] * 3, digest="lane0.objective1.task1-d1-v1")
     b.task = "other"
     b.train("rela", [0.5], digest="p1-t1-v1")
     b.train("rela", [0.6], digest="p1-t1-v1")
     table = table_of(b.records)
-    assert table.versions() == {"lane1.objective1.task1": 2, "lane2.objective1.task1": 1, "version 0": 1}
+    assert table.versions() == {"lane1.objective1.task1": 2, "lane0.objective1.task1": 1, "version 0": 1}
     assert table.versions("other") == {"version 0": 1} == table.versions(task="other", preset="quick")
     assert table.versions(preset="base") == {}
     assert table.replaced == {("other", "quick", "the cell was measured before, and its first result counts"): 1}
