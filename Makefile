@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all torture gpu wheels docs lint clean
+.PHONY: demo test test-all soak gpu wheels docs lint clean
 
 # torch goes first and alone, at the pinned version, so that nothing after it can pull another build
 $(VENV)/.torch: constraints.txt
@@ -36,15 +36,20 @@ demo: $(VENV)/.demo
 	@echo 'This board again: $(BIN)/attnbench leaderboard --results results/local/demo --notes'
 
 test: $(VENV)/.test
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not soak"
 
-# the slow tests after all others, torture among them; `make test test-all` runs none twice
+# the slow tests after all others; `make test test-all` runs none twice
 test-all: test
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not soak"
 
-# hostile folders, plugins, kills, signals and commands; prints the cases tried and passed
-torture: $(VENV)/.test
-	$(PYTEST) tests/torture
+# all hostile folders, plugins and commands, the clusters and the long compiles; `make soak SEED=…` repeats a run
+ifndef SEED
+SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(1_000_000))')
+endif
+soak: $(VENV)/.test
+	@echo 'soak: seed $(SEED), commit '$$(git rev-parse --short HEAD)', '$$(date -u +%FT%TZ)
+	ATTNBENCH_TEST_SEED=$(SEED) $(PYTEST) -m soak
+	@echo 'soak passed: seed $(SEED), commit '$$(git rev-parse --short HEAD)', '$$(date -u +%FT%TZ)
 
 # all that a machine with a GPU is wanted for, into build/gpu; without one it says so (docs/gpu.md)
 gpu: $(VENV)/.demo

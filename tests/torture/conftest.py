@@ -8,9 +8,9 @@ import pytest
 from tally import Extent, Tally
 
 
-@pytest.fixture(params=["sample", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sample", pytest.param("all", marks=pytest.mark.soak)])
 def extent(request: pytest.FixtureRequest) -> Extent:
-    """A sample, and all; a test whose sample would be slow, too, is parametrized with "all" alone."""
+    """A sample, and all; a test without a quick sample is parametrized with "all" alone."""
     return Extent(request.param == "all")
 
 

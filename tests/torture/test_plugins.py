@@ -52,7 +52,7 @@ def test_shows(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     tally.verdict()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("extent", ["all"], indirect=True)
 def test_checks(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     """hostile plugins in check and plan: each is named with its problem, and the others are answered for."""
@@ -102,7 +102,7 @@ def test_runs(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     tally.verdict()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("extent", ["all"], indirect=True)
 def test_tasks(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     """hostile tasks in a run: left out, or an outcome of their own cells; the other task is measured."""

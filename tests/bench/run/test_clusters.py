@@ -105,7 +105,7 @@ def test_a_folder_that_others_may_write_in_is_refused() -> None:
             executor._engine(Needs(gpus=0, threads=1))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("executor", ["slurm", "ray"])
 def test_a_child_that_dies_and_one_that_is_too_slow_are_outcomes(tmp_path: Path, notes: Path, executor: str) -> None:
     _needs(executor)
@@ -120,7 +120,7 @@ def test_a_child_that_dies_and_one_that_is_too_slow_are_outcomes(tmp_path: Path,
     assert status_of(tmp_path / "r").counts == {"failed": 2, "done": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_killed_driver_of_slurm_submits_nothing_twice_and_collects_what_ended_meanwhile(
     tmp_path: Path, notes: Path
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_killed_driver_of_slurm_submits_nothing_twice_and_collects_what_ended_
     assert status_of(results).counts == {"done": 3}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_preempted_block_of_slurm_goes_on(tmp_path: Path, notes: Path) -> None:
     results = tmp_path / "r"
     (notes / "rela.does").write_text("sleep", encoding="ascii")
@@ -163,7 +163,7 @@ def test_a_preempted_block_of_slurm_goes_on(tmp_path: Path, notes: Path) -> None
     assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 2, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("told", [signal.SIGKILL, signal.SIGTERM])
 def test_a_job_that_the_engine_ends_is_submitted_again(tmp_path: Path, notes: Path, told: signal.Signals) -> None:
     """Slurm sends SIGTERM to all processes of a job at once; the end of the child is no outcome then."""
@@ -186,7 +186,7 @@ def _needs(executor: str) -> None:
         pytest.importorskip("ray", reason="the extra ray is not installed")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_block_whose_ray_worker_is_lost_starts_again(tmp_path: Path, notes: Path, shared: bool) -> None:
     _needs("ray")
@@ -204,7 +204,7 @@ def test_a_block_whose_ray_worker_is_lost_starts_again(tmp_path: Path, notes: Pa
     assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 2, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_killed_driver_of_ray_goes_on_with_what_has_no_record(tmp_path: Path, notes: Path) -> None:
     _needs("ray")
     results = tmp_path / "r"
@@ -221,7 +221,7 @@ def test_a_killed_driver_of_ray_goes_on_with_what_has_no_record(tmp_path: Path, 
     assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 2, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("executor", ["slurm", "ray"])
 def test_the_numbers_are_those_of_this_machine(tmp_path: Path, notes: Path, executor: str) -> None:
     """Real training, whole commands: the same Records but for times, places and names."""

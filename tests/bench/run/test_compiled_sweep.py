@@ -75,7 +75,7 @@ def test_a_compiled_step_gives_the_gradients_of_its_eager_form(traced: None, var
         ("entmax15", ",causal=true,padding=0.2"),
         ("entmax", ""),
         ("entmax[alpha=learned]", ""),
-        pytest.param("entmax[alpha=3.0]", ",mode=forward", marks=pytest.mark.slow),
+        pytest.param("entmax[alpha=3.0]", ",mode=forward", marks=pytest.mark.soak),
         ("asentmax", ""),
     ],
 )
@@ -96,14 +96,14 @@ def test_the_entmax_family_is_compiled_as_one_graph_that_agrees_with_its_eager_f
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("level", ["block", pytest.param("model", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("level", ["block", pytest.param("model", marks=pytest.mark.soak)])
 def test_a_block_and_a_model_of_the_entmax_family_are_one_graph(traced: None, level: str) -> None:
     """They were held against their eager forms when they were made ready."""
     _, workload = ready(f"sweep[{SMALL},level={level},compile=true]", "entmax15")
     assert workload.compilation is not None and workload.compilation.graphs == 1
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("c++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("variant", ["rela", "entmax15"])
 def test_a_block_that_is_compiled_into_kernels_agrees_with_its_eager_form(variant: str) -> None:

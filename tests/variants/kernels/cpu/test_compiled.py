@@ -13,7 +13,7 @@ from attnbench.variants.kernels.cpu import build as cpu_build
 
 @pytest.mark.skipif(len(cpu_build.compiler()) != 1, reason="torch.compile needs a C++ compiler here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["rela", "entmax15"])
 def test_equals_the_eager_definition_forward_and_backward(name: str) -> None:
     """Causal, with keys masked and one sequence without a key; 300 queries are two blocks."""
