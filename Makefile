@@ -53,11 +53,11 @@ soak: $(VENV)/.test
 
 # all that a machine with a GPU is wanted for, into build/gpu; without one it says so (docs/gpu.md)
 gpu: $(VENV)/.demo
-	$(BIN)/python tests/gpu/everything.py --out build/gpu
+	$(BIN)/python tools/gpu/everything.py --out build/gpu
 
 # wheels for Python 3.12 of what an image with torch, triton and numpy lacks, into build/wheels, to be carried there
 wheels: $(VENV)/.demo
-	$(BIN)/python tests/gpu/gather_wheels.py --out build/wheels adasplash
+	$(BIN)/python tools/gpu/gather_wheels.py --out build/wheels adasplash
 
 # the site, in build/docs, without network; then every link and anchor of it and of all Markdown
 docs: $(VENV)/.docs

@@ -12,7 +12,7 @@ import attnbench
 ROOT = Path(attnbench.__file__).parent
 FOLDERS = ("bench", "variants", "tasks", "dashboards")
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
+TESTS = [path for folder in ("tests", "tools") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def relative(path):
@@ -23,7 +23,7 @@ def length(path):
     return path.read_text().count("\n")
 
 
-@pytest.mark.parametrize("folder", [*FOLDERS, "results", "tests"])
+@pytest.mark.parametrize("folder", [*FOLDERS, "results", "tests", "tools"])
 def test_every_folder_says_what_lives_in_it_in_a_page(folder):
     text = (ROOT / folder / "README.md").read_text()
     assert text.startswith("# ") and 5 <= text.count("\n") <= 60
@@ -66,7 +66,7 @@ def test_test_files_lie_beside_their_subject_and_in_no_package():
     assert [relative(path) for path in TESTS if path.name == "__init__.py" and "plugin" not in path.parts] == []
     for folder in sorted({path.parent for path in TESTS if path.name.startswith("test_")}):
         mirrored = folder.relative_to(ROOT / "tests")
-        own = mirrored.parts[0] in ("architecture", "examples", "golden", "gpu", "plugin", "torture")
+        own = mirrored.parts[0] in ("architecture", "examples", "golden", "plugin", "torture")
         assert own or (ROOT / mirrored).is_dir(), relative(folder)
 
 

@@ -1,6 +1,6 @@
 """Rows of weights sum to one, and gradients are right, whatever size the scores of a row have in common.
 
-`tests/perf/accuracy_of_maps.py` prints the same errors as a table.
+`tools/accuracy_of_maps.py` prints the same errors as a table.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """What the harness costs over the same training loop written bare.
 
-Run: pytest tests/perf/bench_overhead.py --benchmark-only
+Run: pytest tools/overhead.py --benchmark-only
 
 Both loops make the same steps on the same model and data; they are timed in turns, and the ratio of the medians goes to
 `extra_info`. The harness's loop includes choosing and padding batches, the schedule, progress reports and checkpoints.

@@ -1,6 +1,6 @@
 """The leak table of docs/huggingface.md: implementation × padding × cache, by random models of two layers.
 
-python tests/perf/leak_table.py
+python tools/leak_table.py
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "variants" / "integrations"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "variants" / "integrations"))
 
 import test_transformers as cases
 from transformers import AttentionInterface, AttentionMaskInterface

@@ -1,4 +1,4 @@
-"""All that a machine with a GPU is wanted for, in one command: `python tests/gpu/everything.py --out FOLDER`.
+"""All that a machine with a GPU is wanted for, in one command: `python tools/gpu/everything.py --out FOLDER`.
 
 Are the kernels right, how fast are they, what do they cost inside a compiled block, how do they decode, and what is
 learned with them. A process for each step, with a time limit of its own; what is measured already is not measured
@@ -186,7 +186,7 @@ def main() -> int:
     named = {entry.name for entry in entry_points(group="attnbench.variants")}
     beside = tuple(name for name in ("adasplash",) if name in named)
     if not beside:
-        print("adasplash is not beside ours: pip install tests/perf/adasplash_package")
+        print("adasplash is not beside ours: pip install tools/adasplash_package")
     wanted = steps(rehearse=arguments.rehearse, beside=beside)
     known = [step.name for step in wanted]
     if unknown := set(arguments.steps or ()) - set(known):

@@ -1,4 +1,4 @@
-"""Speed of the kernels beside FlashAttention, interleaved: `python tests/gpu/speed.py`, within nine minutes.
+"""Speed of the kernels beside FlashAttention, interleaved: `python tools/gpu/speed.py`, within nine minutes.
 
 Check them first, with `check_kernels.py`. Sampling takes the harness's own clock, which keeps the queue full.
 

@@ -17,10 +17,10 @@ from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.suite import load_suite
 from attnbench.variants.contract import AttentionShape, Mask
 
-HERE = Path(__file__).parent
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
-def script(name: str, folder: Path = HERE) -> ModuleType:
+def script(name: str, folder: Path = TOOLS / "gpu") -> ModuleType:
     described = importlib.util.spec_from_file_location(f"gpu_{name}", folder / f"{name}.py")
     assert described is not None and described.loader is not None
     module = importlib.util.module_from_spec(described)
@@ -30,14 +30,14 @@ def script(name: str, folder: Path = HERE) -> ModuleType:
 
 
 everything, wheels = script("everything"), script("gather_wheels")
-adasplash = script("attnbench_adasplash_package", HERE.parent / "perf" / "adasplash_package")
+adasplash = script("attnbench_adasplash_package", TOOLS / "adasplash_package")
 
 
 @pytest.mark.parametrize("rehearse", [False, True])
 def test_every_step_names_what_there_is(rehearse: bool) -> None:
     for step in everything.steps(rehearse=rehearse):
         if step.script:
-            assert Path(__file__).with_name(step.script).is_file()
+            assert (TOOLS / "gpu" / step.script).is_file()
             continue
         given = dict(zip(step.words[::2], step.words[1::2], strict=True))
         suite = load_suite(given["--suite"]) if "--suite" in given else None

@@ -1,6 +1,6 @@
 """Validation scores of a preset under other settings, on seeds that no board uses.
 
-    python tests/perf/tune_presets.py lra-image quick "positions=learned|sinusoidal,learning_rate=1e-3|2e-3|4e-3"
+    python tools/tune_presets.py lra-image quick "positions=learned|sinusoidal,learning_rate=1e-3|2e-3|4e-3"
 
 A choice of a preset is made by such a table and never on test data: the test split is not even evaluated. Boards use
 seeds from 0; these begin at 100. Every setting is trained with the reference variant alone, so that no variant is

@@ -1,4 +1,4 @@
-"""Wheels for a GPU machine without network: `python tests/gpu/gather_wheels.py --out wheels`, then carry the folder.
+"""Wheels for a GPU machine without network: `python tools/gpu/gather_wheels.py --out wheels`, then carry the folder.
 
 They are for an image that has torch, triton and numpy and nothing else of ours, for its version of Python and not for
 this one. On the machine: `pip install --no-index --find-links wheels --no-deps wheels/*.whl`, then attnbench itself by

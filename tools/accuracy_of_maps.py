@@ -1,6 +1,6 @@
 """Errors of the maps onto the simplex in float32, by the size that the scores of a row have in common.
 
-    python tests/perf/accuracy_of_maps.py [--impl cpp] [--maps sparsemax,entmax15] [--counts 1,3,1000]
+    python tools/accuracy_of_maps.py [--impl cpp] [--maps sparsemax,entmax15] [--counts 1,3,1000]
 
 Two tables: the largest |sum of a row of weights - 1|, and the largest error of a gradient from the eager definition in
 float64, relative to the gradient's largest entry. Scores are exact in float32: `tests/support/common_scores.py`.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from common_scores import COUNTS, KINDS, MAPS, SIZES, errors, rows
 
 

@@ -1,6 +1,6 @@
 """The figure of docs/huggingface.md from the Records of `attnbench convert`.
 
-python tests/perf/convert_figure.py RESULTS docs/huggingface.svg
+python tools/convert_figure.py RESULTS docs/huggingface.svg
 """
 
 from __future__ import annotations

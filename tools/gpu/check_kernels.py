@@ -1,4 +1,4 @@
-"""Triton kernels on a CUDA device: are they right? `python tests/gpu/check_kernels.py`, within nine minutes.
+"""Triton kernels on a CUDA device: are they right? `python tools/gpu/check_kernels.py`, within nine minutes.
 
 First a run of the harness itself, then each kernel through `name[impl=triton]` against float64 eager, forward and
 backward, as a multiple of the error of the eager path in the same dtype: on clustered inputs, whose lists of tiles are

@@ -1,6 +1,6 @@
 """Time of the C++ kernels of two checkouts, forward and backward, by two processes in turns: new to old.
 
-    OMP_NUM_THREADS=1 python tests/perf/compare_trees.py OLD NEW [--turns 9]
+    OMP_NUM_THREADS=1 python tools/compare_trees.py OLD NEW [--turns 9]
 
 OLD and NEW: folders that hold a checkout named `attnbench` each. Each process times a case once in its turn, and the
 turns of one round are neighbours, in an order that changes from round to round. Ratios of processor time within a

@@ -1,6 +1,6 @@
 """Time of a batch and of a training step in two versions of attnbench, by processes that take turns.
 
-Run: python tests/perf/bench_training_loop.py OLD NEW [TASK ...]     OLD, NEW: folders that hold a folder `attnbench`
+Run: python tools/training_loop.py OLD NEW [TASK ...]     OLD, NEW: folders that hold a folder `attnbench`
 
 Both train softmax on one thread at the task's preset `quick`, by its own `Trainer`, with the time of each step taken
 where it reports, on the wall and of the processor, which other work on the machine lengthens less; a batch is that of

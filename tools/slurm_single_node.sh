@@ -1,5 +1,5 @@
 #!/bin/bash
-# A Slurm of one node on this machine, and a command in it: `tests/perf/slurm_single_node.sh attnbench run … --executor slurm`.
+# A Slurm of one node on this machine, and a command in it: `tools/slurm_single_node.sh attnbench run … --executor slurm`.
 # Needs root and `apt-get install slurm-wlm munge`; everything it starts ends with it, and /etc is left as it is.
 # The node has no cgroups (proctrack/linuxproc, task/none), so that it runs in a container, and no accounting.
 set -eu

@@ -1,4 +1,4 @@
-"""Counts of the compiled kernels, which needs no GPU: `python tests/gpu/compiled_counts.py [--modules rela entmax]`.
+"""Counts of the compiled kernels, which needs no GPU: `python tools/gpu/compiled_counts.py [--modules rela entmax]`.
 
 Compiles `COMPILE_CASES` of the modules for compute capability 9.0 and prints a table in Markdown of the kernels that
 multiply on tensor cores: registers of a thread, bytes of its stack, shared memory; and of each innermost loop with a

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("compiled_counts.py")
+SCRIPT = Path(__file__).parents[2] / "tools" / "gpu" / "compiled_counts.py"
 CODE = """
 import importlib.util, json, os, sys
 os.environ.pop("TRITON_INTERPRET", None)

@@ -1,6 +1,6 @@
 """Passes and tiles of the thresholds in `variants/kernels/triton/support.py`, counted on a CPU by the same steps.
 
-    python tests/perf/count_passes.py [--lengths 4096,16384] [--inputs iid,clustered,local] [--maps 1.5,2] [--steps 4]
+    python tools/count_passes.py [--lengths 4096,16384] [--inputs iid,clustered,local] [--maps 1.5,2] [--steps 4]
 
 Scores are float32 products of bfloat16 queries and keys, one head of `tasks/sweep_inputs`, causal. For each start of
 Newton's method: products of queries and keys in all passes, as a multiple of one dense pass; Newton passes of a tile of

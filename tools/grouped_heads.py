@@ -1,6 +1,6 @@
 """Speed of 32 query and 8 key-value heads beside the same by repetition and beside 32 of both, in one interleaved run.
 
-    OMP_NUM_THREADS=1 python tests/perf/bench_grouped_heads.py --seconds 100
+    OMP_NUM_THREADS=1 python tools/grouped_heads.py --seconds 100
 
 Processor time of this process, medians of ratios within rounds, and their quartiles.
 """

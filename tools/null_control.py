@@ -1,7 +1,7 @@
 """A/A and planted differences: how often the clock finds what is there, and what is not. On a quiet machine:
 
-    python tests/perf/bench_null.py                  # 20 runs of each, at most 20 s a run: a quarter of an hour
-    python tests/perf/bench_null.py --runs 3 --seconds 2
+    python tools/null_control.py                  # 20 runs of each, at most 20 s a run: a quarter of an hour
+    python tools/null_control.py --runs 3 --seconds 2
 
 Null: the same variant under two names; the 95 % interval of the ratio should contain 1 in at least 17 of 20 runs, and
 its median half-width be at most 3 % at 1,024 tokens. Planted: a wrapper that does 10 % more work, which is the same

@@ -1,6 +1,6 @@
 """Attention on CPU, forward and backward, as multiples of scaled_dot_product_attention in the same rounds.
 
-    OMP_NUM_THREADS=2 python tests/perf/bench_cpu_kernels.py [--seconds 120] [--json PATH] [--only cpp,compiled]
+    OMP_NUM_THREADS=2 python tools/cpu_kernels.py [--seconds 120] [--json PATH] [--only cpp,compiled]
 
 Inputs are standard normal, [batch, heads, length, head_dim]; `spread` scales the queries, so that small ones make dense
 weights. Every subject is first compared with the eager path in float64 on a small input. Ratios are medians over

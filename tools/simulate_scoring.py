@@ -1,6 +1,6 @@
 """How often comparisons of boards err and what they find, simulated with the scoring code itself.
 
-    python tests/perf/simulate_scoring.py [--boards 4000] [--out docs/scoring_simulations.md]
+    python tools/simulate_scoring.py [--boards 4000] [--out docs/scoring_simulations.md]
 
 Two minutes on one core. A score is the variant's level, the noise of the test set that all of its seeds share, and the
 noise of the seed, all normal; the noise over test examples is taken to be known, which 2,000 examples and more allow.
@@ -256,7 +256,7 @@ def found(boards: int) -> list[str]:
 PAGE = """\
 # How often comparisons err, and what they find
 
-Made by `python tests/perf/simulate_scoring.py --boards {boards} --out docs/scoring_simulations.md`: {boards:,} boards a
+Made by `python tools/simulate_scoring.py --boards {boards} --out docs/scoring_simulations.md`: {boards:,} boards a
 row, with the functions that boards use. The rules are in `bench/stats/scoring.md`. Shares are in %.
 
 - **covered**: intervals of one pair with the first variant, at 95 % and not corrected, that hold the true difference.

@@ -1,4 +1,4 @@
-"""How long commands take on many Records: pytest -s tests/perf/bench_scale.py.
+"""How long commands take on many Records: pytest -s tools/many_records.py.
 
 `many`: 20,000 Records, 833 boards of 4 variants; a leaderboard of them should take 5 s at most on a quiet machine.
 `board`: 100,000 Records of a public board that has grown: 24 boards of 40 variants, each run again by 17 versions of
