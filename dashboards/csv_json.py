@@ -68,6 +68,6 @@ def _board(board: Board) -> dict[str, object]:
         "ranked": rows["ranked"],
         "unranked": rows["unranked"],
         "baselines": rows["baseline"],
-        "footnotes": [asdict(note) for note in board.notes],
+        "notes": [asdict(note) for note in board.notes],
         "parts": [_board(part) for part in board.parts],
     }

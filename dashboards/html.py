@@ -18,9 +18,6 @@ from .escape import in_html, in_script
 from .figures import Chart, FigureData, FigureSpec, datasets, figure_specs
 from .overview_figures import overview_datasets, overview_specs
 
-CHIEF_NOTES = 6
-"""So many notes stand below a board, in their short form; all of them, in full, in a section that opens."""
-
 _RECORD = tuple(field.name for field in fields(RecordSummary))
 
 
@@ -114,8 +111,9 @@ def _board(board: Board, columns: dict[tuple[Column, ...], int]) -> dict[str, An
         "question": board.question,
         "columns": columns.setdefault(board.columns, len(columns)),
         "headline": board.headline,
-        "notes": [asdict(note) for note in board.notes],
-        "chiefNotes": min(len(board.chief_notes), CHIEF_NOTES),
+        "notes": [
+            {**asdict(note), "warning": note.warning, "shown": note in board.shown_notes} for note in board.notes
+        ],
         "parts": [_board(part, columns) for part in board.parts],
         "rows": rows,
     }

@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from ..bench.board.board import Board, Footnote, Form
+from ..bench.board.board import Board, Form, Note
 from .escape import visible
 
 GAP = 2
@@ -100,16 +100,14 @@ def _chief_notes(board: Board, chosen: Layout, console: Console, command: str) -
     """The most important notes, as many as there are lines for, and how to see the rest."""
     hidden = {board.columns[at].name for at in chosen.hidden}
     shown, room = 0, NOTE_LINES - 1
-    for note in board.chief_notes:
-        text = visible(note.brief or note.text)
+    for note in board.shown_notes:
+        text = visible(note.text)
         fits = cell_len(visible(note.topic)) + cell_len(text) + 2 <= console.width
         lines = 1 if fits else len(_text(note.topic, text).wrap(console, console.width))
         if note.column not in hidden and lines <= room:
             _note(console, note.topic, text, _style(note))
             shown, room = shown + 1, room - lines
-    rest = sum(note.column not in hidden for note in board.notes) - sum(
-        not note.brief or note.brief == note.text for note in board.chief_notes[:shown]
-    )
+    rest = sum(note.column not in hidden for note in board.notes) - shown
     more = [f"{rest} note{'s' * (rest > 1)} with `{command} --notes`"] if rest > 0 else []
     more += [f"{len(hidden)} column{'s' * (len(hidden) > 1)} with --format markdown"] if hidden else []
     if more:
@@ -249,7 +247,7 @@ def _text(topic: str, text: str, style: str = "dim") -> Text:
     return Text.assemble((visible(topic), f"{style} bold"), (f": {text}" if text else "", style))
 
 
-def _style(note: Footnote) -> str:
+def _style(note: Note) -> str:
     return "yellow" if note.warning else "dim"
 
 

@@ -13,8 +13,9 @@ from ..score.key import BoardKey
 from ..stats.format import percent
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
-from .board import Board, Column, Footnote, Row, TableCell
+from .board import Board, Column, Note, Row, TableCell
 from .cells import EMPTY, mean_cell, number_cell
+from .notes import footnote
 from .task_context import finished_runs
 
 AER = "alignment_error_rate"
@@ -40,18 +41,18 @@ def attention_boards(table: ResultTable, board_key: BoardKey) -> list[Board]:
     return [board for board in boards if board.unranked]
 
 
-def attention_footnotes(boards: Sequence[Board]) -> Iterator[Footnote]:
+def attention_footnotes(boards: Sequence[Board]) -> Iterator[Note]:
     """The conventions behind the numbers of `attention_boards`."""
     names = {column.name for board in boards for column in board.columns}
     if "attention" in names:
-        yield Footnote(
+        yield footnote(
             topic="attention",
             text="means over layers and heads on test pairs with the target given; head diversity: over queries that "
             "at least two heads answer; where the task replaces only some kinds of attention (`where`), the others are "
             f"{REFERENCE}'s",
         )
     if "best_head" in names:
-        yield Footnote(
+        yield footnote(
             topic="AER",
             text="alignment error rate of cross attention with the target given; best head: chosen on the sentences "
             "that it is shown for; shifted: aligned by the step that reads the word, not the step that predicts it; "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..stats.ranking import Standing
@@ -17,6 +16,12 @@ Kind = Literal["ranked", "unranked", "baseline"]
 Form = Literal["full", "brief", "bare"]
 """How much of a cell is shown: all, a short interval, or the value alone."""
 
+MOST_NOTES = 6
+"""So many notes a display shows below a board, whatever its form; the rest stand behind an option or a fold."""
+
+MOST_COLUMNS = 8
+"""So many columns a display shows of a board; the rest stand behind an option or a fold."""
+
 NO_RIVAL = "no other variant to be ranked against"
 
 _ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
@@ -26,7 +31,8 @@ _ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 class Column:
     """`better`: the good direction, '' for neither. `importance`: a narrow display drops the highest numbers first.
 
-    `short`: the heading of a narrow display, where it differs from the title.
+    `short`: the heading of a narrow display, where it differs from the title. `shown`: whether it answers the board's
+    question; the other columns are shown on request.
     """
 
     name: str
@@ -36,6 +42,7 @@ class Column:
     better: Literal["higher", "lower", ""] = ""
     description: str = ""
     importance: int = 1
+    shown: bool = True
 
     @property
     def arrow(self) -> str:
@@ -104,57 +111,34 @@ def split_by_rank(standings: Sequence[Standing], rows: Mapping[str, Row]) -> tup
     return ranked, tuple(row for name, row in rows.items() if name not in names)
 
 
-class NoteKind(StrEnum):
-    """The subject of a footnote, in the order in which boards show them: the most important first."""
-
-    LEARNING = "learning"
-    """Who did not learn the task."""
-    DATA = "data"
-    """Origin of the data, and the split that chose the checkpoints."""
-    UNDECIDED = "undecided"
-    """Differences that these Records cannot tell."""
-    NOISE = "noise"
-    """Noise floor of the speeds, and conditions that disturbed them."""
-    VERSIONS = "versions"
-    """Records of other versions, and the command that measures anew."""
-    MACHINES = "machines"
-    """Values of other machines."""
-    MISSING = "missing"
-    """Records and failures that the rows leave out or cap."""
-    METHOD = "method"
-    """How the numbers were made."""
-    COLUMN = "column"
-    """Meaning of one column."""
-
-
-_KINDS = {kind: at for at, kind in enumerate(NoteKind)}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footnote:
-    """A fact that a reader needs; `topic` in a word or two, `warning` where the numbers cannot be trusted without it.
+class Note:
+    """A fact that a reader needs, in the one wording that every display uses.
 
-    `brief`: the same in about 80 characters with the topic, for a narrow display. A note without it that is no warning
-    is shown only where there is room for all. `column`: name of the column that it explains, and with which it is
-    hidden; empty for the whole board.
+    `priority`: the smallest comes first. `kind`: a `warning` says that numbers cannot be trusted without it, a `fact`
+    bears on the answer, a `method` says how the numbers were made. `column`: name of the column that it explains, and
+    with which it is hidden; empty for the whole board.
     """
 
     topic: str
     text: str
-    kind: NoteKind = NoteKind.METHOD
-    brief: str = ""
-    warning: bool = False
+    priority: int = 0
+    kind: Literal["warning", "fact", "method"] = "fact"
     column: str = ""
+
+    @property
+    def warning(self) -> bool:
+        return self.kind == "warning"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
     """`name` is unique among boards. `ranked` in order of rank; `unranked` with reasons.
 
-    `baselines`: trivial predictors, for scale. `parts`: smaller boards of the same question, shown below it without
-    ranks; their footnotes are in `footnotes`. `question`: heads the board, with task and preset in it. `headline`: the
-    answer in one or two sentences, as far as the Records give one. `ranked_by`: name of the column that ranks, empty
-    for the first. `learned`: False where the reference did not learn the task.
+    `baselines`: trivial predictors, for scale. `notes`: in order of priority, those of `parts` among them. `parts`:
+    smaller boards of the same question, shown below it without ranks. `question`: heads the board, with task and preset
+    in it. `headline`: the answer in one or two sentences, as far as the Records give one. `ranked_by`: name of the
+    column that ranks, empty for the first. `learned`: False where the reference did not learn the task.
     """
 
     name: str
@@ -164,7 +148,7 @@ class Board:
     ranked: tuple[Row, ...]
     unranked: tuple[Row, ...] = ()
     baselines: tuple[Row, ...] = ()
-    footnotes: tuple[Footnote, ...] = ()
+    notes: tuple[Note, ...] = ()
     headline: str = ""
     parts: tuple[Board, ...] = ()
     ranked_by: str = ""
@@ -178,15 +162,22 @@ class Board:
         }  # fmt: skip
         return tuple((kind, row) for kind, rows in groups.items() for row in rows)
 
-    @property
-    def notes(self) -> tuple[Footnote, ...]:
-        """The footnotes in the order of their kinds, warnings first within a kind."""
-        return tuple(sorted(self.footnotes, key=lambda note: (_KINDS[note.kind], not note.warning)))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(sorted(self.notes, key=lambda note: note.priority)))
 
     @property
-    def chief_notes(self) -> tuple[Footnote, ...]:
-        """The notes that a display without room for all shows, the most important first."""
-        return tuple(note for note in self.notes if note.brief or note.warning)
+    def shown_notes(self) -> tuple[Note, ...]:
+        """The notes that every display shows, at most `MOST_NOTES`; all others are shown on request."""
+        hidden = {column.name for column in self.columns} - {self.columns[at].name for at in self.shown_columns}
+        chosen = [note for note in self.notes if note.kind != "method" and note.column not in hidden]
+        return tuple(chosen[:MOST_NOTES])
+
+    @property
+    def shown_columns(self) -> tuple[int, ...]:
+        """Places of the columns that every display shows, at most `MOST_COLUMNS`: those that answer the question."""
+        flagged = [at for at in self.filled if self.columns[at].shown]
+        chosen = sorted(flagged, key=lambda at: self.columns[at].importance)[:MOST_COLUMNS]
+        return tuple(sorted(chosen))
 
     @property
     def reasons(self) -> tuple[tuple[str, tuple[str, ...]], ...]:

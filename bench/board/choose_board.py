@@ -18,11 +18,12 @@ from ..score.quality import Predictions, is_unlearned, metric_of, outcome_words,
 from ..stats.format import counted, listed, size
 from ..stats.ranking import standings
 from ..store.table import ResultTable
-from .board import Board, Footnote, NoteKind, Row, TableCell, split_by_rank
+from .board import Board, Note, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, number_cell, ratio_cell, reference_cell
 from .columns import BoardColumn, cells_of, plain_columns
 from .footnotes import CHOSEN_ON_TEST
 from .length_columns import MODES
+from .notes import NoteKind, footnote
 from .quality_notes import corrected_words
 
 
@@ -117,11 +118,11 @@ def board_for_choice(
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
-        footnotes=(
+        notes=(
             *_footnotes(timed, left_out, judged, requirements, rows.values()),
             *_unlearned_footnotes(unlearned),
             *_correction_footnotes(contrasts, rows),
-            *(Footnote(topic=f"records of {row.name}", text=", ".join(row.records)) for row in ranked),
+            *(footnote(topic=f"records of {row.name}", text=", ".join(row.records)) for row in ranked),
         ),
     )
 
@@ -305,16 +306,16 @@ def _unlearned_words(unlearned: Sequence[BoardKey]) -> str:
     return f"{REFERENCE} did not learn {listed([q.task for q in unlearned])}"
 
 
-def _unlearned_footnotes(unlearned: Sequence[BoardKey]) -> Iterator[Footnote]:
+def _unlearned_footnotes(unlearned: Sequence[BoardKey]) -> Iterator[Note]:
     if unlearned:
         text = f"{_unlearned_words(unlearned)}: no variant is judged there"
-        yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text, warning=True)
+        yield footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text, warning=True)
 
 
-def _correction_footnotes(contrasts: Mapping[BoardKey, Contrasts], names: Iterable[str]) -> Iterator[Footnote]:
+def _correction_footnotes(contrasts: Mapping[BoardKey, Contrasts], names: Iterable[str]) -> Iterator[Note]:
     for found in list(contrasts.values())[:1]:
         text = f"intervals and verdicts are one test at 95 %, {corrected_words(found, names)}"
-        yield Footnote(topic="comparisons", text=text)
+        yield footnote(topic="comparisons", text=text)
 
 
 def _footnotes(
@@ -323,7 +324,7 @@ def _footnotes(
     judged: list[BoardKey],
     requirements: Requirements,
     rows: Iterable[Row],
-) -> Iterator[Footnote]:
+) -> Iterator[Note]:
     where = f"from {timed.task} ({timed.preset}) on machine {timed.machine}"
     here = dict.fromkeys(shlex.quote(q.task) for q in left_out if q.machine == timed.machine and q.task != timed.task)
     elsewhere = dict.fromkeys(q.machine for q in left_out if q.machine != timed.machine)
@@ -332,18 +333,18 @@ def _footnotes(
         for option, names in (("--task", here), ("--machine", elsewhere))
         if names
     )
-    yield Footnote(topic="cost", text=where + others, brief=where)
+    yield footnote(topic="cost", text=where + others, brief=where)
     if judged:
         boards = listed([f"{q.task} ({q.preset}, {q.fidelity} data)" for q in judged])
-        yield Footnote(topic="quality", text=f"judged on {boards}")
+        yield footnote(topic="quality", text=f"judged on {boards}")
         if all(q.selection == "test" for q in judged):
             yield CHOSEN_ON_TEST
     else:
         text = "quality: no variant was trained here"
-        yield Footnote(topic="not measured", text=text, kind=NoteKind.MISSING, warning=True)
+        yield footnote(topic="not measured", text=text, kind=NoteKind.MISSING, warning=True)
     if all(row.entries[1].value is None for row in rows):
-        yield Footnote(topic="not measured", text="memory", kind=NoteKind.MISSING, warning=True)
+        yield footnote(topic="not measured", text="memory", kind=NoteKind.MISSING, warning=True)
     if requirements.memory_bytes is not None:
         of = "one sequence" if requirements.mode == "decode" else "one training step"
         text = f"limit of {size(requirements.memory_bytes)} on the {requirements.memory_words} of {of}"
-        yield Footnote(topic="memory", text=text)
+        yield footnote(topic="memory", text=text)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from .board import Column, Footnote, NoteKind, Row, TableCell
+from .board import Column, Note, Row, TableCell
+from .notes import NoteKind, footnote
 
 RowContext = TypeVar("RowContext", contravariant=True)
 """All that the cells of one row are made from."""
@@ -34,8 +35,8 @@ class BoardColumn(Generic[RowContext]):
     warning: bool = False
 
 
-def plain_columns(columns: Iterable[BoardColumn[RowContext]]) -> tuple[Column, ...]:
-    """The columns as values, as a `Board` holds them."""
+def plain_columns(columns: Iterable[BoardColumn[RowContext]], answers: Collection[str] = ()) -> tuple[Column, ...]:
+    """The columns as values, as a `Board` holds them; `answers`: names of those always shown, empty for all."""
     return tuple(
         Column(
             name=c.name,
@@ -45,6 +46,7 @@ def plain_columns(columns: Iterable[BoardColumn[RowContext]]) -> tuple[Column, .
             better=c.better,
             description=c.description,
             importance=c.importance,
+            shown=not answers or c.name in answers,
         )
         for c in columns
     )
@@ -55,9 +57,9 @@ def cells_of(columns: Iterable[BoardColumn[RowContext]], row: RowContext) -> tup
     return tuple(column.cell(row) for column in columns)
 
 
-def column_footnotes(columns: Sequence[BoardColumn[RowContext]], rows: Iterable[Row]) -> Iterator[Footnote]:
+def column_footnotes(columns: Sequence[BoardColumn[RowContext]], rows: Iterable[Row]) -> Iterator[Note]:
     """The footnotes of the columns that need one, in the order of the columns."""
     for column, cells in zip(columns, zip(*(row.entries for row in rows), strict=True), strict=False):
         if column.footnote and any(cell.note == column.mark if column.mark else cell.text for cell in cells):
             kind, name = NoteKind.COLUMN, column.name
-            yield Footnote(topic=column.title, text=column.footnote, kind=kind, warning=column.warning, column=name)
+            yield footnote(topic=column.title, text=column.footnote, kind=kind, warning=column.warning, column=name)

@@ -12,7 +12,8 @@ from ..score.cost import RelativeCost, controls
 from ..stats.intervals import LEVEL
 from ..stats.scoring import ratio
 from ..store.table import ResultTable
-from .board import Footnote, NoteKind
+from .board import Note
+from .notes import NoteKind, footnote
 
 DRIFT = 0.1
 """Share by which the drift probe may slow down within a block, or differ between blocks, before there is a warning."""
@@ -23,7 +24,7 @@ CostsByPoint = Mapping[Any, Mapping[str, RelativeCost]]
 """Costs by variant at each point of a board: a length, or what tells itself as text."""
 
 
-def condition_footnotes(table: ResultTable, timings: CostsByPoint, point: str = "length") -> Iterator[Footnote]:
+def condition_footnotes(table: ResultTable, timings: CostsByPoint, point: str = "length") -> Iterator[Note]:
     """A warning for a null control that separates, other load, fixed work that changed its time, and a busy host.
 
     `point`: what the board is over, such as length.
@@ -35,7 +36,7 @@ def condition_footnotes(table: ResultTable, timings: CostsByPoint, point: str = 
         "host bound": _host_bound(_largest(table, timings, "host_bound"), point),
     }
     for topic, found in texts.items():
-        yield from (Footnote(topic=topic, text=text, kind=NoteKind.NOISE, warning=True) for text in found)
+        yield from (footnote(topic=topic, text=text, kind=NoteKind.NOISE, warning=True) for text in found)
 
 
 def _null_control(timings: CostsByPoint, point: str) -> Iterator[str]:

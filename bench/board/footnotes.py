@@ -23,7 +23,8 @@ from ..stats.ranking import difference_is_proven
 from ..stats.scoring import BATCHES, CAP, ratio
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
-from .board import Footnote, NoteKind
+from .board import Note
+from .notes import NoteKind, footnote
 from .preset_text import objective_of, setting_words
 from .task_context import BoardContext
 
@@ -36,7 +37,7 @@ RANKS = f"{PERCENT} rank intervals, corrected for all pairs; tied variants are i
 
 FAILURES = f"count as {CAP:.0f} × {REFERENCE}, the cost cap; failures are listed with outcome and reason, never dropped"
 
-CHOSEN_ON_TEST = Footnote(
+CHOSEN_ON_TEST = footnote(
     topic="selection",
     text="checkpoints were chosen on the test split, as in Long Range Arena, so results are optimistic",
     kind=NoteKind.DATA,
@@ -61,14 +62,14 @@ _FIDELITIES_IN_BRIEF = {
 }
 
 
-def data_footnotes(context: BoardContext) -> Iterator[Footnote]:
+def data_footnotes(context: BoardContext) -> Iterator[Note]:
     """Origin, notes and sizes of the data, and a warning where the test split chose the checkpoint."""
     fidelity = context.board_key.fidelity
     placed = [run for run in context.runs if not run.unplaced]
     sources = "; ".join(sorted({run.source for run in placed} - {""}))
     counts: Mapping[str, int] = next((run.counts for run in reversed(placed) if run.counts), {})
     tested = f"; {counts['test']:,} test examples" if "test" in counts else ""
-    yield Footnote(
+    yield footnote(
         topic="data",
         text=f"{fidelity}: {_FIDELITIES.get(fidelity, 'origin not recorded')}" + (f" ({sources})" if sources else ""),
         kind=NoteKind.DATA,
@@ -76,30 +77,30 @@ def data_footnotes(context: BoardContext) -> Iterator[Footnote]:
         warning=fidelity in ("surrogate", "unknown"),
     )
     for note in dict.fromkeys(note for run in placed for note in run.notes):
-        yield Footnote(topic="data", text=note, kind=NoteKind.DATA)
+        yield footnote(topic="data", text=note, kind=NoteKind.DATA)
     if counts:
         words = ", ".join(f"{count:,} {split}" for split, count in counts.items())
-        yield Footnote(topic="data", text=f"{words} examples", kind=NoteKind.DATA)
+        yield footnote(topic="data", text=f"{words} examples", kind=NoteKind.DATA)
     if context.board_key.selection == "test":
         yield CHOSEN_ON_TEST
 
 
-def preset_footnote(context: BoardContext) -> Footnote:
+def preset_footnote(context: BoardContext) -> Note:
     named = f"{context.board_key.preset}, protocol {context.board_key.protocol}"
-    return Footnote(topic="preset", text="; ".join([named, *setting_words(context.setting)]))
+    return footnote(topic="preset", text="; ".join([named, *setting_words(context.setting)]))
 
 
-def dropout_footnotes(context: BoardContext) -> Iterator[Footnote]:
+def dropout_footnotes(context: BoardContext) -> Iterator[Note]:
     """Which variants were trained without the attention dropout that the preset asks for."""
     ignoring = [n for n, one in context.scores.items() if 0.0 in context.table.values("attention_dropout", one.rows)]
     if ignoring:
         rate = context.setting.get("attention_dropout")
         of_rate = f" of {rate:g}" if isinstance(rate, int | float) else ""
         text = f"{listed(sorted(ignoring))} ignored the preset's attention dropout{of_rate}: no weights to drop"
-        yield Footnote(topic="preset", text=text)
+        yield footnote(topic="preset", text=text)
 
 
-def quality_footnotes(context: BoardContext) -> Iterator[Footnote]:
+def quality_footnotes(context: BoardContext) -> Iterator[Note]:
     """Meaning of the scores, their intervals and the ranks."""
     scored, metric = [one for one in context.scores.values() if one.seeds], context.metric
     if not scored:
@@ -130,28 +131,28 @@ def quality_footnotes(context: BoardContext) -> Iterator[Footnote]:
             f"mean over seeds {listed([str(seed) for seed in seeds])}, all on the same {examples}; ± and brackets: "
             f"{PERCENT} intervals over seeds (Student's t){over}"
         )
-    yield Footnote(topic=metric.title, text=text, brief=brief, warning=without)
+    yield footnote(topic=metric.title, text=text, brief=brief, warning=without)
     tested = (context.table.number(metric.name, at, split="test") for one in context.scores.values() for at in one.rows)
     signatures = sorted({str(m.where["signature"]) for m in tested if m is not None and m.where.get("signature")})
     if signatures:
         several = ". These are different scores: do not compare across them" if signatures[1:] else ""
-        yield Footnote(topic=metric.title, text="; ".join(signatures) + several, warning=bool(several))
+        yield footnote(topic=metric.title, text="; ".join(signatures) + several, warning=bool(several))
     if REFERENCE in context.scores and sum(not one.missing_reason for one in scored) > 1 and context.is_ranked:
-        yield Footnote(topic="rank", text=RANKS)
+        yield footnote(topic="rank", text=RANKS)
 
 
-def cost_footnotes(context: BoardContext) -> Iterator[Footnote]:
+def cost_footnotes(context: BoardContext) -> Iterator[Note]:
     """How the speeds were measured, and whether they can be trusted."""
     machine = context.table.machines.get(context.board_key.machine)
     if not context.timings or machine is None:
         text = "no speed was measured for this board"
-        yield Footnote(topic="speed", text=text, kind=NoteKind.MISSING, brief=text)
+        yield footnote(topic="speed", text=text, kind=NoteKind.MISSING, brief=text)
         return
     rounds = sorted({len(cost.seconds) for cost in context.timings.values() if cost.seconds})
     cores = f"{machine.processor}, {machine.threads} of {machine.cores} cores"
     version = f", torch {machine.versions['torch']}" if "torch" in machine.versions else ""
     name = context.board_key.machine
-    yield Footnote(
+    yield footnote(
         topic="speed",
         text=f"one training step, {span_of(rounds)} rounds interleaved with {REFERENCE} on "
         f"{machine.accelerators[0] if machine.accelerators else cores} (machine {name}{version}); brackets: "
@@ -162,23 +163,23 @@ def cost_footnotes(context: BoardContext) -> Iterator[Footnote]:
         text = f"other processes used up to {load:.1f} cores during the timing: trust ratios more than times"
         much = load > MUCH_LOAD
         brief = f"other processes used up to {load:.1f} cores: trust ratios more than times" if much else ""
-        yield Footnote(topic="speed", text=text, kind=NoteKind.NOISE, brief=brief, warning=much)
+        yield footnote(topic="speed", text=text, kind=NoteKind.NOISE, brief=brief, warning=much)
     trained_on = sorted({run.machine for run in context.runs if run.lane == "train"})
     if len(trained_on) > 1:
         text = f"quality was measured on machines {listed(trained_on)}"
-        yield Footnote(topic="machines", text=text, kind=NoteKind.MACHINES)
+        yield footnote(topic="machines", text=text, kind=NoteKind.MACHINES)
     yield _null_control(context)
     if any(cost.outcome != "ok" for cost in context.timings.values()):
         text = f"out of memory, timeout and incorrect {FAILURES}"
         brief = f"out of memory, timeout and incorrect count as {CAP:.0f} × {REFERENCE}"
-        yield Footnote(topic="failures", text=text, kind=NoteKind.MISSING, brief=brief)
+        yield footnote(topic="failures", text=text, kind=NoteKind.MISSING, brief=brief)
 
 
-def _null_control(context: BoardContext) -> Footnote:
+def _null_control(context: BoardContext) -> Note:
     nulls = controls(context.timings)
     if not nulls:
         text = "not measured: the noise floor of these speeds is unknown"
-        return Footnote(topic="null control", text=text, kind=NoteKind.NOISE, brief=text, warning=True)
+        return footnote(topic="null control", text=text, kind=NoteKind.NOISE, brief=text, warning=True)
     found = ratio(max(nulls, key=lambda null: abs(null.value) + null.half_width()))
     floor = difference_words(floor_of(context.timings))
     text = (
@@ -195,7 +196,7 @@ def _null_control(context: BoardContext) -> Footnote:
         if separates
         else f"noise floor of the speeds {floor} (marked ≈){resolution_in_brief(context.timings)}"
     )
-    return Footnote(topic="null control", text=text, kind=NoteKind.NOISE, brief=brief, warning=separates)
+    return footnote(topic="null control", text=text, kind=NoteKind.NOISE, brief=brief, warning=separates)
 
 
 def resolution_words(*timings: dict[str, RelativeCost]) -> str:
@@ -247,7 +248,7 @@ def unit_of(rounds: Sequence[int]) -> str:
 
 def version_footnotes(
     table: ResultTable, runs: Sequence[ResultRow], boards: Iterable[tuple[str, str]]
-) -> Iterator[Footnote]:
+) -> Iterator[Note]:
     """How many of `runs` come from another version than the present one.
 
     Then how many Records do not count, by reason; `boards`: their tasks and presets.
@@ -262,7 +263,7 @@ def version_footnotes(
         now_is = f"version is {numbers.pop()}" if len(numbers) == 1 else f"versions are {named_present}"
         text = f"{many} of {named}; the present {now_is}. Run the same command again to measure anew"
         brief = f"{some.lower()} Records come from other code: run the command again"
-        yield Footnote(topic="version", text=text, kind=NoteKind.VERSIONS, brief=brief)
+        yield footnote(topic="version", text=text, kind=NoteKind.VERSIONS, brief=brief)
     asked = set(boards)
     reasons: Counter[str] = Counter()
     for (task, preset, reason), count in table.replaced.items():
@@ -271,7 +272,7 @@ def version_footnotes(
         text = f"{counted(count, 'older Record')}: {reason}"
         versions = "another version" in reason
         kind = NoteKind.VERSIONS if versions else NoteKind.MISSING
-        yield Footnote(topic="version" if versions else "not counted", text=text, kind=kind)
+        yield footnote(topic="version" if versions else "not counted", text=text, kind=kind)
 
 
 def stale_words(runs: Sequence[ResultRow]) -> str:
@@ -298,15 +299,15 @@ def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, 
 
 def baseline_footnotes(
     levels: Iterable[tuple[ResultRow, Interval | None]], scores: Mapping[str, SeedScores], metric: Metric
-) -> Iterator[Footnote]:
+) -> Iterator[Note]:
     """Which trained variants are no better than the best trivial predictor. A fact, and no bar to be shown."""
     known = {run.variant: metric.sign * level.value for run, level in levels if level is not None}
     reached = {name: metric.sign * one.level().value for name, one in scores.items() if one.seeds}
     best = max(known, key=lambda name: known[name], default="")
     if known:
-        yield Footnote(topic="baselines", text="predictors without trained attention, for scale")
+        yield footnote(topic="baselines", text="predictors without trained attention, for scale")
     beaten = sorted(name for name, value in reached.items() if known and value <= known[best])
     if beaten:
         some = f"{listed(beaten)} {'are' if beaten[1:] else 'is'} not"
         brief = f"{'no variant is' if len(beaten) == len(reached) else some} better than {best}"
-        yield Footnote(topic="baseline", text=f"{brief}, by the values shown", brief=brief, column=metric.name)
+        yield footnote(topic="baseline", text=f"{brief}, by the values shown", brief=brief, column=metric.name)

@@ -17,7 +17,7 @@ from ..stats.intervals import Estimate, mean_of
 from ..stats.ranking import Advantage, Standing, difference_is_proven, standings
 from ..stats.scoring import CAP, ratio
 from ..store.table import ResultTable
-from .board import NO_RIVAL, Board, Footnote, NoteKind, Row, split_by_rank
+from .board import NO_RIVAL, Board, Note, Row, split_by_rank
 from .columns import cells_of, column_footnotes, plain_columns
 from .conditions import CostsByPoint, condition_footnotes, point_words
 from .footnotes import (
@@ -32,7 +32,8 @@ from .footnotes import (
     version_footnotes,
 )
 from .headline import cost_headline, nothing_ranked
-from .length_columns import MODES, OPTIONAL, CostsByLength, LengthRow, length_columns
+from .length_columns import ANSWERS, MODES, OPTIONAL, CostsByLength, LengthRow, length_columns
+from .notes import NoteKind, footnote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +130,10 @@ def board_for_lengths(table: ResultTable, sweep: LengthSweep, mode: Mode = "step
         + (", by length?" if several else f", at length {lengths[0]:,}?"),
         headline=headline_of_costs(order, gap, floor) if order else nothing_ranked(unranked),
         ranked_by="mean" if several else "",
-        columns=plain_columns(columns),
+        columns=plain_columns(columns, (*ANSWERS, *(f"at_{length}" for length in lengths))),
         ranked=ranked,
         unranked=unranked,
-        footnotes=(
+        notes=(
             *timing_footnotes(sweep.machine, timings, floor, "length", "lengths"),
             *column_footnotes(columns, rows.values()),
             *condition_footnotes(table, timings),
@@ -181,11 +182,11 @@ def missing_words(name: str, timings: CostsByPoint) -> str:
     return ""
 
 
-def timing_footnotes(machine: str, timings: CostsByPoint, floor: float, point: str, points: str) -> Iterator[Footnote]:
+def timing_footnotes(machine: str, timings: CostsByPoint, floor: float, point: str, points: str) -> Iterator[Note]:
     """How times were taken and ranked. `point`, `points`: what the board is over, such as length and lengths."""
     rounds = sorted({len(cost.seconds) for found in timings.values() for cost in found.values() if cost.seconds})
     of_these = f", for these {points} and not for others" if len(timings) > 1 else ""
-    yield Footnote(
+    yield footnote(
         topic="speed",
         text=f"{span_of(rounds)} rounds a {point}, interleaved with {REFERENCE}, on machine {machine}; brackets: "
         f"{PERCENT} t intervals over {unit_of(rounds)}{of_these}",
@@ -194,9 +195,9 @@ def timing_footnotes(machine: str, timings: CostsByPoint, floor: float, point: s
     text += resolution_words(*(dict(found) for found in timings.values()))
     resolution = resolution_in_brief(*(dict(found) for found in timings.values()))
     brief = f"a difference below {difference_words(floor)} makes no rank{resolution}"
-    yield Footnote(topic="noise floor", text=text, kind=NoteKind.NOISE, brief=brief)
-    yield Footnote(topic="rank", text=RANKS)
+    yield footnote(topic="noise floor", text=text, kind=NoteKind.NOISE, brief=brief)
+    yield footnote(topic="rank", text=RANKS)
     if any(cost.outcome != Outcome.OK for found in timings.values() for cost in found.values()):
         brief = f"out of memory and timeout count as {CAP:.0f} × {REFERENCE}"
         text = f"out of memory and timeout {FAILURES}"
-        yield Footnote(topic="failures", text=text, kind=NoteKind.MISSING, brief=brief)
+        yield footnote(topic="failures", text=text, kind=NoteKind.MISSING, brief=brief)

@@ -25,6 +25,9 @@ from .crossover import crossover
 
 TILE = 64
 
+ANSWERS = ("mean", "crossover", "peak_ratio", "longest")
+"""Columns that are always shown, beside those of the lengths; all others are shown on request."""
+
 OPTIONAL = ("compile_seconds", "energy_joules")
 """Metrics whose columns are there only where a Record has one: few machines or sweeps do."""
 

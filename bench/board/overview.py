@@ -118,7 +118,7 @@ def _summary(report: Report, newest_day: str) -> BoardSummary:
 
 def _data_words(board: Board) -> str:
     """For data that a board warns of, such as `data: surrogate`; else empty."""
-    warned = next((note.text for note in board.footnotes if note.topic == "data" and note.warning), "")
+    warned = next((note.text for note in board.notes if note.topic == "data" and note.warning), "")
     if not warned:
         return ""
     return "data: surrogate in part" if board.ranked_by == "average" else f"data: {warned.partition(':')[0]}"

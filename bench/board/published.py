@@ -11,8 +11,9 @@ from typing import Any, Literal
 from ..core.errors import StoreError
 from ..core.metrics import METRICS
 from ..core.paths import PACKAGE
-from .board import Board, Column, Footnote, NoteKind, Row, TableCell
+from .board import Board, Column, Row, TableCell
 from .cells import EMPTY, number_cell
+from .notes import NoteKind, footnote
 from .report import Report
 
 FOLDER = PACKAGE / "tasks" / "published"
@@ -158,14 +159,14 @@ def published_board(board: Board, task: str) -> Board | None:
         for table in tables
     ]
     notes = [
-        Footnote(
+        footnote(
             topic="ours",
             text=f"{board.title}; sizes, lengths, steps and data differ from the papers', so nothing here is ranked",
             kind=NoteKind.DATA,
             brief="sizes, lengths, steps and data differ from the papers': nothing here is ranked",
             warning=True,
         ),
-        *(Footnote(topic=table.paper, text=_origin(table)) for table in tables),
+        *(footnote(topic=table.paper, text=_origin(table)) for table in tables),
     ]
     return Board(
         name=f"published/{board.name}",
@@ -174,7 +175,7 @@ def published_board(board: Board, task: str) -> Board | None:
         columns=(own, *columns),
         ranked=(),
         unranked=tuple(rows),
-        footnotes=tuple(notes),
+        notes=tuple(notes),
     )
 
 
@@ -216,8 +217,8 @@ def _in_full(chosen: Callable[[Table | Absent], bool]) -> list[Board]:
     """The tables of papers that are `chosen`; what is absent stands under the last."""
     tables, absent = published()
     boards = [_board(table) for table in tables if chosen(table)]
-    left_out = [Footnote(topic=each.paper, text=f"{each.reason}; {each.source}") for each in absent if chosen(each)]
-    return [*boards[:-1], *(replace(last, footnotes=(*last.footnotes, *left_out)) for last in boards[-1:])]
+    left_out = [footnote(topic=each.paper, text=f"{each.reason}; {each.source}") for each in absent if chosen(each)]
+    return [*boards[:-1], *(replace(last, notes=(*last.notes, *left_out)) for last in boards[-1:])]
 
 
 def _board(table: Table) -> Board:
@@ -248,11 +249,11 @@ def _board(table: Table) -> Board:
         )
         for model in table.rows
     ]
-    notes = [Footnote(topic="source", text=_origin(table))]
-    notes += [Footnote(topic="note", text=note) for note in table.notes]
+    notes = [footnote(topic="source", text=_origin(table))]
+    notes += [footnote(topic="note", text=note) for note in table.notes]
     if averages:
         counted = f", {FAILED} on Path-X counting as {CHANCE:.0f}" if len(averages) > 1 else ""
-        notes.append(Footnote(topic="average", text=f"computed from the cells beside it{counted}, not the printed one"))
+        notes.append(footnote(topic="average", text=f"computed from the cells beside it{counted}, not the printed one"))
     measured = METRICS[table.quantity].title if table.quantity in METRICS else table.quantity
     unit = f", {table.unit}" if table.unit not in ("", measured) else ""
     return Board(
@@ -263,7 +264,7 @@ def _board(table: Table) -> Board:
         columns=tuple(columns),
         ranked=(),
         unranked=tuple(rows),
-        footnotes=tuple(notes),
+        notes=tuple(notes),
     )
 
 

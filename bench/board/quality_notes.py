@@ -17,8 +17,9 @@ from ..stats.moderation import LEAST_POOL
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from ..store.versions import NOT_RANKED, REPEATED, version_order
-from .board import Footnote, NoteKind, Row
+from .board import Note, Row
 from .cells import EMPTY
+from .notes import NoteKind, footnote
 from .task_context import BoardContext
 
 NAMED = 3
@@ -47,7 +48,7 @@ def corrected_words(contrasts: Contrasts, names: Iterable[str]) -> str:
 
 def comparison_footnotes(
     contrasts: Contrasts, ranked: Collection[str], metric: Metric, margin: float
-) -> Iterator[Footnote]:
+) -> Iterator[Note]:
     """How comparisons are corrected, how often they err all the same, and the smallest difference that they would find.
 
     `margin`: in the metric's points.
@@ -77,10 +78,10 @@ def comparison_footnotes(
             f". Fewer than {LEAST_POOL} declared variants have learned with these seeds, so each variant keeps its own "
             "variance, and differences must be larger to be told"
         )
-    yield Footnote(topic="comparisons", text=text)
+    yield footnote(topic="comparisons", text=text)
     own = sorted({name for found in gaps for name in found.own if name in ranked})
     if own:
-        yield Footnote(
+        yield footnote(
             topic="seeds",
             text=f"{listed(own)}: the seeds scatter far more than those of the others, or learned only in part, "
             "so the own variance counts. Seeds that agree by luck look safer than they are: where training jumps "
@@ -90,7 +91,7 @@ def comparison_footnotes(
         )
 
 
-def resolution_footnotes(gaps: Sequence[Contrast], metric: Metric, margin: float) -> Iterator[Footnote]:
+def resolution_footnotes(gaps: Sequence[Contrast], metric: Metric, margin: float) -> Iterator[Note]:
     """The smallest difference from the reference that these would find; `margin`: in the metric's points."""
     if not gaps:
         return
@@ -99,7 +100,7 @@ def resolution_footnotes(gaps: Sequence[Contrast], metric: Metric, margin: float
     span = smallest if smallest == largest else f"{smallest} to {largest}"
     unit = metric.of_difference
     hidden = [found.one for found in gaps if found.minimal_detectable_effect() * metric.points > margin]
-    yield Footnote(
+    yield footnote(
         topic="resolution",
         text=f"a true difference from {REFERENCE} is found in 4 of 5 boards like this one from {span} {unit} on"
         + (f"; for {len(hidden)} of {len(gaps)} variants that is more than the margin" if hidden else ""),
@@ -121,7 +122,7 @@ def nothing_learned(context: BoardContext) -> str:
     )
 
 
-def learning_footnotes(context: BoardContext) -> Iterator[Footnote]:
+def learning_footnotes(context: BoardContext) -> Iterator[Note]:
     """Which variants did not learn the task at every seed."""
     if context.constant is None:
         return
@@ -136,10 +137,10 @@ def learning_footnotes(context: BoardContext) -> Iterator[Footnote]:
         text = f"above {bar} at 95 %: {'; '.join(said)}; all others at every seed. The values measured are ranked"
         named = listed(sorted(scored)) if len(scored) <= NAMED else f"{len(scored)} variants"
         brief = f"{named}: not every seed is above the best constant ({best})"
-        yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=brief, warning=True)
+        yield footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=brief, warning=True)
 
 
-def attention_gain_footnotes(context: BoardContext) -> Iterator[Footnote]:
+def attention_gain_footnotes(context: BoardContext) -> Iterator[Note]:
     """How much better the reference is than the same model without attention."""
     without, metric = context.without_attention, context.metric
     if without is None or not without.seeds:
@@ -154,7 +155,7 @@ def attention_gain_footnotes(context: BoardContext) -> Iterator[Footnote]:
     if not found.has_enough_seeds:
         over = f"over {counted(seeds, 'seed')}, which prove nothing"
         text = f"{against}: {metric.signed(gain.value)} {unit} {over}"
-        yield Footnote(topic="attention", text=text, kind=NoteKind.LEARNING)
+        yield footnote(topic="attention", text=text, kind=NoteKind.LEARNING)
         return
     size = metric.gap(gain)
     text = f"{against}: {size} {unit}"
@@ -162,15 +163,15 @@ def attention_gain_footnotes(context: BoardContext) -> Iterator[Footnote]:
     brief = f"attention adds {metric.signed(gain.value).lstrip('+')} {unit} here ({REFERENCE} against {NO_ATTENTION})"
     if not adds:
         brief = f"no gain of attention is shown here: {REFERENCE} against {NO_ATTENTION} {size}"
-    yield Footnote(topic="attention", text=text, kind=NoteKind.LEARNING, brief=brief, warning=not adds)
+    yield footnote(topic="attention", text=text, kind=NoteKind.LEARNING, brief=brief, warning=not adds)
 
 
-def seed_footnotes(scores: Mapping[str, SeedScores]) -> Iterator[Footnote]:
+def seed_footnotes(scores: Mapping[str, SeedScores]) -> Iterator[Note]:
     """Seeds that do not count, and variants with fewer seeds than others."""
     for name, one in sorted(scores.items()):
         if one.uncounted:
             seeds = listed([str(seed) for seed in one.uncounted])
-            yield Footnote(
+            yield footnote(
                 topic="seeds",
                 text=f"{name}: seed {seeds} does not count, since a smaller one is missing. Only seeds 0, 1, 2, … "
                 "without a gap do, so that nobody picks the best of many",
@@ -181,10 +182,10 @@ def seed_footnotes(scores: Mapping[str, SeedScores]) -> Iterator[Footnote]:
     if len(counts) > 1:
         fewest, most = min(counts), max(counts)
         text = f"variants have {fewest} to {most} seeds; each pair is compared on the seeds that both have"
-        yield Footnote(topic="seeds", text=text, kind=NoteKind.MISSING)
+        yield footnote(topic="seeds", text=text, kind=NoteKind.MISSING)
 
 
-def repetition_footnotes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Footnote]:
+def repetition_footnotes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Note]:
     """Cells that were measured more than once: the rule, and the values that do not count."""
     found = []
     for board_key in board_keys:
@@ -195,7 +196,7 @@ def repetition_footnotes(table: ResultTable, board_keys: Sequence[BoardKey]) -> 
     if found:
         rest = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
         many = counted(len(found), "result")
-        yield Footnote(
+        yield footnote(
             topic="repeated",
             text=f"of a cell measured several times the first result counts. Not counted: {'; '.join(found[:NAMED])}"
             f"{rest}",
@@ -233,7 +234,7 @@ def rows_left_behind(table: ResultTable, board_key: BoardKey, rows: Collection[s
     }
 
 
-def left_behind_footnotes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Footnote]:
+def left_behind_footnotes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Note]:
     """Names variants of older versions than those ranked, with the command that measures them anew."""
     for board_key in board_keys:
         ranked = max((version_order(row.version) for row in board_key.runs(table, "train")), default=())
@@ -242,7 +243,7 @@ def left_behind_footnotes(table: ResultTable, board_keys: Sequence[BoardKey]) ->
         names = sorted(name for name, row in behind if version_order(row.version) <= ranked)
         if names:
             many = f"{counted(len(names), 'variant')} {'is' if len(names) == 1 else 'are'}"
-            yield Footnote(
+            yield footnote(
                 topic="version",
                 text=f"on {board_key.task}, Records of {listed(names)} are of another version than those ranked; "
                 f"measure anew: `{command(names, board_key)}`",

@@ -21,13 +21,14 @@ from ..stats.intervals import Estimate, mean_of
 from ..stats.ranking import standings
 from ..stats.scoring import ratio
 from ..store.table import ResultTable
-from .board import NO_RIVAL, Board, Footnote, NoteKind, Row, TableCell, split_by_rank
+from .board import NO_RIVAL, Board, Note, Row, TableCell, split_by_rank
 from .cells import EMPTY, ratio_cell, reference_cell
 from .columns import BoardColumn, cells_of, column_footnotes, plain_columns
 from .conditions import condition_footnotes
 from .footnotes import version_footnotes
 from .headline import nothing_ranked
 from .length_board import headline_of_costs, missing_words, timing_footnotes
+from .notes import NoteKind, footnote
 
 MODES: Mapping[Mode, str] = {"forward": "prefill", "decode": "decoding"}
 
@@ -155,7 +156,7 @@ def board_for_serving(table: ResultTable, sweep: ServingSweep) -> Board:
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
-        footnotes=(
+        notes=(
             *_footnotes(sweep.mode),
             *timing_footnotes(sweep.machine, timings, floor, "point", "points"),
             *column_footnotes(columns, rows.values()),
@@ -249,13 +250,13 @@ def _length_words(mode: Mode) -> str:
     return "cache length" if mode == "decode" else "prompt length"
 
 
-def _footnotes(mode: Mode) -> Iterator[Footnote]:
+def _footnotes(mode: Mode) -> Iterator[Note]:
     text = (
         "the last 16 tokens up to the length, one at a time, each sequence from a state that holds all before them"
         if mode == "decode"
         else "one causal pass over the prompts without gradients; writing the state is no part of it, since variants "
         "have no common way to do so"
     )
-    yield Footnote(topic="tokens", text=text)
+    yield footnote(topic="tokens", text=text)
     measured = "the bytes that are held, of buffers that double when they are full" if mode == "decode" else "declared"
-    yield Footnote(topic="state", text=f"of one sequence, all layers, {measured}", kind=NoteKind.METHOD)
+    yield footnote(topic="state", text=f"of one sequence, all layers, {measured}", kind=NoteKind.METHOD)

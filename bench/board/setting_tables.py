@@ -26,9 +26,10 @@ from ..stats.format import percent
 from ..stats.intervals import mean_estimate
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
-from .board import Board, Footnote, Row, TableCell
+from .board import Board, Note, Row, TableCell
 from .cells import EMPTY, difference_cell, mean_cell
 from .columns import BoardColumn, cells_of, plain_columns
+from .notes import footnote
 
 HIGH = 0.9
 """The accuracy whose first step a board shows, and up to which length it holds."""
@@ -175,18 +176,18 @@ def setting_boards(board_key: BoardKey, found: SettingResults, names: Sequence[s
     return boards
 
 
-def setting_footnotes(found: SettingResults) -> Iterator[Footnote]:
+def setting_footnotes(found: SettingResults) -> Iterator[Note]:
     """How the tables by setting are made."""
     if not found.series:
         return
-    yield Footnote(
+    yield footnote(
         topic="settings",
         text=f"the {found.metric.title} above is the mean over all tested settings; the tables by length and by "
         "difficulty show means over seeds of one setting each. Beside the length, other axes are fixed at the values "
         "that most lengths were tested with; difficulties are at the shortest length tested with them",
     )
     if found.along_length is not None:
-        yield Footnote(
+        yield footnote(
             topic="right key",
             text="weight of the one head that puts most on the key that holds the answer, over all settings; a map "
             "that spreads its weight over more keys than matter loses it with the length",

@@ -16,11 +16,12 @@ from ..score.quality import Predictions, SeedScores, is_unlearned, metric_of, sc
 from ..stats.format import listed
 from ..stats.ranking import standings
 from ..store.table import ResultTable
-from .board import NO_RIVAL, Board, Footnote, NoteKind, Row, TableCell, split_by_rank
+from .board import NO_RIVAL, Board, Note, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell
 from .columns import BoardColumn, cells_of, plain_columns
 from .footnotes import CHOSEN_ON_TEST, PERCENT, RANKS, version_footnotes
 from .headline import nothing_ranked, quality_headline
+from .notes import NoteKind, footnote
 from .preset_text import short_preset
 from .quality_notes import (
     corrected_words,
@@ -130,7 +131,7 @@ def board_for_suite(
         ranked=ranked,
         unranked=unranked,
         baselines=(*untouched, *([Row(name="best trivial", entries=cells_of(columns, baseline))] if best else [])),
-        footnotes=tuple(_footnotes(table, name, board_keys, best, contrasts, complete, list(gaps.values()))),
+        notes=tuple(_footnotes(table, name, board_keys, best, contrasts, complete, list(gaps.values()))),
         ranked_by="average",
     )
 
@@ -225,11 +226,11 @@ def _footnotes(
     contrasts: Mapping[str, Contrasts],
     complete: Sequence[str],
     gaps: Sequence[Contrast],
-) -> Iterator[Footnote]:
+) -> Iterator[Note]:
     by_fidelity: dict[str, list[str]] = {}
     for board_key in board_keys:
         by_fidelity.setdefault(board_key.fidelity, []).append(board_key.task)
-    yield Footnote(
+    yield footnote(
         topic="data",
         text="; ".join(f"{fidelity}: {listed(tasks)}" for fidelity, tasks in by_fidelity.items()),
         kind=NoteKind.DATA,
@@ -241,28 +242,28 @@ def _footnotes(
     )
     if board_keys[0].selection == "test":
         yield CHOSEN_ON_TEST
-    yield Footnote(
+    yield footnote(
         topic="average",
         text=f"computed from the cells of the row; brackets: {PERCENT} intervals over seeds and test examples, for "
         "these tasks and not for others",
     )
-    yield Footnote(topic="rank", text=f"only for variants with every task; {RANKS}")
+    yield footnote(topic="rank", text=f"only for variants with every task; {RANKS}")
     for task, found in sorted(contrasts.items()):
         some = sorted(name for name, one in found.scores.items() if one.seeds and not all(one.learned))
         # that the model without attention learned nothing is no news
         some = [name for name in some if name != NO_ATTENTION]
         if some:
             text = f"{task}: not every seed of {listed(some)} is above the best constant prediction"
-            yield Footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text if len(text) < 80 else "")
+            yield footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text if len(text) < 80 else "")
     for each in gaps[:1]:
         yield from resolution_footnotes(gaps, each.metric, each.metric.margin)
     if len(complete) > 1:
         words = corrected_words(next(iter(contrasts.values())), complete)
-        yield Footnote(topic="comparisons", text=f"intervals, verdicts and ranks are one test at 95 %, {words}")
+        yield footnote(topic="comparisons", text=f"intervals, verdicts and ranks are one test at 95 %, {words}")
     yield from repetition_footnotes(table, board_keys)
     yield from left_behind_footnotes(table, board_keys)
     if best:
         named = ", ".join(f"{task} {name}" for task, (name, _) in sorted(best.items()))
-        yield Footnote(topic="best trivial", text=f"the best predictor without attention, by task: {named}")
+        yield footnote(topic="best trivial", text=f"the best predictor without attention, by task: {named}")
     runs = [run for board_key in board_keys for run in board_key.runs(table, "train", "baseline")]
     yield from version_footnotes(table, runs, [])

@@ -37,7 +37,7 @@ from .quality_notes import (
     seed_footnotes,
 )
 from .setting_tables import setting_boards, setting_footnotes
-from .task_columns import task_columns, verdict_on
+from .task_columns import ANSWERS, task_columns, verdict_on
 from .task_context import BoardContext, VariantContext
 from .test_sets import SetStatistics, scores_by_set, set_boards, set_footnotes
 
@@ -120,11 +120,11 @@ def board_for_task(
                 ],
             )
         ),
-        columns=plain_columns(columns),
+        columns=plain_columns(columns, (metric.name, *ANSWERS)),
         ranked=ranked,
         unranked=unranked,
         baselines=(*untouched, *baselines),
-        footnotes=(
+        notes=(
             *learning_footnotes(context),
             *data_footnotes(context),
             preset_footnote(context),

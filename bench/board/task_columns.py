@@ -29,6 +29,9 @@ Cells = Callable[[VariantContext], TableCell]
 
 AT_HIGH = percent(HIGH)
 
+ANSWERS = ("learned", "gap", "verdict", "longest_high", "extrapolation", "step_time", "memory", "frontier")
+"""Columns that say who is how good at which cost, beside the metric; all others are shown on request."""
+
 SHOWN_SHARE = 0.01
 """Of the training time: from here on a board shows how long trainings waited for data."""
 

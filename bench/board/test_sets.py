@@ -21,10 +21,11 @@ from ..stats.format import listed
 from ..stats.intervals import LEVEL, Estimate
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
-from .board import Board, Footnote, Row, TableCell
+from .board import Board, Note, Row, TableCell
 from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell
 from .columns import BoardColumn, cells_of, plain_columns
 from .footnotes import PERCENT
+from .notes import footnote
 from .task_context import finished_runs
 
 SetStatistics = Callable[[str], Mapping[str, Statistics]]
@@ -203,7 +204,7 @@ def _mean(values: tuple[float, ...]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def set_footnotes(by_set: Mapping[str, Mapping[str, SetScores]]) -> Iterator[Footnote]:
+def set_footnotes(by_set: Mapping[str, Mapping[str, SetScores]]) -> Iterator[Note]:
     """How the intervals of `set_boards` were made."""
     every = [each for rows in by_set.values() for each in rows.values()]
     seeds = sorted({seed for each in every if not each.is_baseline for seed in each.trials.seeds})
@@ -211,17 +212,17 @@ def set_footnotes(by_set: Mapping[str, Mapping[str, SetScores]]) -> Iterator[Foo
         return
     if any(each.lengths is None for each in every):
         text = "rows without an interval have no statistics of sentences"
-        yield Footnote(topic="test sets", text=text, warning=True)
+        yield footnote(topic="test sets", text=text, warning=True)
     over = (
         f"over sentences, for the one training of seed {seeds[0]}: another training may differ by more"
         if len(seeds) == 1
         else "over sentences and seeds (Student's t), errors added in quadrature"
     )
-    yield Footnote(
+    yield footnote(
         topic="test sets",
         text=f"brackets: {PERCENT} intervals of the difference {over}; {DRAWS} bootstrap draws, the same sentences for "
         "both (Koehn 2004); corrected for all pairs, as the ranks are",
     )
     if any("untrained" in rows for rows in by_set.values()):
         text = f"{REFERENCE} before its training of seed 0, translating with the same search"
-        yield Footnote(topic="untrained", text=text)
+        yield footnote(topic="untrained", text=text)

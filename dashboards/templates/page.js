@@ -461,13 +461,12 @@
   }
 
   // a line for each of the most important notes; all of them, in full, in a section that opens
-  function drawNotes({ notes, chiefNotes }) {
+  function drawNotes({ notes }) {
     const lines = (chosen, words) => chosen.flatMap((note) => {
       const className = note.warning ? "warning" : "";
       return [make("dt", (note.warning ? "⚠ " : "") + note.topic, { className }), make("dd", words(note), { className })];
     });
-    const chief = notes.filter((note) => note.brief || note.warning).slice(0, chiefNotes);
-    $("chief-notes").replaceChildren(...lines(chief, (note) => note.brief || note.text));
+    $("chief-notes").replaceChildren(...lines(notes.filter((note) => note.shown), (note) => note.text));
     $("notes").replaceChildren(...lines(notes, (note) => note.text));
     $("all-notes").hidden = !notes.length;
     $("all-notes").open = state.notes === "all";
@@ -505,8 +504,8 @@
       $("filter").value = state.show;
       $("title").textContent = title;
       $("headline").textContent = board.headline;
-      const origin = board.notes.find((note) => note.kind === "data" && note.warning);
-      $("origin").textContent = origin ? `⚠ ${origin.topic}: ${origin.brief || origin.text}` : "";
+      const origin = board.notes.find((note) => note.topic === "data" && note.warning);
+      $("origin").textContent = origin ? `⚠ ${origin.topic}: ${origin.text}` : "";
       $("drawn").hidden = !figures.length;
       drawTable();
       drawParts();

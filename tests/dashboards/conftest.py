@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pages import CHROMIUM, HOSTILE, untroubled
 
-from attnbench.bench.board.board import Board, Column, Footnote, NoteKind, Row, TableCell
+from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
 from attnbench.bench.board.report import (
     Alpha,
     CurvePoint,
@@ -69,11 +69,11 @@ def board() -> Board:
         ),
         unranked=(Row(name=HOSTILE, entries=(blank,) * 7, reason=REASON),),
         baselines=(Row(name="majority", entries=(accuracy(50.0), *(blank,) * 6)),),
-        footnotes=(
-            Footnote(topic="speed", text="95 % intervals; 5_000 rounds & more"),
-            Footnote(topic="data", text="surrogate: other data of the same kind", kind=NoteKind.DATA, warning=True),
-            Footnote(topic="null control", text="softmax again: 1.003× (0.991–1.015), so the noise floor is 1.5 %",
-                     kind=NoteKind.NOISE, brief="noise floor 1.5 %"),
+        notes=(
+            Note(topic="speed", text="95 % intervals; 5_000 rounds & more", priority=2, kind="method"),
+            Note(topic="data", text="surrogate: other data of the same kind", kind="warning"),
+            Note(topic="null control", text="softmax again: 1.003× (0.991–1.015), so the noise floor is 1.5 %",
+                 priority=1),
         ),
     )  # fmt: skip
 

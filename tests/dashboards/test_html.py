@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from attnbench.bench.board.board import Footnote
+from attnbench.bench.board.board import Note
 from attnbench.bench.board.report import AttentionMap, HeadValue, Report
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
@@ -271,9 +271,9 @@ def test_what_is_not_the_data_that_it_stands_for_is_said_above_the_table(page: o
 def test_few_notes_are_shown_and_all_in_a_section_that_opens_and_stays_in_the_address(
     browser: object, report: Report, tmp_path: Path
 ) -> None:
-    made = [Footnote(topic=f"n{at}", text=f"all of note {at}", brief=f"note {at} <b>" * (at != 8)) for at in range(9)]
+    made = [Note(topic=f"n{at}", text=f"all of note {at} <b>", kind="method" if at == 8 else "fact") for at in range(9)]
     path = tmp_path / "notes.html"
-    noted = replace(report, board=replace(report.board, footnotes=tuple(made), headline="Nobody can tell <i>."))
+    noted = replace(report, board=replace(report.board, notes=tuple(made), headline="Nobody can tell <i>."))
     path.write_text(html.render([noted]), encoding="utf-8")
     opened = browser.new_page()
     troubles = watch(opened)
@@ -282,11 +282,11 @@ def test_few_notes_are_shown_and_all_in_a_section_that_opens_and_stays_in_the_ad
         opened.inner_text("#title") == report.board.question
         and opened.inner_text("#headline") == "Nobody can tell <i>."
     )
-    assert opened.locator("#chief-notes dd").all_inner_texts() == [f"note {at} <b>" for at in range(6)]
+    assert opened.locator("#chief-notes dd").all_inner_texts() == [f"all of note {at} <b>" for at in range(6)]
     assert opened.locator("#notes").is_hidden() and opened.inner_text("#all-notes summary") == "All 9 notes"
     opened.focus("#all-notes summary")
     opened.keyboard.press("Enter")
-    assert opened.locator("#notes dd").all_inner_texts() == [f"all of note {at}" for at in range(9)]
+    assert opened.locator("#notes dd").all_inner_texts() == [f"all of note {at} <b>" for at in range(9)]
     opened.wait_for_function("location.hash.includes('notes=all')")
     opened.reload()
     opened.wait_for_selector("#notes dd")

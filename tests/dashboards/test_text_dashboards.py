@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from attnbench.bench.board.board import Board, Column, Footnote, NoteKind, Row, TableCell
+from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
 from attnbench.dashboards import csv_json, escape, latex, markdown, terminal
 from attnbench.dashboards.escape import visible
 
@@ -48,7 +48,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, board: Board) -> None:
 def test_a_narrow_terminal_keeps_quality_and_cost_and_says_what_it_left_out(board: Board) -> None:
     narrow = terminal.render([board], 80)
     assert "+8.0 ± 1.1" in narrow and "3.10× slower" in narrow and "2.98" not in narrow
-    assert "2 notes with `leaderboard --notes`; 3 columns with --format markdown" in narrow.replace("\n", " ")
+    assert "1 note with `leaderboard --notes`; 3 columns with --format markdown" in narrow.replace("\n", " ")
     whole = terminal.render([board], 80, all_notes=True)
     assert "not shown: " in whole and "parameters" in whole.partition("not shown: ")[2]
     wide = terminal.render([board], 200)
@@ -115,8 +115,8 @@ def test_lone_surrogates_and_null_bytes_are_shown_as_codes() -> None:
 
 
 def test_a_footnote_goes_with_its_column(board: Board) -> None:
-    note = Footnote(topic="on size", text="explains the parameters", column="parameters")
-    explained = replace(board, footnotes=(*board.footnotes, note))
+    note = Note(topic="on size", text="explains the parameters", column="parameters")
+    explained = replace(board, notes=(*board.notes, note))
     wide, narrow = (terminal.render([explained], width, all_notes=True) for width in (200, 80))
     assert "on size" in wide and "on size" not in narrow
 
@@ -147,12 +147,9 @@ def test_machines_and_papers_get_the_parts_too(board: Board, part: Board) -> Non
     assert latex.to_latex([whole]).count(r"\begin{table}") == 2
 
 
-def noted(board: Board, count: int, brief: str) -> Board:
-    notes = [
-        Footnote(topic=f"note {at}", text=f"{brief}, and the rest", kind=NoteKind.NOISE, brief=brief)
-        for at in range(count)
-    ]
-    return replace(board, ranked=(), unranked=(), footnotes=tuple(notes))
+def noted(board: Board, count: int, text: str) -> Board:
+    notes = [Note(topic=f"note {at}", text=text) for at in range(count)]
+    return replace(board, ranked=(), unranked=(), notes=tuple(notes))
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -162,11 +159,11 @@ def test_a_terminal_shows_six_lines_of_notes_at_most(board: Board, width: int, c
     below = shown[shown.index("majority") :].split("\n")[1:-1]
     assert len(below) <= 6
     if words == 1:
-        assert [line.partition(":")[0] for line in below[:5]] == [f"note {at}" for at in range(min(count, 5))] + (
-            ["more"] if count < 5 else []
+        assert [line.partition(":")[0] for line in below[:6]] == [f"note {at}" for at in range(min(count, 5))] + (
+            ["more"] if count > 5 else []
         )
-    assert f"{count} note{'s' * (count > 1)} with `leaderboard --notes`" in " ".join(below)
-    assert terminal.render([noted(board, count, "short")], width, all_notes=True).count("and the rest") == count
+    assert ("`leaderboard --notes`" in " ".join(below)) == (count > 5 or words > 1)
+    assert terminal.render([noted(board, count, "short")], width, all_notes=True).count("short") == count
 
 
 def of_tasks(*tasks: str, rows: int = 2, ranked: bool = True) -> Board:

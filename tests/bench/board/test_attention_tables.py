@@ -89,7 +89,7 @@ def test_the_board_itself_shows_the_whole_model_and_its_lowest_error(world) -> N
 
 
 def test_the_notes_say_from_where_layers_are_counted_and_whose_the_other_kinds_are(world) -> None:
-    notes = {note.topic: note.text for note in board(world).footnotes}
+    notes = {note.topic: note.text for note in board(world).notes}
     assert "layers and heads are counted from 0" in notes["AER"]
     assert "the others are softmax's" in notes["attention"]
 
@@ -108,4 +108,4 @@ def test_seeds_are_averaged_and_then_no_single_head_is_named(world) -> None:
 def test_a_task_without_such_figures_has_no_such_tables(bench) -> None:
     b = bench()
     b.train("softmax", [0.5] * 3)
-    assert board(b).parts == () and not any(f.topic in ("AER", "attention") for f in board(b).footnotes)
+    assert board(b).parts == () and not any(f.topic in ("AER", "attention") for f in board(b).notes)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from attnbench.bench.board import footnotes, headline
-from attnbench.bench.board.board import Board, Footnote, NoteKind, Row, TableCell
+from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
 from attnbench.bench.board.cells import EMPTY
 from attnbench.bench.board.columns import BoardColumn, cells_of, column_footnotes, plain_columns
 
@@ -91,22 +91,20 @@ def test_a_form_that_a_cell_lacks_is_the_next_longer_one(form: str) -> None:
     assert TableCell(text="88.0 %", brief="88 %").shown(form) == ("88.0 %" if form == "full" else "88 %")
 
 
-def test_notes_stand_by_kind_with_warnings_first_and_stay_in_order_within() -> None:
-    made = [
-        Footnote(topic="column", text="c", kind=NoteKind.COLUMN),
-        Footnote(topic="speed", text="s"),
-        Footnote(topic="noise", text="n", kind=NoteKind.NOISE, brief="n"),
-        Footnote(topic="data 1", text="d", kind=NoteKind.DATA),
-        Footnote(topic="data 2", text="d", kind=NoteKind.DATA, warning=True),
-        Footnote(topic="learned", text="l", kind=NoteKind.LEARNING, brief="l"),
-        Footnote(topic="data 3", text="d", kind=NoteKind.DATA),
-    ]
-    found = Board(name="b", title="b", question="", columns=(), ranked=(), footnotes=tuple(made))
-    assert [note.topic for note in found.notes] == [
-        "learned", "data 2", "data 1", "data 3", "noise", "speed", "column",
-    ]  # fmt: skip
-    # where there is no room for all: those with a short form, and warnings
-    assert [note.topic for note in found.chief_notes] == ["learned", "data 2", "noise"]
+def test_notes_stand_in_order_of_priority_and_at_most_six_are_shown() -> None:
+    made = [Note(topic=str(at), text="t", priority=at % 4, kind="method" if at == 4 else "fact") for at in range(12)]
+    found = Board(name="b", title="b", question="", columns=(), ranked=(), notes=tuple(made))
+    assert [int(note.topic) for note in found.notes] == [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]
+    # how a number was made is told on request
+    assert [int(note.topic) for note in found.shown_notes] == [0, 8, 1, 5, 9, 2]
+
+
+def test_a_board_shows_eight_columns_at_most_and_none_that_is_empty() -> None:
+    columns = [Column(name=str(at), title="c", importance=at % 5, shown=at != 5) for at in range(14)]
+    entries = tuple(TableCell(text="" if at == 1 else "x") for at in range(14))
+    found = Board(name="b", title="b", question="", columns=tuple(columns), ranked=(Row(name="r", entries=entries),))
+    assert found.shown_columns == (0, 2, 3, 6, 7, 10, 11, 12)
+    assert not {1, 5} & set(found.shown_columns)
 
 
 def test_a_reason_that_several_rows_share_stands_once() -> None:

@@ -50,7 +50,7 @@ def test_the_short_list_is_by_cost_with_the_records_behind_it(world) -> None:
     found = board(world, memory_bytes=bytes_of("40GB"))
     assert [(r.name, r.place) for r in found.ranked] == [("linear", "1"), ("softmax", "2"), ("rela", "3")]
     assert len(found.ranked[0].records) == 4
-    assert any(f.topic == "records of linear" for f in found.footnotes)
+    assert any(f.topic == "records of linear" for f in found.notes)
 
 
 def test_everyone_else_has_a_reason(world) -> None:
@@ -96,7 +96,7 @@ def test_cost_may_come_from_a_sweep_where_the_task_was_not_timed_at_that_length(
     text = [q for q in everything if q.task == "lra-text"]
     found = board_for_choice(table, text, Requirements(length=4096), world.predictions, everything)
     assert [(r.name, r.entries[0].value) for r in found.ranked] == [("rela", pytest.approx(0.25)), ("softmax", 1.0)]
-    assert "from sweep (quick)" in found.footnotes[0].text
+    assert "from sweep (quick)" in found.notes[0].text
 
 
 def test_quality_that_nobody_measured_is_said(bench) -> None:
@@ -105,7 +105,7 @@ def test_quality_that_nobody_measured_is_said(bench) -> None:
     b.time("linear", [0.5 * t for t in TIMES], TIMES)
     found = board(b)
     assert [r.name for r in found.ranked] == ["linear", "softmax"]
-    assert any("quality: no variant was trained" in f.text for f in found.footnotes)
+    assert any("quality: no variant was trained" in f.text for f in found.notes)
     assert found.headline == "Cheapest is linear: 2.00× faster. Its quality is unknown: no variant was trained here."
     b.time("rela", [0.5 * t for t in TIMES], TIMES)
     assert board(b, memory_bytes=1.0).headline == "No variant fits."
@@ -125,7 +125,7 @@ def test_of_several_machines_the_newest_timings_count(bench) -> None:
     table = table_of(reversed(b.records))
     found = board_for_choice(table, board_keys(table), Requirements(length=512), b.predictions)
     assert found.ranked[0].entries[0].value == pytest.approx(0.25)
-    (cost,) = [note for note in found.footnotes if note.topic == "cost"]
+    (cost,) = [note for note in found.notes if note.topic == "cost"]
     assert "on machine box-2" in cost.text and cost.text.endswith("; others: --machine box-1")
 
 
@@ -142,7 +142,7 @@ def test_times_of_two_shapes_are_not_mixed_and_the_plainest_counts(bench) -> Non
         ("linear", pytest.approx(0.5)), ("softmax", 1.0),
     ]  # fmt: skip
     assert found.ranked[0].entries[1].value == 2e9
-    (cost,) = [note for note in found.footnotes if note.topic == "cost"]
+    (cost,) = [note for note in found.notes if note.topic == "cost"]
     assert "'sweep[causal=true]'" in cost.text.split("others: --task ")[1]
 
 
@@ -176,7 +176,7 @@ def test_the_memory_of_decoding_is_the_state_of_a_sequence(bench) -> None:
     assert {r.name: r.reason for r in found.unranked} == {
         "softmax": "needs 4 KiB", "unknown": "its decode state was not measured",
     }  # fmt: skip
-    assert any(f.text == "limit of 2 KiB on the decode state of one sequence" for f in found.footnotes)
+    assert any(f.text == "limit of 2 KiB on the decode state of one sequence" for f in found.notes)
 
 
 def test_a_task_that_the_reference_did_not_learn_judges_nobody(world) -> None:
@@ -186,4 +186,4 @@ def test_a_task_that_the_reference_did_not_learn_judges_nobody(world) -> None:
     assert found.headline == (
         "Cheapest is local: 4.99× faster (4.92–5.06). Its quality is unknown: softmax did not learn lra-text."
     )
-    assert any("softmax did not learn lra-text" in note.text and note.warning for note in found.footnotes)
+    assert any("softmax did not learn lra-text" in note.text and note.warning for note in found.notes)

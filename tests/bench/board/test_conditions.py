@@ -98,7 +98,7 @@ def board(bench, null=None, **more):
         b.time("softmax", TIMES, TIMES, null, setting={"length": length}, block=f"b{length}", more=extra)
     table = table_of(b.records)
     (found,) = sweeps(table, board_keys(table))
-    return {(f.topic, f.warning): f.text for f in board_for_lengths(table, found).footnotes if f.warning}
+    return {(f.topic, f.warning): f.text for f in board_for_lengths(table, found).notes if f.warning}
 
 
 def test_a_quiet_machine_gives_no_warning(bench) -> None:

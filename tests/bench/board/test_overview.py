@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from attnbench.bench.api import overview, reports
-from attnbench.bench.board.board import Board, Column, Footnote, NoteKind, Row, TableCell
+from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
 from attnbench.bench.board.overview import suites_with_boards
 from attnbench.bench.board.report import (
     ParetoPoint,
@@ -63,11 +63,11 @@ def test_all_that_share_the_first_place_are_named_with_their_range() -> None:
     ],
 )
 def test_data_that_stand_in_for_others_are_named(ranked_by: str, text: str, words: str) -> None:
-    said = Footnote(topic="data", text=text, kind=NoteKind.DATA, warning=True)
+    said = Note(topic="data", text=text, kind="warning")
     levels = {"softmax": 88.0}
-    warned = board("lra-retrieval", levels, footnotes=(said,), ranked_by=ranked_by)
+    warned = board("lra-retrieval", levels, notes=(said,), ranked_by=ranked_by)
     assert only_summary(report("lra-retrieval", levels, board=warned)).data == words
-    sound = replace(warned, footnotes=(replace(said, warning=False),))
+    sound = replace(warned, notes=(replace(said, kind="fact"),))
     assert only_summary(report("lra-retrieval", levels, board=sound)).data == ""
 
 

@@ -81,7 +81,7 @@ def test_what_is_known_at_second_hand_alone_has_no_numbers() -> None:
     for absent in left_out:
         shown = boards_for_suite(absent.suite) if absent.suite else boards_for_tasks(absent.tasks)
         assert absent.paper not in {table.paper for table in tables}
-        assert any(note.topic == absent.paper for board in shown for note in board.footnotes)
+        assert any(note.topic == absent.paper for board in shown for note in board.notes)
 
 
 def ours(task: str, quantity: str = "accuracy", unit: str = "%") -> Board:
@@ -106,7 +106,7 @@ def test_published_numbers_stand_beside_ours_and_are_never_ranked() -> None:
     assert [entry.text for entry in rows["local[window=32]"]][:2] == ["30.0", "52.98"]
     assert rows["nystrom"][0].text == "" and rows["nystrom"][2].value == 65.52
     assert "rela" not in rows and "<b>evil</b>" not in rows, "what no paper reports stays on our board alone"
-    assert other.footnotes[0].warning and "preset quick" in other.footnotes[0].text
+    assert other.notes[0].warning and "preset quick" in other.notes[0].text
 
 
 def test_bleu_stands_beside_ours_and_what_else_the_paper_measured_comes_after() -> None:
@@ -127,14 +127,14 @@ def test_bleu_stands_beside_ours_and_what_else_the_paper_measured_comes_after() 
     assert titles == [
         "BLEU", "speed", "AER, best head", "AER, best head, shifted", "AER, average", "AER, average, shifted",
     ]  # fmt: skip
-    assert {note.topic for note in rest[-1].footnotes} >= {"Adaptively Sparse Transformers"}
-    assert "± 0.01" in rest[2].footnotes[0].text, "what was read by eye says so"
+    assert {note.topic for note in rest[-1].notes} >= {"Adaptively Sparse Transformers"}
+    assert "± 0.01" in rest[2].notes[0].text, "what was read by eye says so"
 
 
 def test_where_a_paper_gives_no_bleu_its_other_tables_are_shown_all_the_same() -> None:
     shown = with_published([ours("wmt14-en-de", "bleu", "BLEU")], None)
     assert [board.name for board in shown[1:]] == [board.name for board in boards_for_tasks(["wmt14-en-de"])]
-    assert len(shown) == 7 and any("were found in no file" in note.text for note in shown[1].footnotes)
+    assert len(shown) == 7 and any("were found in no file" in note.text for note in shown[1].notes)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_one_batch_makes_a_board_over_lengths_and_two_make_this_one_alone(bench,
 
 def test_a_machine_that_changed_is_told_by_point(bench) -> None:
     (found,) = boards(serving(bench, "decode", {"linear": 0.5}, drift=0.3))
-    (note, *_) = [each.text for each in found.footnotes if each.topic == "machine speed"]
+    (note, *_) = [each.text for each in found.notes if each.topic == "machine speed"]
     assert note.startswith("at point 1 × 256, 1 × 1,024, 8 × 256") and "+30 %" in note
 
 

@@ -102,7 +102,7 @@ def test_how_far_it_holds_and_how_it_changes_are_columns(bench) -> None:
     # t with 2 degrees of freedom over -20, -30 and -10: 4.303 × 10 / √3
     assert change.high - change.value == pytest.approx(24.84, abs=0.01)
     assert entry(found, "entmax15", "extrapolation").value == 0
-    (note,) = [each.text for each in found.footnotes if each.topic == "change to 16×"]
+    (note,) = [each.text for each in found.notes if each.topic == "change to 16×"]
     assert "from length 64" in note and "to 2,048" in note
 
 

@@ -90,7 +90,7 @@ def test_the_best_trivial_predictor_of_each_task_stands_below(bench) -> None:
     (row,) = found.baselines
     assert [e.value for e in row.entries[:3]] == pytest.approx([65, 10, 37.5])
     assert row.entries[-1].text == "2 of 2"
-    assert any("a bag-of-bytes, c majority" in note.text for note in found.footnotes)
+    assert any("a bag-of-bytes, c majority" in note.text for note in found.notes)
     assert [r.name for r in found.ranked] == ["rela", "softmax"]
 
 
@@ -148,8 +148,8 @@ def test_a_suite_averages_one_code_of_a_variant(bench) -> None:
 
 def test_the_smallest_difference_of_averages_that_would_be_found_is_said(bench) -> None:
     found = board(filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "b": {"softmax": 0.4, "rela": 0.36}}))
-    (note,) = [note for note in found.footnotes if note.topic == "resolution"]
-    assert note in found.chief_notes and note.brief.startswith("a difference from softmax is found from ")
+    (note,) = [note for note in found.notes if note.topic == "resolution"]
+    assert note in found.shown_notes
     assert found.headline == "Better than the average of softmax: rela."
 
 

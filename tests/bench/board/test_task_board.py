@@ -31,7 +31,7 @@ def entry(found: Board, name: str, column: str) -> TableCell:
 
 
 def notes(found: Board, topic: str) -> str:
-    return " ".join(f.text for f in found.footnotes if f.topic == topic)
+    return " ".join(f.text for f in found.notes if f.topic == topic)
 
 
 def flips(share: float, count: int = 2000) -> np.ndarray:
@@ -190,11 +190,11 @@ def test_differences_under_the_noise_floor_are_marked(bench) -> None:
 def test_a_null_control_that_separates_is_a_warning(bench) -> None:
     b = three(bench)
     b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, [1.02 * t for t in REFERENCE_TIMES])
-    (note,) = (f for f in board(b).footnotes if f.topic == "null control")
+    (note,) = (f for f in board(b).notes if f.topic == "null control")
     assert note.warning and "separates from itself" in note.text and "2.0 %" in note.text
     noisy = three(bench)
     noisy.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, list(reversed(REFERENCE_TIMES)))
-    (note,) = (f for f in board(noisy).footnotes if f.topic == "null control")
+    (note,) = (f for f in board(noisy).notes if f.topic == "null control")
     assert not note.warning
 
 
@@ -308,7 +308,7 @@ def test_the_board_says_what_it_rests_on(bench) -> None:
     b.train("softmax", [0.6] * 3, cell={"selection": "test"})
     found = board(b)
     assert "length 512" in notes(found, "preset") and "protocol 1" in notes(found, "preset")
-    assert any(f.warning and "surrogate" in f.text for f in found.footnotes)
+    assert any(f.warning and "surrogate" in f.text for f in found.notes)
     assert "chosen on the test split" in notes(found, "selection")
     assert notes(found, "not counted") == "3 older Records: the code or the data of the task has changed since"
     assert "seeds 0, 1 and 2" in notes(found, "accuracy") and "1,000 test examples" in notes(found, "accuracy")
@@ -451,8 +451,6 @@ def test_variants_of_another_version_are_named_with_the_command_that_measures_th
     assert {r.name for r in found.ranked} == {"softmax", "rela", "linear"}
     assert "another version" in row(found, "local").reason
     assert "attnbench run --variants local --task lra-text --preset quick --seeds 3" in notes(found, "version")
-    (brief,) = [note.brief for note in found.footnotes if "measure anew" in note.text]
-    assert brief.startswith("1 variant is of another version: `")
 
 
 def test_a_cell_measured_twice_names_the_value_that_does_not_count(bench) -> None:
@@ -497,8 +495,8 @@ def test_the_model_without_attention_is_a_baseline_that_competes_with_nobody(ben
     assert entry(found, "no-attention", "accuracy").value == pytest.approx(55)
     assert entry(found, "no-attention", "gap").value == pytest.approx(-5)
     assert "+5.0 (" in notes(found, "attention")
-    (note,) = [each for each in found.footnotes if each.topic == "attention"]
-    assert note.brief.startswith("attention adds 5.0 points") and not note.warning
+    (note,) = [each for each in found.notes if each.topic == "attention"]
+    assert not note.warning
     # a suite that names it has it among its variants
     declared = board(b, declared=["softmax", "rela", "entmax15", "no-attention"])
     assert row(declared, "no-attention").place == "4" and declared.baselines == ()
@@ -507,15 +505,15 @@ def test_the_model_without_attention_is_a_baseline_that_competes_with_nobody(ben
 def test_a_task_that_attention_adds_nothing_to_says_so(bench) -> None:
     b = three(bench)
     b.train("no-attention", [], correct=[flips(0.6)] * 3)
-    (note,) = [each for each in board(b).footnotes if each.topic == "attention"]
-    assert note.warning and note.brief.startswith("no gain of attention is shown here")
+    (note,) = [each for each in board(b).notes if each.topic == "attention"]
+    assert note.warning
 
 
 def test_too_few_seeds_show_no_gain_of_attention(bench) -> None:
     b = three(bench)
     b.train("no-attention", [0.1])
-    (note,) = [each for each in board(b).footnotes if each.topic == "attention"]
-    assert "+50.0 points over 1 seed, which prove nothing" in note.text and not note.warning and not note.brief
+    (note,) = [each for each in board(b).notes if each.topic == "attention"]
+    assert "+50.0 points over 1 seed, which prove nothing" in note.text and not note.warning
 
 
 def test_a_model_without_attention_that_failed_says_why(bench) -> None:

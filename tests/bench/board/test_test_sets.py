@@ -138,7 +138,7 @@ def test_a_table_is_corrected_for_all_pairs_as_the_ranks_are(bench) -> None:
             shown = entry(part, "rela", f"vs_{other}")
             found = advantage(tested["rela"], tested[other]).interval(1 - 0.05 / count)
             assert (shown.low, shown.high) == pytest.approx((found.low, found.high))
-    (note,) = [f.text for f in board.footnotes if f.topic == "test sets"]
+    (note,) = [f.text for f in board.notes if f.topic == "test sets"]
     assert "corrected for all pairs" in note
 
 
@@ -168,19 +168,19 @@ def test_several_seeds_add_their_noise_to_that_of_sentences(bench) -> None:
     drawn = news["rela"].trials.draws - news["copy"].trials.draws[:, :1]
     shared = (3 * drawn.mean(axis=1).var(ddof=1) - drawn.var(axis=0, ddof=1).mean()) / 2
     assert of_sentences.error == pytest.approx(shared**0.5)
-    notes = [f.text for f in Translated(bench, seeds=3).board().footnotes if f.topic == "test sets"]
+    notes = [f.text for f in Translated(bench, seeds=3).board().notes if f.topic == "test sets"]
     assert "over sentences and seeds (Student's t)" in notes[0]
 
 
 def test_one_seed_says_that_another_training_may_differ(bench) -> None:
-    notes = [f.text for f in Translated(bench).board().footnotes if f.topic == "test sets"]
+    notes = [f.text for f in Translated(bench).board().notes if f.topic == "test sets"]
     assert len(notes) == 1 and "the one training of seed 0: another training may differ by more" in notes[0]
 
 
 def test_without_statistics_nothing_is_claimed(bench) -> None:
     board = Translated(bench, statistics=False).board()
     assert entry(board.parts[0], "entmax15", "vs_copy") == entry(board.parts[0], "entmax15", "verdict") == TableCell()
-    assert any(f.warning and "no statistics of sentences" in f.text for f in board.footnotes)
+    assert any(f.warning and "no statistics of sentences" in f.text for f in board.notes)
 
 
 def test_statistics_of_other_sentences_or_scores_are_not_paired(bench) -> None:

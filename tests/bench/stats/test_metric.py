@@ -82,7 +82,7 @@ def test_verdicts_use_the_margin_of_the_quantity(modelled) -> None:
     }
     # with a margin of 5 thousandths, which is what it lacks, rela is no longer shown to be no worse
     assert entry(board(modelled, margin=0.005), "additive-lm", "verdict").text == "worse by > 0"
-    assert any("margin of 0.02 bits above softmax" in f.text for f in found.footnotes)
+    assert any("margin of 0.02 bits above softmax" in f.text for f in found.notes)
 
 
 def test_differences_have_the_sign_of_the_quantity(modelled) -> None:
@@ -108,7 +108,7 @@ def test_the_interval_is_that_of_seeds_and_of_the_paired_bootstrap(modelled) -> 
     # hard texts are hard for both: paired, the noise of the test set is a small part of what it is for one alone
     level = entry(found, "local-routing", "bits_per_character")
     assert examples < 0.3 * (level.high - level.low) / 2
-    (note,) = [f for f in found.footnotes if f.topic == "bits/character"]
+    (note,) = [f for f in found.notes if f.topic == "bits/character"]
     assert "400 bootstrap draws, paired by example" in note.text and not note.warning
 
 
@@ -121,7 +121,7 @@ def test_without_statistics_the_interval_is_over_seeds_and_says_so(bench) -> Non
     # two variants of the declared ones are no pool: each keeps its own variance, and the pair has 4 degrees of freedom
     half = (2 * 0.01 / 3) ** 0.5 * stats.t.ppf(1 - 0.025 / 6, 4)
     assert (gap.value, gap.high) == pytest.approx((0.3, 0.3 + half))
-    (note,) = [f for f in found.footnotes if f.topic == "BLEU"]
+    (note,) = [f for f in found.notes if f.topic == "BLEU"]
     assert note.warning and "not over test examples, of which no statistics are available" in note.text
 
 
