@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
+import tempfile
 import time
-import warnings
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +45,15 @@ _CAPABILITY_FLAGS = {
 }
 # any other processor: ATen's vectors are then plain arrays, right and slow
 _PLAIN_FLAGS = ("-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT")
+
+_BUILD = """
+import json, sys
+from torch.utils import cpp_extension
+try:
+    cpp_extension.load(**json.loads(sys.argv[1]))
+except Exception as error:
+    sys.exit(str(error))
+"""
 
 
 @cache
@@ -176,44 +186,38 @@ def _build(home: Path, library: Path) -> None:
         flush=True,
     )
     started = time.monotonic()
-    work = home / "build"
-    # what a build that was killed left would make PyTorch wait for it
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    with warnings.catch_warnings(), _one_program(work):
-        warnings.simplefilter("ignore")
-        from torch.utils import cpp_extension
-
-        cpp_extension.load(
-            NAME,
-            [str(path) for path in SOURCES],
-            extra_cflags=list(flags()),
-            extra_ldflags=["-fopenmp"],
-            build_directory=str(work),
+    # a folder of its own: a build that was killed left a lock in its folder, which PyTorch would wait for
+    with tempfile.TemporaryDirectory(dir=home, prefix="build-") as folder:
+        work = Path(folder)
+        arguments = {
+            "name": NAME,
+            "sources": [str(path) for path in SOURCES],
+            "extra_cflags": flags(),
+            "extra_ldflags": ["-fopenmp"],
+            "build_directory": folder,
             # the library registers operators as it is loaded; there is nothing to import
-            is_python_module=False,
-        )
-    _keep(work / LIBRARY, library)
-    shutil.rmtree(work, ignore_errors=True)
+            "is_python_module": False,
+        }
+        # A child, for two reasons: PyTorch names the second build of a process NAME_v1 and loads each into the process,
+        # and another CXX concerns the child alone. -P: no module from the current folder.
+        command = [sys.executable, "-P", "-W", "ignore", "-c", _BUILD, json.dumps(arguments)]
+        done = subprocess.run(command, env=os.environ | _one_program(work), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip() or f"the build ended with code {done.returncode}")
+        _keep(work / LIBRARY, library)
     print(f"attnbench: built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def _one_program(work: Path) -> Iterator[None]:
-    """Inside, CXX names one program: a script in the folder `work` for a command of several words."""
-    words, before = compiler(), os.environ.get("CXX")
-    if before is None or (before and len(words) < 2):
-        yield
-        return
+def _one_program(work: Path) -> dict[str, str]:
+    """The variable CXX for the build: a script in the folder `work` where the command has several words."""
+    words = compiler()
+    if len(words) < 2:
+        return {"CXX": words[0]}
     # PyTorch quotes CXX as one word, so that "ccache g++" would be looked for as a program of that name
     program = work / "c++"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    os.environ["CXX"] = str(program)
-    try:
-        yield
-    finally:
-        os.environ["CXX"] = before
+    return {"CXX": str(program)}
 
 
 def _reason(error: Exception) -> str:

@@ -24,7 +24,10 @@ def wrapper(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_wrapper_around_the_compiler_builds(wrapper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrapper_around_the_compiler_builds_and_a_second_build_too(
+    wrapper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch names the second build of a process otherwise, so that it was not found."""
     if shutil.which("ninja") is None:
         pytest.skip("no ninja here")
     monkeypatch.setenv("CXX", f"'{wrapper}' c++")
@@ -33,9 +36,25 @@ def test_a_wrapper_around_the_compiler_builds(wrapper: Path, tmp_path: Path, mon
     source.write_text("int attnbench_probe() { return 1; }\n", encoding="utf-8")
     monkeypatch.setattr(cpu_build, "SOURCES", [source])
     assert cpu_build.compiler() == (str(wrapper), "c++")
-    assert cpu_build._built().is_file()
+    first = cpu_build._built()
+    assert first.is_file()
     calls = (tmp_path / "calls").read_text(encoding="utf-8").split()
     assert len(calls) >= 2 and set(calls) == {"c++"}, "one call compiles, one links"
+    source.write_text("int attnbench_probe() { return 2; }\n", encoding="utf-8")
+    second = cpu_build._built()
+    assert second.is_file() and second.parent != first.parent
+
+
+def test_a_build_that_fails_says_what_the_compiler_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not cpu_build.compiler() or shutil.which("ninja") is None:
+        pytest.skip("no C++ compiler or no ninja here")
+    source = tmp_path / "probe.cpp"
+    source.write_text("#error no kernels today\n", encoding="utf-8")
+    monkeypatch.setattr(cpu_build, "SOURCES", [source])
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
+    reason = cpu_build.failure.__wrapped__()
+    assert reason is not None and "error: #error no kernels today" in reason
+    assert not list(cpu_build.folders()[0].glob("build-*"))
 
 
 def test_another_command_has_another_build(wrapper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
