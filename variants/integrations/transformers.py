@@ -1,7 +1,9 @@
 """Any variant inside a Hugging Face model, through the attention interface of transformers.
 
 The recipe in its documentation leaks the future where nothing is padded: the mask is None then, and the function has to
-know that it means a causal one. Here a mask always comes, one Boolean a pair, and is read back as a `Mask`.
+know that it means a causal one. Here a mask always comes, one Boolean a pair, and is read back as a `Mask`. It is a
+`VariantMask`, which refuses to be added to scores: many models compute attention by themselves, whatever their config
+names.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
@@ -86,6 +89,7 @@ def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> lis
             found.append(module)
 
     spec, training = str(Spec.parse(selection)), model.training
+    earlier = {module: variant for module in model.modules() if (variant := _attached(module))}
     cast(Any, model).set_attn_implementation(name)
     _attaching.append(spec)
     try:
@@ -102,15 +106,26 @@ def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> lis
     except BaseException:
         for module in found:
             module._modules.pop(CHILD, None)
+        for module, variant in earlier.items():
+            module.add_module(CHILD, variant)
         cast(Any, model).set_attn_implementation(before)
         raise
     finally:
         _attaching.pop()
         model.train(training)
+    for module in earlier:
+        if (variant := _attached(module)) and variant.selection != spec:
+            # its parameters would be those of a variant that no longer attends
+            del module._modules[CHILD]
     return found
 
 
 _attaching: list[str] = []
+
+
+def _attached(module: nn.Module) -> Any:
+    """The variant with parameters that `attach` has put into an attention module, or None."""
+    return module._modules.get(CHILD)
 
 
 @contextlib.contextmanager
@@ -126,10 +141,29 @@ def observe(observer: Observer) -> Iterator[None]:
         _observers.remove(observer)
 
 
+class VariantMask(Tensor):
+    """A mask that the attention of a variant reads, and that no other code can combine with scores.
+
+    Bloom, MPT and others add it to their own scores, or fill them where it is True: a Boolean mask would then hide
+    nothing, or the wrong half.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for x in tree_leaves((args, kwargs)):
+            # slices and copies of the mask are as harmless as numbers
+            if isinstance(x, Tensor) and not isinstance(x, cls) and x.is_floating_point() and x.dim() > 1:
+                raise Unsupported(
+                    "this model computes its own attention: it puts the mask, or a bias, on scores itself instead of "
+                    "calling the attention interface of transformers; use attn_implementation='eager'"
+                )
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+
 def _mask(*args: Any, **kwargs: Any) -> Tensor:
     """The mask of a model, Boolean (batch, 1, queries, keys), where transformers may leave it out as well."""
     always = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False, "allow_torch_fix": False}
-    return cast(Tensor, sdpa_mask(*args, **{**kwargs, **always}))
+    return cast(Tensor, sdpa_mask(*args, **{**kwargs, **always})).as_subclass(VariantMask)
 
 
 def _attention(spec: str, temperature: float) -> Callable[..., tuple[Tensor, None]]:
@@ -188,7 +222,7 @@ def _read(module: nn.Module, key: Tensor, mask: Tensor | None, more: dict[str, A
     if known is not None and version is not None and known[:2] == (version, causal):
         return cast(ReadMask, known[2])
     # caches of a fixed size may be longer than the mask says
-    read = read_mask(boolean(mask[..., :keys]), causal=causal)
+    read = read_mask(boolean(mask.as_subclass(Tensor)[..., :keys]), causal=causal)
     mask._attnbench_read = (version, causal, read)  # type: ignore[attr-defined]
     return read
 
@@ -215,13 +249,16 @@ def _variant(spec: str, module: nn.Module, query: Tensor, key: Tensor, mask: Mas
         layer=layer,
         layers=max(layer + 1, getattr(config, "num_hidden_layers", None) or 1),
     )
-    variant = cast("Variant | None", module._modules.get(CHILD))
-    if variant is None:
+    variant: Variant | None = _attached(module)
+    # a config may name another variant than the one that was attached
+    if variant is None or variant.selection != spec:
         kinds = _built.setdefault(module, {})
         variant = kinds.get(known := (spec, replace(shape, max_length=1, dropout=0.0)))
         if variant is None:
             variant = _new(spec, module, shape)
             if _attaching and next(variant.parameters(), None) is not None:
+                # beside the parameters, so that a copy of the model knows it as well
+                cast(Any, variant).selection = spec
                 module.add_module(CHILD, variant)
             else:
                 kinds[known] = variant

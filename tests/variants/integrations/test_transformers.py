@@ -16,15 +16,20 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     BertConfig,
+    BloomConfig,
+    CodeGenConfig,
     Gemma2Config,
     GemmaConfig,
     GPT2Config,
+    GPTNeoXJapaneseConfig,
     GptOssConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
+    MptConfig,
     StaticCache,
     T5Config,
+    XGLMConfig,
 )
 from transformers.masking_utils import sdpa_mask
 
@@ -288,6 +293,53 @@ def test_a_variant_with_parameters_becomes_part_of_the_model():
     assert leak(model) < EAGER_TOLERANCE
     model(ids_of(), labels=ids_of()).loss.backward()
     assert all(p.grad is not None for name, p in model.named_parameters() if CHILD in name)
+
+
+def test_the_variant_that_is_attached_last_attends():
+    """ReLA has parameters and becomes a submodule; entmax15 has none."""
+    expected = model_of("llama")
+    attach(expected, "entmax15")
+    model = model_of("llama")
+    parameters = sum(1 for _ in model.parameters())
+    attach(model, "rela")
+    rela = logits_of(model, ids_of())
+    model.set_attn_implementation(register("entmax15"))
+    assert torch.equal(logits_of(model, ids_of()), logits_of(expected, ids_of()))
+    # and back, with what was attached
+    model.set_attn_implementation(register("rela"))
+    assert torch.equal(logits_of(copy.deepcopy(model), ids_of()), rela)
+    with pytest.raises(Unsupported, match="leak the future"):
+        attach(model, "routing")
+    assert torch.equal(logits_of(model, ids_of()), rela)
+    attach(model, "rela[gated=false]")
+    with pytest.raises(Unsupported, match="parameters of its own"):
+        model.set_attn_implementation(register("rela"))
+        logits_of(model, ids_of())
+    attach(model, "entmax15")
+    assert torch.equal(logits_of(model, ids_of()), logits_of(expected, ids_of()))
+    assert sum(1 for _ in model.parameters()) == parameters
+
+
+OWN_ATTENTION = {
+    "bloom": BloomConfig(vocab_size=TOKENS, hidden_size=32, n_layer=2, n_head=4),
+    "mpt": MptConfig(vocab_size=TOKENS, d_model=32, n_layers=2, n_heads=4, max_seq_len=64),
+    "xglm": XGLMConfig(vocab_size=TOKENS, d_model=32, ffn_dim=48, num_layers=2, attention_heads=4),
+    "codegen": CodeGenConfig(vocab_size=TOKENS, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4),
+    "gpt-neox-japanese": GPTNeoXJapaneseConfig(
+        vocab_size=TOKENS, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN_ATTENTION)
+@pytest.mark.parametrize("padding", ["none", "left"])
+def test_a_model_that_attends_by_its_own_code_is_refused_and_never_leaks(name, padding):
+    config = copy.deepcopy(OWN_ATTENTION[name])
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=register("entmax15")).eval()
+    assert model.config._attn_implementation == "attnbench entmax15"
+    with pytest.raises(Unsupported, match="computes its own attention"):
+        logits_of(model, ids_of(), padding)
+    model.set_attn_implementation("eager")
 
 
 REFUSED = {
