@@ -23,11 +23,11 @@ class SelfAttention(nn.Module):
         self.attention = build(variant, shape)  # raises Unsupported, with the reason, where the variant cannot do it
         self.project_in, self.project_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
-    def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
-        """keep: (batch, length), True for real tokens and False for padding."""
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """valid: (batch, length), True for real tokens and False for padding."""
         heads = self.project_in(x).unflatten(-1, (3, self.attention.shape.heads, -1))
         query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (batch, heads, length, head_dim)
-        output = self.attention(query, key, value, Mask(keep=keep, causal=True))
+        output = self.attention(query, key, value, Mask(valid=valid, causal=True))
         return self.project_out(output.transpose(1, 2).flatten(2))
 
 

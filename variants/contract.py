@@ -205,11 +205,11 @@ class Variant(nn.Module):
             raise Unsupported(f"{type(self).__name__} sees keys by a rule of its own, and heeds no bounds of a mask")
         if not self.grouped:
             key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
-        if mask.keep is not None:
+        if mask.valid is not None:
             queries, keys = query.shape[2], key.shape[2]
             aligned = queries == keys or (mask.causal and queries < keys)
             same_sequence = aligned and not self.shape.cross
-            query, key, value = clear_padding(query, key, value, mask.keep, same_sequence=same_sequence)
+            query, key, value = clear_padding(query, key, value, mask.valid, same_sequence=same_sequence)
         output: Tensor = super().__call__(query, key, value, mask)
         return output
 
@@ -221,8 +221,8 @@ class Variant(nn.Module):
                 "expected lengths of at least 1 that make up the queries and the keys, got a sum of "
                 f"{sum(lengths)} for {query.shape[2]} queries and {key.shape[2]} keys"
             )
-        if mask.keep is not None or mask.bounds is not None:
-            raise SelectionError("expected lengths without keep and bounds: packed sequences have no padding")
+        if mask.valid is not None or mask.bounds is not None:
+            raise SelectionError("expected lengths without valid and bounds: packed sequences have no padding")
         if type(self).auxiliary_loss is not Variant.auxiliary_loss:
             raise Unsupported(f"{type(self).__name__} has a loss of its last forward; packed sequences take several")
         pieces = [torch.split_with_sizes(x, lengths, 2) for x in (query, key, value)]
@@ -289,7 +289,7 @@ class Variant(nn.Module):
         """Called after each optimiser step, for moving averages."""
 
     def pre_layer(self, width: int) -> nn.Module | None:
-        """A residual sublayer to put before attention, over (batch, length, width), keep (batch, length)."""
+        """A residual sublayer to put before attention, over (batch, length, width), valid (batch, length)."""
         return None
 
 

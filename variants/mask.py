@@ -13,14 +13,14 @@ from torch.nn import functional as F
 class Mask:
     """Which keys a query may see: those that all of the four parts allow.
 
-    keep: (batch, keys), True = a real key; None = all are real. causal: query i sees keys <= i, aligned at the last
+    valid: (batch, keys), True = a real key; None = all are real. causal: query i sees keys <= i, aligned at the last
     key where queries are fewer than keys (decoding). bounds: integers (batch | 1, queries, 2), the first key that each
     query may see and the one after the last, such as those of a sliding window; for variants that say `takes_bounds`.
     lengths: those of several sequences that stand one behind the other in each row, without padding; each is attended
     to by itself, and they make up all queries and all keys.
     """
 
-    keep: Tensor | None = None
+    valid: Tensor | None = None
     causal: bool = False
     bounds: Tensor | None = None
     lengths: tuple[int, ...] | None = None
@@ -30,8 +30,8 @@ class Mask:
         return keys - queries if self.causal else 0
 
     def real(self, key: Tensor) -> Tensor:
-        """(batch, keys), True = a real key, where `keep` is None too; of the keys (batch, heads, keys, head_dim)."""
-        return key.new_ones(key.shape[0], key.shape[2], dtype=torch.bool) if self.keep is None else self.keep
+        """(batch, keys), True = a real key, where `valid` is None too; of the keys (batch, heads, keys, head_dim)."""
+        return key.new_ones(key.shape[0], key.shape[2], dtype=torch.bool) if self.valid is None else self.valid
 
     def allowed(self, queries: int, keys: int, device: torch.device, rows: slice | None = None) -> Tensor | None:
         """Boolean (batch | 1, 1, rows, keys), True = may be seen; None where everything may.
@@ -39,7 +39,7 @@ class Mask:
         `queries` counts all queries, `rows` picks some of them. The third dimension is 1 where all rows are alike.
         """
         # None and not a mask of True: kernels take a faster way without one
-        allowed = None if self.keep is None else self.keep[:, None, None, :]
+        allowed = None if self.valid is None else self.valid[:, None, None, :]
         if self.causal:
             first, last, _ = (rows or slice(None)).indices(queries)
             # the place of each query among the keys; fewer queries are the last ones, as in decoding
@@ -71,11 +71,11 @@ class Mask:
             end = lengths.cumsum(0)
             lower = torch.maximum(lower, (end - lengths).repeat_interleave(lengths)[None])
             upper = torch.minimum(upper, end.repeat_interleave(lengths)[None])
-        if self.keep is None:
+        if self.valid is None:
             return (upper - lower).clamp(min=0)
         # real keys before each place; more queries than keys reach back before the first
-        before = F.pad(self.keep.cumsum(1), (1, 0))
-        size = max(x.shape[0] for x in (self.keep, lower, upper)), max(lower.shape[1], upper.shape[1])
+        before = F.pad(self.valid.cumsum(1), (1, 0))
+        size = max(x.shape[0] for x in (self.valid, lower, upper)), max(lower.shape[1], upper.shape[1])
         before = before.expand(size[0], -1)
         lower, upper = (edge.clamp(0, keys).expand(size) for edge in (lower, upper))
         return (before.gather(1, upper) - before.gather(1, lower)).clamp(min=0)

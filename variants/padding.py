@@ -11,25 +11,25 @@ LARGEST = 1e4
 """Entries of padded slots up to this size do no harm under a weight of zero: products and squares are finite."""
 
 
-def check_mask(keep: Tensor, batch: int, keys: int) -> None:
+def check_mask(valid: Tensor, batch: int, keys: int) -> None:
     """Raises SelectionError for a mask that is not bool (batch, keys), or (1, keys) for all sequences."""
-    if keep.dtype != torch.bool or keep.shape not in ((batch, keys), (1, keys)):
-        found = f"{str(keep.dtype).removeprefix('torch.')} {tuple(keep.shape)}"
+    if valid.dtype != torch.bool or valid.shape not in ((batch, keys), (1, keys)):
+        found = f"{str(valid.dtype).removeprefix('torch.')} {tuple(valid.shape)}"
         raise SelectionError(f"expected a mask bool ({batch}, {keys}), True for a real key, got {found}")
 
 
 def clear_padding(
-    query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *, same_sequence: bool
+    query: Tensor, key: Tensor, value: Tensor, valid: Tensor, *, same_sequence: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value, each (batch, heads, length, width), without what a weight of zero does not stop.
 
     Padded slots that hold an entry which is not finite, or above LARGEST, become zeros, with a gradient of zero. Zero
-    times NaN is NaN: in the sum of values, and from padded queries in the gradients of real keys. `keep`: (batch,
+    times NaN is NaN: in the sum of values, and from padded queries in the gradients of real keys. `valid`: (batch,
     keys), True = a real key. Queries of the `same_sequence` are padded where their keys are, and fewer of them are its
     last positions; other queries are all real.
     """
-    check_mask(keep, key.shape[0], key.shape[2])
-    padded = ~keep.expand(key.shape[0], -1)
+    check_mask(valid, key.shape[0], key.shape[2])
+    padded = ~valid.expand(key.shape[0], -1)
     slots = {"key": (key, padded), "value": (value, padded)}
     if same_sequence:
         slots["query"] = (query, padded[:, key.shape[2] - query.shape[2] :])

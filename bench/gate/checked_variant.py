@@ -183,9 +183,9 @@ class CheckedVariant:
         inputs = view.inputs()
         masks: list[Tensor | None] = [None]
         if self.shape.padding:
-            keep = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
-            keep[0, inputs.key.shape[2] // 2 + 1 :] = False
-            masks.append(keep)
+            valid = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
+            valid[0, inputs.key.shape[2] // 2 + 1 :] = False
+            masks.append(valid)
         return all(torch.equal(view.run(inputs, m), view.with_module(plain).run(inputs, m)) for m in masks)
 
     @cached_property

@@ -110,22 +110,22 @@ def _against_eager(checked: CheckedVariant) -> Iterator[Answer]:
     eager = checked.like(impl=EAGER, dropout=RATE, mode="training")
     view = VariantInSetting(eager, checked.shape, 0.0, checked.seed, setting)
     inputs = view.inputs()
-    keep = None
+    valid = None
     if checked.shape.padding:
         # holes, which a kernel may move away before it draws
-        keep = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
-        keep[0, 1::3] = False
+        valid = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
+        valid[0, 1::3] = False
     twin = view.with_module(checked.like(dtype="float64", impl=EAGER, dropout=RATE, mode="training"), "float64")
-    expected = twin.passes(inputs.map(Tensor.double), keep)
+    expected = twin.passes(inputs.map(Tensor.double), valid)
     floor = (16 if view.dtype.itemsize > 2 else 2) * torch.finfo(view.dtype).eps
-    allowed = [FACTOR * gap(a, b) + floor for a, b in zip(view.passes(inputs, keep), expected, strict=True)]
+    allowed = [FACTOR * gap(a, b) + floor for a, b in zip(view.passes(inputs, valid), expected, strict=True)]
     for name in names:
         try:
             module = checked.like(impl=name, dropout=RATE, mode="training")
         except Unsupported as refusal:
             yield NotApplicable(f"impl={name}: {refusal}")
             continue
-        found = view.with_module(module).passes(inputs, keep)
+        found = view.with_module(module).passes(inputs, valid)
         for part, a, b, limit in zip(PARTS, found, expected, allowed, strict=True):
             yield Measured(gap(a, b), limit, f"{part} of impl={name} at rate {RATE}, {view.place}")
 

@@ -122,9 +122,9 @@ def _padded(view: VariantInSetting, inputs: Inputs) -> Tensor | None:
     keys = inputs.key.shape[2]
     if not view.shape.padding or keys <= 3:
         return None
-    keep = torch.ones(inputs.key.shape[0], keys, dtype=torch.bool)
-    keep[0, -max(3, keys // 5) :] = False
-    return keep
+    valid = torch.ones(inputs.key.shape[0], keys, dtype=torch.bool)
+    valid[0, -max(3, keys // 5) :] = False
+    return valid
 
 
 def _joint(view: VariantInSetting) -> Answer:
@@ -133,11 +133,11 @@ def _joint(view: VariantInSetting) -> Answer:
     view = view.with_module(deepcopy(view.module))
     _jitter(view.module, view.seed)
     inputs = view.inputs()
-    keep = _padded(view, inputs)
+    valid = _padded(view, inputs)
     leaves = inputs.leaves()
     trained = list(_trained(view.module).values())
     with torch.enable_grad():
-        output = view.forward(leaves, keep)
+        output = view.forward(leaves, valid)
         if not output.requires_grad:
             return NotApplicable("no gradient at all; `gradient reaches` says so")
         grad_output = view.grad_output(output)
@@ -165,7 +165,7 @@ def _joint(view: VariantInSetting) -> Answer:
             for p, d in zip(trained, directions[3:], strict=True):
                 p.add_(step * d)
         # The difference entry by entry, before the sum: it loses no digits to the size of the loss.
-        change = float(((view.run(moved, keep) - output) * grad_output).sum())
+        change = float(((view.run(moved, valid) - output) * grad_output).sum())
         with torch.no_grad():
             for p, old in zip(trained, kept, strict=True):
                 p.copy_(old)
@@ -194,14 +194,14 @@ def _precision(view: VariantInSetting, double: VariantInSetting | None) -> Answe
     if double is None:
         return NotApplicable("it refuses float64, or float64 takes too much at this length")
     inputs = view.inputs()
-    keep = _padded(view, inputs)
+    valid = _padded(view, inputs)
     grad_output = view.grad_output(inputs.query)
     allowed = max(8 * view.tolerance, PRECISION_ALLOWED)
 
     def differing(arriving: Tensor) -> tuple[list[Tensor], float]:
         """Which rows of the three gradients differ from float64, (batch, heads, rows), and the distance of outputs."""
-        found = view.passes(inputs, keep, arriving)
-        expected = double.passes(inputs.map(Tensor.double), keep, arriving.double())
+        found = view.passes(inputs, valid, arriving)
+        expected = double.passes(inputs.map(Tensor.double), valid, arriving.double())
         rows = [beyond(a, b, allowed) for a, b in zip(found[1:], expected[1:], strict=True)]
         return rows, gap(found[0], expected[0])
 
@@ -227,12 +227,12 @@ def _share(rows: Tensor) -> float:
 def directions(view: VariantInSetting) -> Iterator[Answer]:
     """Derivatives along random directions of each input and parameter, against finite differences; float64."""
     inputs = view.inputs()
-    keep = _padded(view, inputs)
+    valid = _padded(view, inputs)
     # Copies, since the differences move them in place.
     leaves = inputs.map(Tensor.clone).leaves()
     generator = torch.Generator().manual_seed(view.seed)
     with torch.enable_grad():
-        output = view.forward(leaves, keep)
+        output = view.forward(leaves, valid)
         grad_output = view.grad_output(output)
         named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(view.module)
         if not output.requires_grad:
@@ -242,7 +242,7 @@ def directions(view: VariantInSetting) -> Iterator[Answer]:
 
     def loss() -> float:
         with torch.no_grad():
-            return float((view.forward(leaves, keep) * grad_output).sum())
+            return float((view.forward(leaves, valid) * grad_output).sum())
 
     for (name, tensor), gradient in zip(named.items(), found, strict=True):
         gradient = torch.zeros_like(tensor) if gradient is None else gradient

@@ -129,45 +129,45 @@ def _masked(view: VariantInSetting) -> tuple[Inputs, Tensor | None]:
     inputs = view.inputs(view.length)
     if not view.shape.padding:
         return inputs, None
-    keep = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
-    keep[0, max(1, 2 * inputs.key.shape[2] // 3) :] = False
-    return inputs, keep
+    valid = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
+    valid[0, max(1, 2 * inputs.key.shape[2] // 3) :] = False
+    return inputs, valid
 
 
-def _weights(view: VariantInSetting, inputs: Inputs, keep: Tensor | None, rows: slice | None = None) -> Tensor | None:
-    return view.module.weights(inputs.query, inputs.key, view.mask(keep), rows)
+def _weights(view: VariantInSetting, inputs: Inputs, valid: Tensor | None, rows: slice | None = None) -> Tensor | None:
+    return view.module.weights(inputs.query, inputs.key, view.mask(valid), rows)
 
 
-def _all(view: VariantInSetting, inputs: Inputs, keep: Tensor | None) -> Tensor:
-    weights = _weights(view, inputs, keep)
+def _all(view: VariantInSetting, inputs: Inputs, valid: Tensor | None) -> Tensor:
+    weights = _weights(view, inputs, valid)
     assert weights is not None
     return weights
 
 
-def _allowed(view: VariantInSetting, inputs: Inputs, keep: Tensor | None, like: Tensor) -> Tensor:
-    allowed = view.mask(keep).allowed(inputs.query.shape[2], inputs.key.shape[2], inputs.query.device)
+def _allowed(view: VariantInSetting, inputs: Inputs, valid: Tensor | None, like: Tensor) -> Tensor:
+    allowed = view.mask(valid).allowed(inputs.query.shape[2], inputs.key.shape[2], inputs.query.device)
     return torch.ones_like(like, dtype=torch.bool) if allowed is None else allowed.expand_as(like)
 
 
 def _outside(view: VariantInSetting) -> Iterator[Answer]:
-    inputs, keep = _masked(view)
-    weights = _all(view, inputs, keep)
+    inputs, valid = _masked(view)
+    weights = _all(view, inputs, valid)
     expected = (*inputs.query.shape[:3], inputs.key.shape[2])
     if weights.shape != expected:
         yield Measured(math.inf, 0.0, f"expected shape {expected}, got {tuple(weights.shape)}")
         return
     yield Measured(float((~weights.isfinite()).sum()), 0.0, "weights that are no number")
-    outside = weights.masked_fill(_allowed(view, inputs, keep, weights), 0.0)
+    outside = weights.masked_fill(_allowed(view, inputs, valid, weights), 0.0)
     yield Measured(outside.abs().max().item(), 0.0, "a weight where the mask forbids")
 
 
 def _rows(view: VariantInSetting) -> Iterator[Answer]:
-    inputs, keep = _masked(view)
-    whole = _all(view, inputs, keep)
+    inputs, valid = _masked(view)
+    whole = _all(view, inputs, valid)
     queries = whole.shape[2]
     for first, last in {(0, 1), (queries // 3, 2 * queries // 3 + 1), (queries - 1, queries), (0, queries)}:
         # Statistics and maps read chunks of rows; a chunk that is numbered from zero would be masked wrongly.
-        part = _weights(view, inputs, keep, slice(first, last))
+        part = _weights(view, inputs, valid, slice(first, last))
         assert part is not None
         yield Measured(gap(part, whole[:, :, first:last]), view.tolerance, f"rows {first} to {last} of {queries}")
 
@@ -179,11 +179,11 @@ def _products(view: VariantInSetting) -> Iterator[Answer]:
     if view.setting.own:
         yield from _last_products(view)
         return
-    for inputs, keep in (_masked(view), (view.inputs(), None)):
-        weights = _all(view, inputs, keep)
+    for inputs, valid in (_masked(view), (view.inputs(), None)):
+        weights = _all(view, inputs, valid)
         product = weights.double() @ repeat_heads(inputs.value.double(), weights.shape[1])
         # both the product and the weights are rounded on their way
-        yield Measured(gap(view.run(inputs, keep), product), 2 * view.tolerance, "output against weights times values")
+        yield Measured(gap(view.run(inputs, valid), product), 2 * view.tolerance, "output against weights times values")
 
 
 def _last_products(view: VariantInSetting) -> Iterator[Answer]:
@@ -197,20 +197,20 @@ def _last_products(view: VariantInSetting) -> Iterator[Answer]:
 
 
 def _sums(view: VariantInSetting) -> Iterator[Answer]:
-    inputs, keep = _masked(view)
-    weights = _all(view, inputs, keep).double()
-    alive = _allowed(view, inputs, keep, weights).any(-1)
-    if keep is not None and not view.shape.cross:
+    inputs, valid = _masked(view)
+    weights = _all(view, inputs, valid).double()
+    alive = _allowed(view, inputs, valid, weights).any(-1)
+    if valid is not None and not view.shape.cross:
         # the weights of a padded query mean nothing
-        alive = alive & keep[:, None].to(alive.device)
+        alive = alive & valid[:, None].to(alive.device)
     sums = weights.sum(-1)[alive]
     yield Measured((sums - 1).abs().max().item(), max(view.tolerance, 1e-5), "sum of a row, away from 1")
     yield Measured(max(0.0, -weights.min().item()), 0.0, "a negative weight")
 
 
 def _other_sums(view: VariantInSetting) -> Iterator[Answer]:
-    inputs, keep = _masked(view)
-    weights = _all(view, inputs, keep).double()
+    inputs, valid = _masked(view)
+    weights = _all(view, inputs, valid).double()
     off = (weights.sum(-1) - 1).abs().max().item()
     same = off < 1e-3 and bool((weights >= 0).all())
     yield Measured(float(same), 0.0, f"declared no simplex; a row's sum is up to {off:.1e} away from 1")

@@ -70,21 +70,21 @@ def _contents(view: VariantInSetting) -> Iterator[Answer]:
         inputs, other = view.inputs(batch=1), view.inputs(batch=1, salt=1)
     keys = inputs.key.shape[2]
     kinds = dict(list(_kinds(keys).items())[: inputs.key.shape[0]])
-    keep = torch.stack(list(kinds.values()))
+    valid = torch.stack(list(kinds.values()))
     # large enough to show through a small weight, small enough for the squares of half precision
     size = 1e3 if view.dtype.itemsize > 2 else 30.0
     # The same real positions twice, with zeros and with large numbers in the padding: a difference comes from there.
-    quiet = _filled(view, inputs, keep, other.map(torch.zeros_like))
-    loud = _filled(view, inputs, keep, other.map(partial(torch.mul, size)))
-    found, expected = view.run(loud, keep), view.run(quiet, keep)
+    quiet = _filled(view, inputs, valid, other.map(torch.zeros_like))
+    loud = _filled(view, inputs, valid, other.map(partial(torch.mul, size)))
+    found, expected = view.run(loud, valid), view.run(quiet, valid)
     for at, kind in enumerate(kinds):
-        real = slice(None) if view.shape.cross else keep[at].to(found.device)
+        real = slice(None) if view.shape.cross else valid[at].to(found.device)
         yield Measured(gap(found[at][:, real], expected[at][:, real]), view.tolerance, f"{kind}, {view.place}")
 
 
-def _filled(view: VariantInSetting, inputs: Inputs, keep: Tensor, filler: Inputs) -> Inputs:
+def _filled(view: VariantInSetting, inputs: Inputs, valid: Tensor, filler: Inputs) -> Inputs:
     """`inputs` with `filler` in the padded positions: of keys and values, and of the queries in self-attention."""
-    at = keep[:, None, :, None].to(inputs.key.device)
+    at = valid[:, None, :, None].to(inputs.key.device)
     query = inputs.query if view.shape.cross else torch.where(at, inputs.query, filler.query)
     filled = Inputs(query, torch.where(at, inputs.key, filler.key), torch.where(at, inputs.value, filler.value))
     return filled.map(permuted)
@@ -96,10 +96,10 @@ def _lengths(view: VariantInSetting) -> Iterator[Answer]:
     reals = sorted(brief if view.setting.brief else {1, max(1, keys // 3), max(1, keys - 13), max(1, keys - 1)})
     # one sequence of each length and, but for the length to be measured, one that is whole
     inputs = view.inputs(batch=len(reals) + (not view.setting.own))
-    keep = torch.ones(inputs.key.shape[0], keys, dtype=torch.bool)
+    valid = torch.ones(inputs.key.shape[0], keys, dtype=torch.bool)
     for at, real in enumerate(reals):
-        keep[at, real:] = False
-    found = view.run(inputs, keep)
+        valid[at, real:] = False
+    found = view.run(inputs, valid)
     for at, real in enumerate(reals):
         alone = inputs.example(at)
         queries = alone.query if view.shape.cross else alone.query[:, :, :real]
@@ -117,18 +117,18 @@ def _no_numbers(view: VariantInSetting, thorough: bool) -> Iterator[Answer]:
         return
     inputs = view.inputs(batch=4)
     kinds = _kinds(inputs.key.shape[2])
-    keep = torch.stack(list(kinds.values()))
-    real = keep[:, None, :, None].to(inputs.key.device)
+    valid = torch.stack(list(kinds.values()))
+    real = valid[:, None, :, None].to(inputs.key.device)
     # No loss depends on the output of a padded query.
     grad_output = view.grad_output(inputs.query)
     grad_output = grad_output if view.shape.cross else grad_output * real
-    expected = view.passes(_filled(view, inputs, keep, inputs.map(torch.zeros_like)), keep, grad_output)
+    expected = view.passes(_filled(view, inputs, valid, inputs.map(torch.zeros_like)), valid, grad_output)
     both = torch.tensor([math.nan, math.inf]).repeat(inputs.query.shape[2])
     # apart as well in `check`: beside NaN what infinity does may not show
     fillers = {"NaN": both[:1], "infinity": both[1:2]} if thorough else {"NaN and infinity": both}
     for filler, numbers in fillers.items():
-        filled = _filled(view, inputs, keep, inputs.map(lambda x, numbers=numbers: _full(x, numbers)))  # type: ignore[misc]
-        found = view.passes(filled, keep, grad_output)
+        filled = _filled(view, inputs, valid, inputs.map(lambda x, numbers=numbers: _full(x, numbers)))  # type: ignore[misc]
+        found = view.passes(filled, valid, grad_output)
         for part, a, b in zip(("output", "query", "key", "value"), found, expected, strict=True):
             by_query = part in ("output", "query")
             at = torch.ones_like(a[:, :1, :, :1], dtype=torch.bool) if by_query and view.shape.cross else real
@@ -156,13 +156,13 @@ def _neighbours(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Ans
     yield Measured(gap(view.run(inputs), alone), view.tolerance, f"in a batch of {batch}, {view.place}")
     size = 100.0 if view.dtype.itemsize > 2 else 10.0
     crowd = Inputs(*(torch.cat([x[:1], size * y[1:]]) for x, y in zip(inputs.all(), other.all(), strict=True)))
-    keep = None
+    valid = None
     if checked.shape.padding:
-        keep = torch.ones(batch, inputs.key.shape[2], dtype=torch.bool)
-        keep[1, 1:] = False
-        keep[2] = False
+        valid = torch.ones(batch, inputs.key.shape[2], dtype=torch.bool)
+        valid[1, 1:] = False
+        valid[2] = False
     detail = f"among large neighbours{' and padding' if checked.shape.padding else ''}, {view.place}"
-    yield Measured(gap(view.run(crowd.map(permuted), keep)[:1], alone[:1]), view.tolerance, detail)
+    yield Measured(gap(view.run(crowd.map(permuted), valid)[:1], alone[:1]), view.tolerance, detail)
 
 
 def _own_batch(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Answer]:
@@ -196,19 +196,19 @@ def _masked(view: VariantInSetting) -> Iterator[Answer]:
         return
     inputs = view.inputs(batch=2)
     keys = inputs.key.shape[2]
-    keep = torch.ones(2, keys, dtype=torch.bool)
-    keep[0] = False
+    valid = torch.ones(2, keys, dtype=torch.bool)
+    valid[0] = False
     dead = torch.zeros(2, inputs.query.shape[2], dtype=torch.bool)
     dead[0] = True
     if view.shape.causal and keys > 1:
         first = keys // 2
-        keep[1, :first] = False
+        valid[1, :first] = False
         dead[1, :first] = True
     leaves = inputs.leaves()
     with torch.enable_grad():
         # Softmax over no key is 0 / 0: the usual error is NaN, first in the output and, once that is masked, in
         # gradients.
-        output = view.forward(leaves, keep)
+        output = view.forward(leaves, valid)
         rows = output.detach().transpose(1, 2)[dead.to(output.device)]
         largest = rows.abs().max().item() if rows.isfinite().all() else math.inf
         yield Measured(largest, 0.0, f"output of a query without a key, {view.place}")

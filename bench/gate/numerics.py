@@ -169,39 +169,39 @@ def _each_length(view: VariantInSetting) -> Iterator[Answer]:
         yield _finite(view, view.inputs(length, batch=1), f"{length} long")
         if view.shape.padding and length > 1:
             inputs = view.inputs(length)
-            keep = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
-            keep[0, 1:] = False
-            bad = int((~view.run(inputs, keep).isfinite()).sum())
+            valid = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
+            valid[0, 1:] = False
+            bad = int((~view.run(inputs, valid).isfinite()).sum())
             yield Measured(float(bad), 0.0, f"entries that are no number: {length} long with padding")
 
 
 def _after_others(view: VariantInSetting, checked: CheckedVariant) -> Iterator[Answer]:
     inputs, batch = view.inputs(), view.setting.batch
     larger = view.inputs(batch=batch + (3 if checked.thorough else 1), salt=3)
-    keep = None
+    valid = None
     if view.shape.padding:
-        keep = torch.ones(larger.key.shape[0], larger.key.shape[2], dtype=torch.bool)
-        keep[:, max(1, larger.key.shape[2] // 2) :] = False
+        valid = torch.ones(larger.key.shape[0], larger.key.shape[2], dtype=torch.bool)
+        valid[:, max(1, larger.key.shape[2] // 2) :] = False
     first = view.first_passes()
     held = view.run(inputs)
     kept = held.clone()
     # without gradients as well, since a buffer may be used for outputs that need none; first of the same shape
     view.run(view.inputs(salt=4))
-    used = view.run(larger, keep)
+    used = view.run(larger, valid)
     yield Measured(gap(held, kept), 0.0, f"an output after another call, {view.place}")
-    view.passes(larger, keep)
+    view.passes(larger, valid)
     for part, a, b in zip(PARTS, view.passes(inputs), first, strict=True):
         yield Measured(gap(a, b), _bits(view), f"{part} after a larger batch, {view.place}")
-    fresh = view.with_module(checked.like(mode=view.setting.mode)).run(larger, keep)
+    fresh = view.with_module(checked.like(mode=view.setting.mode)).run(larger, valid)
     yield Measured(gap(used, fresh), _bits(view), f"a larger batch after a smaller one, {view.place}")
 
 
 def _side_effects(view: VariantInSetting, before: dict[str, Any]) -> Iterator[Answer]:
     inputs = view.inputs()
-    keep = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool, device=inputs.key.device)
-    keep[0, max(1, inputs.key.shape[2] // 2) :] = False
-    given = keep if view.shape.padding else None
-    tensors = inputs.map(Tensor.clone), keep.clone()
+    valid = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool, device=inputs.key.device)
+    valid[0, max(1, inputs.key.shape[2] // 2) :] = False
+    given = valid if view.shape.padding else None
+    tensors = inputs.map(Tensor.clone), valid.clone()
     parameters = {name: p.detach().clone() for name, p in view.module.named_parameters()}
     # in training a variant may gather statistics
     buffers = {n: b.clone() for n, b in view.module.named_buffers() if view.setting.mode != "training"}
@@ -213,7 +213,7 @@ def _side_effects(view: VariantInSetting, before: dict[str, Any]) -> Iterator[An
     moved = [name for name in before if before[name] != after[name]]
     found = {
         "an input": not all(torch.equal(a, b) for a, b in zip(inputs.all(), tensors[0].all(), strict=True)),
-        "the mask": not torch.equal(keep, tensors[1]),
+        "the mask": not torch.equal(valid, tensors[1]),
         "a parameter": any(not torch.equal(p, parameters[n]) for n, p in view.module.named_parameters()),
         "a buffer": any(not _same(b, buffers[n]) for n, b in view.module.named_buffers() if n in buffers),
         "a flag": flags
@@ -264,11 +264,11 @@ def _halves(checked: CheckedVariant, view: VariantInSetting, name: str) -> Itera
     # sharp scores show what is kept in half precision: a score of 20 then errs by several per cent
     inputs = single.inputs(batch=2).map(lambda x: x.to(dtype))
     inputs = Inputs(3 * inputs.query, inputs.key, inputs.value)
-    keep = None
+    valid = None
     if view.shape.padding:
-        keep = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
-        keep[0, max(1, 2 * inputs.key.shape[2] // 3) :] = False
-    for given in (None, keep) if keep is not None else (None,):
+        valid = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
+        valid[0, max(1, 2 * inputs.key.shape[2] // 3) :] = False
+    for given in (None, valid) if valid is not None else (None,):
         expected = single.run(inputs.map(Tensor.float), given)
         own = row_error(half.run(inputs, given), expected)
         reference = row_error(softmaxes[1].run(inputs, given), softmaxes[0].run(inputs.map(Tensor.float), given))

@@ -119,48 +119,48 @@ def _comparisons(checked: CheckedVariant, view: VariantInSetting, module: Varian
     for masked in masks:
         expected, allowed = _reference(checked, view, masked)
         inputs = view.inputs()
-        for part, a, b, limit in zip(PARTS, found.passes(inputs, _keep(view, masked)), expected, allowed, strict=True):
+        for part, a, b, limit in zip(PARTS, found.passes(inputs, _valid(view, masked)), expected, allowed, strict=True):
             padding = " with padding" if masked else ""
             yield Measured(gap(a, b), limit, f"{part} of {name}, {view.shape.head_dim} wide, {view.place}{padding}")
 
 
-def _keep(view: VariantInSetting, masked: bool) -> Tensor | None:
+def _valid(view: VariantInSetting, masked: bool) -> Tensor | None:
     if not masked:
         return None
     inputs = view.inputs()
-    keep = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
-    keep[0, max(1, inputs.key.shape[2] // 2) :] = False
-    return keep
+    valid = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
+    valid[0, max(1, inputs.key.shape[2] // 2) :] = False
+    return valid
 
 
 def _reference(checked: CheckedVariant, view: VariantInSetting, masked: bool) -> tuple[list[Tensor], list[float]]:
     """Output and gradients of the twin in float64, and what each may differ by. Computed once for all paths."""
     wanted = ("twin", view.setting, masked)
     if wanted not in checked.memo:
-        checked.memo[wanted] = _compute_reference(checked, view, _keep(view, masked))
+        checked.memo[wanted] = _compute_reference(checked, view, _valid(view, masked))
     found: tuple[list[Tensor], list[float]] = checked.memo[wanted]
     return found
 
 
 def _compute_reference(
-    checked: CheckedVariant, view: VariantInSetting, keep: Tensor | None
+    checked: CheckedVariant, view: VariantInSetting, valid: Tensor | None
 ) -> tuple[list[Tensor], list[float]]:
     inputs = view.inputs()
     double = inputs.map(Tensor.double)
     softmax = SoftmaxReference(view.shape).eval()
-    rounded = view.with_module(softmax).passes(inputs, keep)
+    rounded = view.with_module(softmax).passes(inputs, valid)
     errors = [
-        gap(a, b) for a, b in zip(rounded, view.with_module(softmax, "float64").passes(double, keep), strict=True)
+        gap(a, b) for a, b in zip(rounded, view.with_module(softmax, "float64").passes(double, valid), strict=True)
     ]
     mode = view.setting.mode
     if EAGER in checked.source.implementations:
         twin = checked.like(dtype="float64", impl=EAGER, mode=mode)
     else:
         twin = build(VariantFactory.of(checked.module.twin), replace(checked.shape, dtype="float64"), checked.seed)
-    expected = view.with_module(twin, "float64").passes(double, keep)
+    expected = view.with_module(twin, "float64").passes(double, valid)
     if EAGER in checked.source.implementations and checked.module.kind != "exact":
         # Where scores are large the definition itself may err more than softmax does in this precision.
-        eager = view.with_module(checked.like(impl=EAGER, mode=mode)).passes(inputs, keep)
+        eager = view.with_module(checked.like(impl=EAGER, mode=mode)).passes(inputs, valid)
         errors = [max(error, gap(a, b)) for error, a, b in zip(errors, eager, expected, strict=True)]
     # An error of softmax that happens to be zero must not forbid a last bit to others.
     floor = (16 if view.dtype.itemsize > 2 else 2) * torch.finfo(view.dtype).eps

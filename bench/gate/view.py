@@ -169,19 +169,19 @@ class VariantInSetting:
         found: list[Tensor] = self._drawn["passes"]
         return found
 
-    def forward(self, inputs: Inputs, keep: Tensor | None = None) -> Tensor:
+    def forward(self, inputs: Inputs, valid: Tensor | None = None) -> Tensor:
         if self.setting.mode == "training":
             # noise of training must not look like a leak
             torch.manual_seed(self.seed)
-        return self.module(*inputs.all(), self.mask(keep))
+        return self.module(*inputs.all(), self.mask(valid))
 
-    def mask(self, keep: Tensor | None = None) -> Mask:
-        return Mask(keep=None if keep is None else keep.to(self.shape.device), causal=self.shape.causal)
+    def mask(self, valid: Tensor | None = None) -> Mask:
+        return Mask(valid=None if valid is None else valid.to(self.shape.device), causal=self.shape.causal)
 
-    def run(self, inputs: Inputs, keep: Tensor | None = None) -> Tensor:
+    def run(self, inputs: Inputs, valid: Tensor | None = None) -> Tensor:
         """The output, without gradients."""
         with torch.no_grad():
-            return self.forward(inputs, keep)
+            return self.forward(inputs, valid)
 
     def grad_output(self, like: Tensor, salt: int = 0) -> Tensor:
         """A random gradient of the output `like`, laid out as a model's output projection passes it."""
@@ -189,15 +189,15 @@ class VariantInSetting:
         generator = torch.Generator().manual_seed(7 + salt)
         return torch.randn(batch, queries, heads, width, generator=generator).transpose(1, 2).to(like)
 
-    def gradients(self, inputs: Inputs, keep: Tensor | None = None, grad_output: Tensor | None = None) -> list[Tensor]:
+    def gradients(self, inputs: Inputs, valid: Tensor | None = None, grad_output: Tensor | None = None) -> list[Tensor]:
         """Gradients of query, key and value for a random direction of the output; zeros where none arrives."""
-        return self.passes(inputs, keep, grad_output)[1:]
+        return self.passes(inputs, valid, grad_output)[1:]
 
-    def passes(self, inputs: Inputs, keep: Tensor | None = None, grad_output: Tensor | None = None) -> list[Tensor]:
+    def passes(self, inputs: Inputs, valid: Tensor | None = None, grad_output: Tensor | None = None) -> list[Tensor]:
         """The output, and the gradients of query, key and value."""
         with torch.enable_grad():
             leaves = inputs.leaves()
-            output = self.forward(leaves, keep)
+            output = self.forward(leaves, valid)
             arriving = self.grad_output(output) if grad_output is None else grad_output
             if not output.requires_grad:
                 return [output, *(torch.zeros_like(x) for x in leaves.all())]

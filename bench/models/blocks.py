@@ -113,7 +113,7 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         if self.before is not None:
-            x = x + self.before(x, mask.keep)
+            x = x + self.before(x, mask.valid)
         x = x + self.dropout(self.attention(self.attention_norm(x), mask))
         x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return x

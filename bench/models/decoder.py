@@ -62,14 +62,14 @@ class CausalStack(Model):
     def draw_output(self, problem: Problem, recipe: Recipe) -> None:
         """Makes what a subclass adds, from the same stream of random numbers."""
 
-    def states(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Normalised states (batch, length, width) of ids (batch, length); keep: as in `Mask`, None = all are real."""
+    def states(self, ids: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Normalised states (batch, length, width) of ids (batch, length); valid: as in `Mask`, None = all are real."""
         x = self.embedding(ids) * self.scale
         if self.convolution is not None:
             x = self.convolution(x)
         x = self.dropout(self._placed(x, 0))
         for block in self.blocks:
-            x = block(x, Mask(keep, causal=True))
+            x = block(x, Mask(valid, causal=True))
         normed: Tensor = self.norm(x)
         return normed
 

@@ -20,12 +20,12 @@ EXTRA_TOKENS = 50
 class Cached:
     """State of the decoder between tokens. One row for each hypothesis in every tensor.
 
-    `blocks`: by layer; `remembered`: keys and values of the sources by layer; `keep`: (rows, sources); `seen`: tokens.
+    `blocks`: by layer; `remembered`: keys and values of the sources by layer; `valid`: (rows, sources); `seen`: tokens.
     """
 
     blocks: tuple[BlockState, ...]
     remembered: tuple[tuple[Tensor, Tensor], ...]
-    keep: Tensor | None
+    valid: Tensor | None
     seen: int = 0
 
 
@@ -35,7 +35,7 @@ class Recomputed:
 
     inputs: Tensor
     states: Tensor
-    keep: Tensor | None
+    valid: Tensor | None
 
 
 def can_cache(model: Transformer) -> bool:
@@ -72,7 +72,7 @@ def start(model: Transformer, memory: Memory) -> Cached | Recomputed:
     return Cached(
         blocks=(BlockState(),) * len(crosses),
         remembered=tuple(cross.remember(memory) for cross in crosses),
-        keep=memory.keep,
+        valid=memory.valid,
     )
 
 
@@ -80,7 +80,7 @@ def uncached(memory: Memory) -> Recomputed:
     return Recomputed(
         inputs=torch.zeros(len(memory.states), 0, dtype=torch.long, device=memory.states.device),
         states=memory.states,
-        keep=memory.keep,
+        valid=memory.valid,
     )
 
 
@@ -107,7 +107,7 @@ def advanced(model: Transformer, tokens: Tensor, state: Cached) -> tuple[Tensor,
     blocks = []
     for layer, block, remembered in zip(model.decoder, state.blocks, state.remembered, strict=True):
         assert isinstance(layer, Layer)
-        x, block = layer.step(x, block, state.seen, remembered, state.keep)
+        x, block = layer.step(x, block, state.seen, remembered, state.valid)
         blocks.append(block)
     return model.logits(x)[:, 0], replace(state, blocks=tuple(blocks), seen=state.seen + 1)
 
@@ -115,7 +115,7 @@ def advanced(model: Transformer, tokens: Tensor, state: Cached) -> tuple[Tensor,
 def recomputed(model: Transformer, tokens: Tensor, state: Recomputed) -> tuple[Tensor, Recomputed]:
     """The same from all inputs so far."""
     inputs = torch.cat([state.inputs, tokens[:, None]], dim=1)
-    memory = Memory(states=state.states, keep=state.keep)
+    memory = Memory(states=state.states, valid=state.valid)
     return model.decode(inputs, memory)[:, -1], replace(state, inputs=inputs)
 
 

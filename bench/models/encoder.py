@@ -54,9 +54,9 @@ class Encoder(Model):
         if self.recipe.pooling == "cls":
             ids = torch.cat([torch.full_like(ids[:, :1], self.problem.vocabulary), ids], dim=1)
             lengths, length = lengths + 1, length + 1
-        keep = None
+        valid = None
         if self.problem.padded:
-            keep = torch.arange(length, device=ids.device)[None, :] < lengths[:, None]
+            valid = torch.arange(length, device=ids.device)[None, :] < lengths[:, None]
         x = self.embedding(ids) * self.scale
         if self.convolution is not None:
             # causal, so that what follows a text, its padding, reaches no token of it
@@ -65,8 +65,8 @@ class Encoder(Model):
             x = x + self.positions[:length]
         x = self.dropout(x)
         for block in self.blocks:
-            x = block(x, Mask(keep))
-        pooled = self._pool(self.norm(x), keep)
+            x = block(x, Mask(valid))
+        pooled = self._pool(self.norm(x), valid)
         if self.problem.towers == 2:
             first, second = pooled.view(batch, 2, -1).unbind(1)
             # The head of Long Range Arena's Retrieval: both, their product and their difference.
@@ -75,13 +75,13 @@ class Encoder(Model):
         logits: Tensor = self.head(pooled)
         return logits
 
-    def _pool(self, x: Tensor, keep: Tensor | None) -> Tensor:
+    def _pool(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.recipe.pooling == "cls":
             return x[:, 0]
-        if keep is None:
+        if valid is None:
             return x.mean(1)
         # Padding counts for nothing, or the result would depend on how long the batch is. `padded_mean` divides by the
         # length of the preset all the same, as code does that pads every sequence to it and sets padded states to 0.
-        real = keep[..., None].to(x.dtype)
+        real = valid[..., None].to(x.dtype)
         count = self.recipe.length if self.recipe.pooling == "padded_mean" else real.sum(1).clamp(min=1)
         return (x * real).sum(1) / count

@@ -26,10 +26,10 @@ from .positions import check_positions, position_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Output of the encoder: states (batch, sources, width), keep (batch, sources), True = a token."""
+    """Output of the encoder: states (batch, sources, width), valid (batch, sources), True = a token."""
 
     states: Tensor
-    keep: Tensor | None
+    valid: Tensor | None
 
 
 class CrossAttention(nn.Module):
@@ -50,11 +50,11 @@ class CrossAttention(nn.Module):
         key, value = split.permute(2, 0, 3, 1, 4)
         return key, value
 
-    def forward(self, x: Tensor, remembered: tuple[Tensor, Tensor], keep: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, remembered: tuple[Tensor, Tensor], valid: Tensor | None) -> Tensor:
         batch, length, width = x.shape
         query = self.project_query(x).view(batch, length, self.heads, width // self.heads).transpose(1, 2)
         with torch.autocast(x.device.type, enabled=False):
-            output = self.variant(query, *remembered, Mask(keep))
+            output = self.variant(query, *remembered, Mask(valid))
         joined: Tensor = self.project_out(output.transpose(1, 2).reshape(batch, length, width))
         return joined
 
@@ -103,12 +103,12 @@ class Layer(nn.Module):
         x: Tensor,
         mask: Mask,
         remembered: tuple[Tensor, Tensor] | None = None,
-        memory_keep: Tensor | None = None,
+        memory_valid: Tensor | None = None,
     ) -> Tensor:
         if self.before is not None:
-            x = x + self.before(x, mask.keep)
+            x = x + self.before(x, mask.valid)
         attended = self.attention(self.around_attention.entering(x), mask)
-        return self.after_attention(self.around_attention.leaving(x, attended), remembered, memory_keep)
+        return self.after_attention(self.around_attention.leaving(x, attended), remembered, memory_valid)
 
     def step(
         self,
@@ -116,7 +116,7 @@ class Layer(nn.Module):
         state: BlockState,
         seen: int,
         remembered: tuple[Tensor, Tensor] | None,
-        memory_keep: Tensor | None,
+        memory_valid: Tensor | None,
     ) -> tuple[Tensor, BlockState]:
         """One more position of each sequence, (batch, 1, width), behind `seen` others.
 
@@ -127,15 +127,15 @@ class Layer(nn.Module):
             past = x if past is None else torch.cat([past, x], dim=1)
             x = x + self.before(past, None)[:, -1:]
         attended, kept = self.attention.step(self.around_attention.entering(x), state.kept, seen)
-        x = self.after_attention(self.around_attention.leaving(x, attended), remembered, memory_keep)
+        x = self.after_attention(self.around_attention.leaving(x, attended), remembered, memory_valid)
         return x, BlockState(kept, past)
 
     def after_attention(
-        self, x: Tensor, remembered: tuple[Tensor, Tensor] | None, memory_keep: Tensor | None
+        self, x: Tensor, remembered: tuple[Tensor, Tensor] | None, memory_valid: Tensor | None
     ) -> Tensor:
         """Cross attention where there is some, and feed-forward."""
         if self.cross is not None and self.around_cross is not None and remembered is not None:
-            crossed = self.cross(self.around_cross.entering(x), remembered, memory_keep)
+            crossed = self.cross(self.around_cross.entering(x), remembered, memory_valid)
             x = self.around_cross.leaving(x, crossed)
         return self.around_feed_forward.leaving(x, self.feed_forward(self.around_feed_forward.entering(x)))
 
@@ -231,20 +231,20 @@ class Transformer(Model):
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
         source, lengths = source.flatten(0, -2), lengths.flatten()
-        keep = None
+        valid = None
         if self.problem.padded:
-            keep = torch.arange(source.shape[1], device=source.device)[None, :] < lengths[:, None]
+            valid = torch.arange(source.shape[1], device=source.device)[None, :] < lengths[:, None]
         x = self.embed(source)
         for layer in self.encoder:
-            x = layer(x, Mask(keep))
-        return Memory(states=self.encoder_norm(x), keep=keep)
+            x = layer(x, Mask(valid))
+        return Memory(states=self.encoder_norm(x), valid=valid)
 
-    def decode(self, inputs: Tensor, memory: Memory, keep: Tensor | None = None) -> Tensor:
-        """Logits of all outputs at once, from decoder inputs (batch, targets); keep: (batch, targets)."""
+    def decode(self, inputs: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+        """Logits of all outputs at once, from decoder inputs (batch, targets); valid: (batch, targets)."""
         x = self.embed(inputs)
         for layer in self.decoder:
             assert isinstance(layer, Layer) and layer.cross is not None
-            x = layer(x, Mask(keep, causal=True), layer.cross.remember(memory), memory.keep)
+            x = layer(x, Mask(valid, causal=True), layer.cross.remember(memory), memory.valid)
         return self.logits(x)
 
     def embed(self, ids: Tensor, first: int = 0) -> Tensor:

@@ -24,18 +24,18 @@ class TokenPredictor(CausalStack):
     def draw_output(self, problem: Problem, recipe: Recipe) -> None:
         self.head = nn.Linear(recipe.width, problem.vocabulary, bias=False)
 
-    def forward(self, ids: Tensor, asked: Tensor, keep: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, asked: Tensor, valid: Tensor | None = None) -> Tensor:
         """Logits (batch, asked, vocabulary) at positions `asked` (batch, asked) of ids (batch, length)."""
-        states = self.states(ids, keep)
+        states = self.states(ids, valid)
         # Before the output: of a thousand positions often one is asked about.
         chosen = states.gather(1, asked[..., None].expand(-1, -1, states.shape[-1]))
         logits: Tensor = self.head(chosen)
         return logits
 
     def loss(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """Of ids (batch, 1, length), lengths, asked and answers (batch, asked), and where sequences differ `keep`."""
-        ids, _, asked, answers, *keep = batch
-        logits = self(ids[:, 0], asked, keep[0] if keep else None).float()
+        """Of ids (batch, 1, length), lengths, asked and answers (batch, asked), and where sequences differ `valid`."""
+        ids, _, asked, answers, *valid = batch
+        logits = self(ids[:, 0], asked, valid[0] if valid else None).float()
         smoothing = self.recipe.label_smoothing if self.training else 0.0
         return F.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=UNASKED, label_smoothing=smoothing)
 

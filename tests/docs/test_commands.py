@@ -90,11 +90,11 @@ def test_both_forms_of_the_kernel_of_the_guide_agree_and_say_which_ran():
     shape = AttentionShape(heads=2, head_dim=4, max_length=300, causal=True)
     generator = torch.Generator().manual_seed(1)
     query, key, value = torch.randn(3, 1, 2, 300, 4, generator=generator, dtype=torch.float64)
-    keep = torch.arange(300)[None] < 290
+    valid = torch.arange(300)[None] < 290
     found = {}
     for impl in ("eager", "blocked", "auto"):
         variant = names["Cooled"](shape, temperature=0.5, impl=impl)
-        found[impl] = variant(query, key, value, Mask(keep=keep, causal=True))
+        found[impl] = variant(query, key, value, Mask(valid=valid, causal=True))
         assert variant.implementation == (impl if impl != "auto" else "blocked")
     torch.testing.assert_close(found["blocked"], found["eager"])
     torch.testing.assert_close(found["auto"], found["eager"])

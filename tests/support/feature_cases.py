@@ -57,8 +57,8 @@ def brute(
     """Output and weights."""
     queries, keys = query.shape[2], key.shape[2]
     scores = kernel(name, variant, query, key, keys - queries if mask.causal else 0)
-    if mask.keep is not None:
-        scores = scores * mask.keep[:, None, None, :]
+    if mask.valid is not None:
+        scores = scores * mask.valid[:, None, None, :]
     if mask.causal:
         scores = scores * torch.ones(queries, keys, dtype=scores.dtype).tril(keys - queries)
     total = scores.sum(-1, keepdim=True)

@@ -92,10 +92,10 @@ class KeepsFirstMask(Honest):
     kept: Tensor | None = None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        if mask.keep is not None and self.kept is None:
-            self.kept = mask.keep[:1].clone()
-        if mask.keep is not None and self.kept is not None and self.kept.shape[1] == mask.keep.shape[1]:
-            mask = replace(mask, keep=self.kept.expand(mask.keep.shape))
+        if mask.valid is not None and self.kept is None:
+            self.kept = mask.valid[:1].clone()
+        if mask.valid is not None and self.kept is not None and self.kept.shape[1] == mask.valid.shape[1]:
+            mask = replace(mask, valid=self.kept.expand(mask.valid.shape))
         return super().forward(query, key, value, mask)
 
 
@@ -173,8 +173,8 @@ class LandmarkGradientDetached(Variant):
     crosses: ClassVar = False
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        keep = mask.real(key)[:, None, :, None]
-        allowed = keep.transpose(-2, -1) & keep
+        valid = mask.real(key)[:, None, :, None]
+        allowed = valid.transpose(-2, -1) & valid
         scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
         scale = torch.ones_like(scores[..., :1])
         if key.shape[2] > 24:
@@ -338,8 +338,8 @@ class NoEmptyBatch(Honest):
 class ChangesMask(Honest):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         output = super().forward(query, key, value, mask)
-        if mask.keep is not None:
-            mask.keep.fill_(True)
+        if mask.valid is not None:
+            mask.valid.fill_(True)
         return output
 
 

@@ -31,7 +31,7 @@ class CausalLeak(Honest):
         if mask.causal and query.shape[2] == key.shape[2]:
             at = torch.arange(query.shape[2])
             allowed = at <= at[:, None] + 1
-            allowed = allowed if mask.keep is None else allowed & mask.keep[:, None, None]
+            allowed = allowed if mask.valid is None else allowed & mask.valid[:, None, None]
             return self.weigh(self.score(query, key), allowed)[:, :, rows or slice(None)]
         return super().weights(query, key, mask, rows)
 
@@ -40,7 +40,7 @@ class FaintCausalLeak(Honest):
     """A ten millionth of the mean value: no more than the rounding of float32."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        if mask.keep is not None or query.shape[2] != key.shape[2]:
+        if mask.valid is not None or query.shape[2] != key.shape[2]:
             return super().forward(query, key, value, mask)
         return super().forward(query, key, value, mask) + 1e-7 * value.mean(2, keepdim=True)
 
@@ -51,7 +51,7 @@ class SelectionLeaksValues(CausalLeak):
 
 class IgnoresPadding(Honest):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        output = super().forward(query, key, value, replace(mask, keep=None))
+        output = super().forward(query, key, value, replace(mask, valid=None))
         allowed = mask.allowed(query.shape[2], key.shape[2], query.device)
         return output if allowed is None else output * allowed.any(-1, keepdim=True)
 
@@ -68,7 +68,7 @@ class BatchLeak(Honest):
     """Scales by the largest key of the whole batch, as a shared pseudo-inverse does."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        largest = key.detach().abs().amax((0, 2, 3), keepdim=True) if mask.keep is None and not mask.causal else 1.0
+        largest = key.detach().abs().amax((0, 2, 3), keepdim=True) if mask.valid is None and not mask.causal else 1.0
         return super().forward(query, key, value, mask) * largest
 
 
@@ -274,8 +274,8 @@ class FusedNumbersRealKeys(Honest):
         drop = WeightDropout.drawn(self.weight_dropout, query.device)
         if drop is not None:
             kept = drop.apply(torch.ones_like(weights))
-            if self.impl == "fused" and mask.keep is not None:
-                place = (mask.keep.cumsum(-1) - 1).clamp(min=0)
+            if self.impl == "fused" and mask.valid is not None:
+                place = (mask.valid.cumsum(-1) - 1).clamp(min=0)
                 kept = kept.gather(-1, place[:, None, None].expand_as(kept))
             weights = weights * kept
         return weights.to(value.dtype) @ value
@@ -369,7 +369,7 @@ class WrongDtype(Honest):
 
 class FailsAtLengthOne(Honest):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        if key.shape[2] == 1 and mask.keep is None and query.shape[0] == 1:
+        if key.shape[2] == 1 and mask.valid is None and query.shape[0] == 1:
             raise RuntimeError("cannot view one position as blocks")
         return super().forward(query, key, value, mask)
 

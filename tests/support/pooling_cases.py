@@ -31,12 +31,12 @@ def heads(length: int, batch: int = 2, salt: int = 0) -> tuple[Tensor, Tensor, T
     return q, k, v
 
 
-def average_by_loops(logits: Tensor, values: Tensor, window: int | None, keep: Tensor | None = None) -> Tensor:
+def average_by_loops(logits: Tensor, values: Tensor, window: int | None, valid: Tensor | None = None) -> Tensor:
     """Softmax average of each window of a float64 sequence: logits (length), values (length, d)."""
     means = torch.zeros_like(values)
     for t in range(len(logits)):
         start = 0 if window is None else max(0, t - window + 1)
-        seen = [j for j in range(start, t + 1) if keep is None or keep[j]]
+        seen = [j for j in range(start, t + 1) if valid is None or valid[j]]
         if seen:
             top = max(float(logits[j]) for j in seen)
             powers = [math.exp(float(logits[j]) - top) for j in seen]
@@ -54,6 +54,6 @@ def check_padding_on_either_side(variant: Any, pad: int, causal: bool) -> None:
     before = [torch.cat([torch.full_like(x[:, :, :1], 77.0).expand(-1, -1, pad, -1), x], 2) for x in (q, k, v)]
     after = [torch.cat([x, torch.full_like(x[:, :, :1], -9.0).expand(-1, -1, pad, -1)], 2) for x in (q, k, v)]
     expected = variant(q, k, v, Mask(causal=causal))
-    keep = torch.tensor([[False] * pad + [True] * 9])
-    torch.testing.assert_close(variant(*before, Mask(keep, causal))[:, :, pad:], expected)
-    torch.testing.assert_close(variant(*after, Mask(keep.flip(1), causal))[:, :, :9], expected)
+    valid = torch.tensor([[False] * pad + [True] * 9])
+    torch.testing.assert_close(variant(*before, Mask(valid, causal))[:, :, pad:], expected)
+    torch.testing.assert_close(variant(*after, Mask(valid.flip(1), causal))[:, :, :9], expected)

@@ -27,7 +27,7 @@ def draw(*lengths: int, batch: int = 2, dtype: torch.dtype = torch.float64) -> l
     return [torch.randn(batch, HEADS, n, WIDTH, generator=generator, dtype=dtype) for n in lengths]
 
 
-def keep_of(*real: int, length: int) -> Tensor:
+def valid_of(*real: int, length: int) -> Tensor:
     return torch.arange(length)[None, :] < torch.tensor(real)[:, None]
 
 

@@ -30,8 +30,8 @@ def test_nothing_to_attend_with_or_to_gives_zeros_and_zero_gradients(
     for causal in causal_forms(name):
         variant = made(name, causal=causal)
         query, key, value = (torch.randn(batch, 2, n, 8, requires_grad=True) for n in (queries, keys, keys))
-        keep = torch.zeros(batch, keys, dtype=torch.bool) if padded else None
-        output = variant(query, key, value, Mask(keep, causal))
+        valid = torch.zeros(batch, keys, dtype=torch.bool) if padded else None
+        output = variant(query, key, value, Mask(valid, causal))
         assert output.shape == (batch, 2, queries, 8)
         assert (output == 0).all()
         gradients = torch.autograd.grad(output.sum(), (query, key, value))

@@ -40,9 +40,9 @@ def test_a_group_of_heads_shares_its_keys_and_values(name, causal):
     grouped, single = of(name, shape), of(name, replace(shape, kv_heads=HEADS))
     query, key, value = inputs()
     repeated = [query, repeat_heads(key, HEADS), repeat_heads(value, HEADS)]
-    keep = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 5]])
-    for mask in (Mask(causal=causal), Mask(keep=keep, causal=causal)):
-        real = torch.ones(2, 1, LENGTH, 1) if mask.keep is None else mask.keep[:, None, :, None].double()
+    valid = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 5]])
+    for mask in (Mask(causal=causal), Mask(valid=valid, causal=causal)):
+        real = torch.ones(2, 1, LENGTH, 1) if mask.valid is None else mask.valid[:, None, :, None].double()
         found, expected = grouped(query, key, value, mask) * real, single(*repeated, mask) * real
         torch.testing.assert_close(found, expected, atol=1e-11, rtol=1e-9)
         of_found, of_expected = (
@@ -115,7 +115,7 @@ def test_packed_sequences_must_make_up_the_row():
     for mask, reason in (
         (Mask(lengths=(7, 3)), "a sum of 10 for 24"),
         (Mask(lengths=(24, 0)), "at least 1"),
-        (Mask(lengths=(24,), keep=torch.ones(2, 24, dtype=torch.bool)), "no padding"),
+        (Mask(lengths=(24,), valid=torch.ones(2, 24, dtype=torch.bool)), "no padding"),
     ):
         with pytest.raises(SelectionError, match=reason):
             variant(query, key, value, mask)

@@ -19,9 +19,9 @@ def test_the_keys_that_a_query_may_see_are_counted(
     queries: int, keys: int, causal: bool, kept: bool, bounded: bool
 ) -> None:
     draws = torch.Generator().manual_seed(seed(queries + 10 * keys))
-    keep = torch.rand(3, keys, generator=draws) < 0.6 if kept else None
+    valid = torch.rand(3, keys, generator=draws) < 0.6 if kept else None
     bounds = torch.randint(-2, keys + 3, (3, queries, 2), generator=draws) if bounded else None
-    mask = Mask(keep=keep, causal=causal, bounds=bounds)
+    mask = Mask(valid=valid, causal=causal, bounds=bounds)
     allowed = mask.allowed(queries, keys, CPU)
     whole = torch.ones(1, 1, queries, keys, dtype=torch.bool) if allowed is None else allowed
     expected = whole.expand(3, 1, queries, keys).sum(-1)[:, 0]
@@ -37,6 +37,6 @@ def test_packed_sequences_count_their_own_keys(causal: bool) -> None:
 
 
 def test_one_row_of_real_keys_counts_for_all_bounds() -> None:
-    mask = Mask(keep=torch.arange(9)[None] % 2 == 0, bounds=torch.tensor([[[0, 4]], [[2, 9]], [[5, 5]]]))
+    mask = Mask(valid=torch.arange(9)[None] % 2 == 0, bounds=torch.tensor([[[0, 4]], [[2, 9]], [[5, 5]]]))
     allowed = mask.allowed(1, 9, CPU)
     assert allowed is not None and mask.seen(1, 9, CPU).tolist() == allowed.sum(-1)[:, 0].tolist() == [[2], [4], [0]]

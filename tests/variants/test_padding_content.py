@@ -21,14 +21,14 @@ ALSO_EAGER = [f"{name}[impl=eager]" for name in ("rela", "softmax", "sparsemax",
 SELECTIONS = [*EVERY, *ALSO_EAGER, "entmax[alpha=learned]", "additive-lm[kernel_size=3]", "performer[kernel=relu]"]
 
 
-def keep() -> Tensor:
+def valid() -> Tensor:
     """Padding at the end, at the start, in holes, and a sequence of nothing else."""
-    keep = torch.ones(BATCH, LENGTH, dtype=torch.bool)
-    keep[0, 50:] = False
-    keep[1, :9] = False
-    keep[2, 5::3] = False
-    keep[3] = False
-    return keep
+    valid = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    valid[0, 50:] = False
+    valid[1, :9] = False
+    valid[2, 5::3] = False
+    valid[3] = False
+    return valid
 
 
 def heads(*lengths: int) -> list[Tensor]:
@@ -74,7 +74,7 @@ def test_anything_in_padded_slots_changes_no_real_output_and_no_real_gradient(
     selection: str, causal: bool, content: float
 ) -> None:
     variant = made(selection, causal=causal)
-    mask, real = Mask(keep(), causal), keep()[:, None, :, None].expand(-1, HEADS, -1, WIDTH)
+    mask, real = Mask(valid(), causal), valid()[:, None, :, None].expand(-1, HEADS, -1, WIDTH)
     inputs, (upstream,) = heads(LENGTH, LENGTH, LENGTH), heads(LENGTH)
     upstream = upstream.where(real, 0.0)
     expected, gradients = passed(variant, [x.where(real, 0.0) for x in inputs], mask, upstream)
@@ -90,7 +90,7 @@ def test_anything_in_padded_slots_changes_no_real_output_and_no_real_gradient(
 def test_in_cross_attention_the_keys_alone_are_padded(selection: str, content: float) -> None:
     """As many queries as keys, and each of them is real."""
     variant = made(selection, cross=True)
-    mask, real = Mask(keep()), keep()[:, None, :, None].expand(-1, HEADS, -1, WIDTH)
+    mask, real = Mask(valid()), valid()[:, None, :, None].expand(-1, HEADS, -1, WIDTH)
     query, key, value, upstream = heads(LENGTH, LENGTH, LENGTH, LENGTH)
     expected, gradients = passed(variant, [query, key.where(real, 0.0), value.where(real, 0.0)], mask, upstream)
     output, found = passed(variant, [query, key.where(real, content), value.where(real, content)], mask, upstream)
@@ -104,7 +104,7 @@ def test_in_cross_attention_the_keys_alone_are_padded(selection: str, content: f
 @pytest.mark.parametrize("selection", SHORTER)
 def test_fewer_queries_than_keys_are_padded_where_the_last_keys_are(selection: str, content: float) -> None:
     variant, queries = made(selection, causal=True), 7
-    mask, real = Mask(keep(), causal=True), keep()[:, None, :, None].expand(-1, HEADS, -1, WIDTH)
+    mask, real = Mask(valid(), causal=True), valid()[:, None, :, None].expand(-1, HEADS, -1, WIDTH)
     query, key, value, upstream = heads(queries, LENGTH, LENGTH, queries)
     upstream = upstream.where(real[:, :, -queries:], 0.0)
     quiet, loud = ([x.where(real[:, :, -x.shape[2] :], y) for x in (query, key, value)] for y in (0.0, content))

@@ -20,12 +20,12 @@ def example() -> dict[str, Any]:
 @pytest.mark.parametrize("variant", ["entmax15", "softmax", "rela", "linear", "local[query_block=16,flange=16]"])
 def test_the_layer_is_causal_blind_to_padding_and_learns(example: dict[str, Any], variant: str) -> None:
     torch.manual_seed(0)
-    layer, x, keep = example["SelfAttention"](variant=variant), example["x"], example["keep"]
-    output = layer(x, keep)
+    layer, x, valid = example["SelfAttention"](variant=variant), example["x"], example["valid"]
+    output = layer(x, valid)
     changed = x.clone()
     changed[0, 70:] += 1.0
     changed[1, 60:] += 1.0
-    after = layer(changed, keep)
+    after = layer(changed, valid)
     torch.testing.assert_close(after[0, :70], output[0, :70])
     torch.testing.assert_close(after[1, :60], output[1, :60])
     assert (after[0, 70:] - output[0, 70:]).abs().max() > 1e-3

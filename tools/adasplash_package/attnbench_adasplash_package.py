@@ -47,7 +47,7 @@ class AdaSplash(Variant):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         from adasplash import adasplash_v2
 
-        if mask.keep is not None or not mask.causal:
+        if mask.valid is not None or not mask.causal:
             raise Unsupported("AdaSplash-2 takes no mask but the causal one")
         queries, keys = query.shape[2], key.shape[2]
         if queries == keys and keys >= SHORTEST and keys & (keys - 1) == 0:

@@ -117,8 +117,8 @@ def answer(case, device):
     inputs, upstream = _drawn(case, device)
     real = torch.full((case.batch, 1), case.keys, device=device)
     real[1] = case.keys // 3
-    keep = torch.arange(case.keys, device=device) < real if case.padding else None
-    mask = Mask(keep=keep, causal=case.causal)
+    valid = torch.arange(case.keys, device=device) < real if case.padding else None
+    mask = Mask(valid=valid, causal=case.causal)
     try:
         kernel, eager, truth = (
             build(forced(case.variant, impl), asked).to(device).train(case.dropout > 0.0)

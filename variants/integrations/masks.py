@@ -52,10 +52,10 @@ def read_mask(allowed: Tensor, *, causal: bool) -> ReadMask:
     # free places of a cache lie behind: without them causal masks are aligned at the last key again
     ends = (keys,) if behind == keys else (keys, max(behind, min(queries, keys)))
     for end in ends:
-        keep = seen[:, :end]
-        kept = None if bool(keep.all()) else keep
+        valid = seen[:, :end]
+        kept = None if bool(valid.all()) else valid
         for is_causal in (True, False) if causal or queries > 1 else (False, True):
-            mask = Mask(keep=kept, causal=is_causal)
+            mask = Mask(valid=kept, causal=is_causal)
             if _allows(mask, pairs[:, :, :end]):
                 # nothing behind `end` may be seen
                 return ReadMask(mask=mask, keys=end)
@@ -78,7 +78,7 @@ def _intervals(pairs: Tensor, seen: Tensor) -> ReadMask:
     bounds = torch.stack([lower, upper], -1)
     if bool((bounds == bounds[:1]).all()):
         bounds = bounds[:1]
-    if not _allows(Mask(keep=kept, bounds=bounds), pairs):
+    if not _allows(Mask(valid=kept, bounds=bounds), pairs):
         raise Unsupported("the keys that a query may see are no interval of the sequence")
     past = torch.arange(queries, device=pairs.device) + (keys - queries)
     is_causal = bool((upper <= past + 1).all())
@@ -87,4 +87,4 @@ def _intervals(pairs: Tensor, seen: Tensor) -> ReadMask:
         packed = Mask(causal=is_causal, lengths=tuple(lengths))
         if _allows(packed, pairs):
             return ReadMask(mask=packed, keys=keys)
-    return ReadMask(mask=Mask(keep=kept, causal=is_causal, bounds=bounds), keys=keys)
+    return ReadMask(mask=Mask(valid=kept, causal=is_causal, bounds=bounds), keys=keys)

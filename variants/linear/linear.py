@@ -38,7 +38,7 @@ class Linear(FeatureVariant):
             return super().forward(query, key, value, mask)
         from ..kernels.triton.linear import linear_attention
 
-        return linear_attention(query, key, value, mask.keep, mask.causal)
+        return linear_attention(query, key, value, mask.valid, mask.causal)
 
     def query_features(self, query: Tensor, first: int) -> Tensor:
         return _features(query)

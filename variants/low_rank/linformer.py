@@ -52,9 +52,9 @@ class Linformer(Variant):
             raise Unsupported(f"expected at most {longest} keys, got {keys}: build linformer for a longer length")
         dtype = accumulator(query.dtype)
         key, value_ = key.to(dtype), value.to(dtype)
-        if mask.keep is not None:
+        if mask.valid is not None:
             # before the mixing: afterwards no column is a key any more
-            absent = ~mask.keep[:, None, :, None]
+            absent = ~mask.valid[:, None, :, None]
             key, value_ = key.masked_fill(absent, 0.0), value_.masked_fill(absent, 0.0)
         # a shorter sequence takes the first columns, so that padding behind it changes nothing
         mixed_keys = self.mix_keys[..., :keys].to(dtype) @ key

@@ -47,9 +47,9 @@ class Nystrom(Variant):
             nn.init.uniform_(self.filters, -(kernel**-0.5), kernel**-0.5)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        keep, q, k, v = real_tokens("nystrom", query, key, value, mask)
+        valid, q, k, v = real_tokens("nystrom", query, key, value, mask)
         q = q * q.shape[-1] ** -0.5
-        mean, used = segments(keep, min(self.landmarks, k.shape[2]), q.dtype)
+        mean, used = segments(valid, min(self.landmarks, k.shape[2]), q.dtype)
         # a sequence with fewer real tokens than landmarks leaves rows unused: they are masked in all three matrices
         mean, columns, rows = mean[:, None], used[:, None, None, :], used[:, None, :, None]
         q_marks, k_marks = mean @ q, mean @ k
@@ -57,10 +57,10 @@ class Nystrom(Variant):
         # queries to landmarks, landmarks to landmarks, landmarks to keys: three thin softmaxes for one square one
         left = masked_softmax(q @ k_marks.transpose(-2, -1), columns)
         middle = masked_softmax(q_marks @ k_marks.transpose(-2, -1), columns & rows)
-        right = masked_softmax(q_marks @ k.transpose(-2, -1), keep[:, None, None, :] & rows)
+        right = masked_softmax(q_marks @ k.transpose(-2, -1), valid[:, None, None, :] & rows)
         summaries = iterated_inverse(middle, self.iterations) @ (right @ v)
         # where each token is its own landmark the product is softmax attention itself, so the inverse is left out
-        each_its_own = keep.sum(-1) <= self.landmarks
+        each_its_own = valid.sum(-1) <= self.landmarks
         output = left @ torch.where(each_its_own[:, None, None, None], mean @ v, summaries)
         if self.filters is not None:
             filters = self.filters.to(v.dtype)

@@ -45,10 +45,10 @@ class Skyformer(Variant):
         self.landmarks, self.iterations, self.ridge = landmarks, iterations, ridge
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        keep, q, k, v = real_tokens("skyformer", query, key, value, mask)
+        valid, q, k, v = real_tokens("skyformer", query, key, value, mask)
         # both by d^(-1/4), so that the squared distance is divided by sqrt(d)
         q, k = q * q.shape[-1] ** -0.25, k * k.shape[-1] ** -0.25
-        chosen, used = picks(keep, min(self.landmarks // 2, k.shape[2]), q.dtype)
+        chosen, used = picks(valid, min(self.landmarks // 2, k.shape[2]), q.dtype)
         # queries and keys in one set of landmarks: the matrix among them is then positive semi-definite
         marks = torch.cat([chosen[:, None] @ q, chosen[:, None] @ k], 2)
         used = torch.cat([used, used], -1)[:, None]

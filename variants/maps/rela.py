@@ -70,7 +70,7 @@ class ReLA(ScoredVariant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         # scale and gate are as wide as the heads together
-        check_inputs(query, key, value, mask.keep, one_width=True, grouped=True)
+        check_inputs(query, key, value, mask.valid, one_width=True, grouped=True)
         sums = self.sums(query, key, value, mask)
         # the norm goes the way that the sums went, so that a path is fused as a whole
         parameters = (self.scale, self.gate, self.epsilon)
@@ -114,7 +114,7 @@ class ReLA(ScoredVariant):
         if self.implementation == "triton":
             from ..kernels.triton import rela as triton_rela
 
-            return triton_rela.rela_attention(query, key, value, mask.keep, mask.causal, drop)
+            return triton_rela.rela_attention(query, key, value, mask.valid, mask.causal, drop)
         if self.implementation == "cpp":
             from ..kernels.cpu import rela as cpu_rela
 

@@ -88,7 +88,7 @@ class SparseMap(ScoredVariant):
 
             # its products take one dtype
             query = query.to(key.dtype)
-            return triton_entmax.entmax_attention(query, key, value, alpha, mask.keep, mask.causal, drop)
+            return triton_entmax.entmax_attention(query, key, value, alpha, mask.valid, mask.causal, drop)
         if self.implementation == "cpp":
             from ..kernels.cpu import entmax as cpu_entmax
 

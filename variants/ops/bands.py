@@ -71,19 +71,19 @@ class Band:
         queries = first + torch.arange(self.block, device=device)[:, None]
         return queries, first - self.before + torch.arange(self.span, device=device)
 
-    def allowed(self, keep: Tensor | None, causal: bool, device: torch.device) -> Tensor:
+    def allowed(self, valid: Tensor | None, causal: bool, device: torch.device) -> Tensor:
         """(batch | 1, 1, blocks, block, span), True = within the sequence, real, and not later where causal.
 
-        `keep`: (batch, length) as in a Mask.
+        `valid`: (batch, length) as in a Mask.
         """
         query_at, key_at = self.at(device)
         allowed = (key_at >= 0) & (key_at < self.length)
         if causal:
             allowed = allowed & (key_at <= query_at)
-        if keep is None:
+        if valid is None:
             return allowed[None, None]
         # the mask is cut like the keys, and its padding is False as theirs is zero
-        return allowed & self.spans(keep[:, None, :, None]).transpose(-1, -2)
+        return allowed & self.spans(valid[:, None, :, None]).transpose(-1, -2)
 
     def kept(self, drop: WeightDropout | None, batch: int, heads: int, missing: int = 0) -> KeptPairs | None:
         """The pairs that `drop` keeps, (batch, heads, blocks, block, span), numbered as in the whole sequence.

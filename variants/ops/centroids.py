@@ -41,25 +41,25 @@ class Centroids(nn.Module):
         # the choice of a cluster passes no gradient; `commitment` is what pulls tokens to their centroid
         return tokens.detach() @ self.mean.to(tokens.dtype).transpose(-2, -1)
 
-    def commitment(self, tokens: Tensor, assigned: Tensor, keep: Tensor | None) -> Tensor:
+    def commitment(self, tokens: Tensor, assigned: Tensor, valid: Tensor | None) -> Tensor:
         """Mean over real tokens and dimensions of (x - mu)^2, with gradient to `tokens` only.
 
         `assigned`: the centroid of each token, (batch, heads, length).
         """
         head = torch.arange(tokens.shape[1], device=tokens.device)[:, None]
         away = (tokens - self.mean.to(tokens.dtype)[head, assigned]).square().mean(-1)
-        if keep is None:
+        if valid is None:
             return away.mean()
-        real = keep[:, None].expand_as(away)
+        real = valid[:, None].expand_as(away)
         return away.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
     @torch.no_grad()
-    def record(self, tokens: Tensor, assigned: Tensor, keep: Tensor | None) -> None:
+    def record(self, tokens: Tensor, assigned: Tensor, valid: Tensor | None) -> None:
         """Remembers the real tokens of one forward for the next `update`."""
         # a product with one-hot rows adds in a fixed order, where a scatter on a GPU does not
         hot = F.one_hot(assigned, self.clusters).to(tokens.dtype)
-        if keep is not None:
-            hot = hot * keep[:, None, :, None]
+        if valid is not None:
+            hot = hot * valid[:, None, :, None]
         total, count = torch.einsum("bhnc,bhnd->hcd", hot, tokens), hot.sum((0, 2))
         if self._seen is not None:
             total, count = total + self._seen[0], count + self._seen[1]
@@ -93,19 +93,19 @@ class Groups:
     real: Tensor
 
     @classmethod
-    def nearest(cls, scores: Tensor, keep: Tensor | None, window: int) -> Groups:
+    def nearest(cls, scores: Tensor, valid: Tensor | None, window: int) -> Groups:
         """The `window` real tokens nearest to each centroid: balanced groups; a token is in any number of them.
 
         `scores`: (batch, heads, length, clusters).
         """
         batch, _, length, _ = scores.shape
-        keep = torch.ones(batch, length, dtype=torch.bool, device=scores.device) if keep is None else keep
+        valid = torch.ones(batch, length, dtype=torch.bool, device=scores.device) if valid is None else valid
         # padded tokens are nearest to nothing; they fill a group only where real ones are too few
-        scores = scores.masked_fill(~keep[:, None, :, None], -torch.inf)
+        scores = scores.masked_fill(~valid[:, None, :, None], -torch.inf)
         index = scores.transpose(-2, -1).topk(min(window, length), -1).indices
         row = torch.arange(batch, device=scores.device)[:, None, None, None]
         # fillers go last, so that they do not count in the ranks of the others
-        last = (~keep[row, index]).long() * length
+        last = (~valid[row, index]).long() * length
         index = (index + last).sort(-1).values
         return cls(index % length, index < length)
 
@@ -139,11 +139,11 @@ class ClusterOrder:
     clusters: int
 
     @classmethod
-    def of(cls, cluster: Tensor, clusters: int, keep: Tensor | None) -> ClusterOrder:
-        """The order by `cluster`, (batch, heads, length), each below `clusters`; keep: (batch, length) or None."""
+    def of(cls, cluster: Tensor, clusters: int, valid: Tensor | None) -> ClusterOrder:
+        """The order by `cluster`, (batch, heads, length), each below `clusters`; valid: (batch, length) or None."""
         length = cluster.shape[-1]
-        if keep is not None:
-            cluster = cluster.masked_fill(~keep[:, None], clusters)
+        if valid is not None:
+            cluster = cluster.masked_fill(~valid[:, None], clusters)
         # cluster and position in one number, so the sort needs not be stable
         order = (cluster * length + torch.arange(length, device=cluster.device)).argsort(-1)
         return cls(order, order.argsort(-1), cluster, clusters)

@@ -31,11 +31,11 @@ class KeyFeatures:
     features: Tensor
     log_scale: Tensor | None = None
 
-    def keep(self, keep: Tensor | None) -> KeyFeatures:
-        """Absent keys, False in `keep` (batch, keys), become zero."""
-        if keep is None:
+    def masked(self, valid: Tensor | None) -> KeyFeatures:
+        """Absent keys, False in `valid` (batch, keys), become zero."""
+        if valid is None:
             return self
-        absent = ~keep[:, None, :]
+        absent = ~valid[:, None, :]
         scale = None if self.log_scale is None else self.log_scale.masked_fill(absent, _LOWEST)
         return KeyFeatures(self.features.masked_fill(absent[..., None], 0.0), scale)
 
@@ -77,7 +77,7 @@ class FeatureVariant(Variant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         left = self.query_features(query, mask.offset(query.shape[2], key.shape[2]))
-        right = self.key_features(key, 0).keep(mask.keep)
+        right = self.key_features(key, 0).masked(mask.valid)
         # a column of ones beside the values: its sum is the denominator, with the rounding of the numerator
         sums = (attend_past if mask.causal else attend_all)(left, right, _with_ones(value))
         return self._normalise(sums).to(value.dtype)
@@ -88,7 +88,7 @@ class FeatureVariant(Variant):
         key = repeat_heads(key, query.shape[1])
         chosen = rows or slice(None)
         first = chosen.indices(queries)[0] + mask.offset(queries, keys)
-        right = self.key_features(key, 0).keep(mask.keep)
+        right = self.key_features(key, 0).masked(mask.valid)
         scores = self.query_features(query[:, :, chosen], first) @ right.features.transpose(-2, -1)
         allowed = mask.allowed(queries, keys, query.device, rows)
         if right.log_scale is not None:

@@ -34,7 +34,7 @@ def fused_softmax(
     """
     queries, keys = query.shape[2], key.shape[2]
     # the kernel's own causal flag aligns at the first key, so it serves only where both lengths agree
-    fused_causal = mask.causal and mask.keep is None and mask.bounds is None and queries == keys
+    fused_causal = mask.causal and mask.valid is None and mask.bounds is None and queries == keys
     allowed = None if fused_causal else mask.allowed(queries, keys, query.device)
     dead = None
     if allowed is not None:

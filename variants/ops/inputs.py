@@ -9,7 +9,7 @@ from ..padding import check_mask
 
 
 def check_inputs(
-    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, *, one_width: bool = False, grouped: bool = False
+    query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, *, one_width: bool = False, grouped: bool = False
 ) -> None:
     """Raises SelectionError for a key, value or mask that does not fit the query, (batch, heads, queries, head_dim).
 
@@ -26,5 +26,5 @@ def check_inputs(
     if value.shape != (batch, heads, keys, head_dim if one_width else value.shape[3]):
         expected = f"({batch}, {heads}, {keys}, {head_dim if one_width else 'head_dim'})"
         raise SelectionError(f"expected a value {expected} beside the key, got {tuple(value.shape)}")
-    if keep is not None:
-        check_mask(keep, batch, keys)
+    if valid is not None:
+        check_mask(valid, batch, keys)

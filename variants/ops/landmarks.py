@@ -21,35 +21,35 @@ def real_tokens(name: str, query: Tensor, key: Tensor, value: Tensor, mask: Mask
     """
     if query.shape[2] != key.shape[2] or mask.causal:
         raise Unsupported(f"{name} attends within one sequence, not causally: queries and keys must be its tokens")
-    keep, dtype = mask.real(key), accumulator(query.dtype)
-    return keep, *(x.to(dtype).masked_fill(~keep[:, None, :, None], 0.0) for x in (query, key, value))
+    valid, dtype = mask.real(key), accumulator(query.dtype)
+    return valid, *(x.to(dtype).masked_fill(~valid[:, None, :, None], 0.0) for x in (query, key, value))
 
 
-def segments(keep: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def segments(valid: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Averages of consecutive real tokens, as a matrix (batch, count, length), and (batch, count), True = used.
 
     n real tokens make min(n, count) segments whose lengths differ by one at most; further rows are zero.
     """
-    real = keep.sum(-1, keepdim=True)
+    real = valid.sum(-1, keepdim=True)
     used_count = real.clamp(max=count)
-    rank = keep.cumsum(-1) - 1
+    rank = valid.cumsum(-1) - 1
     # an even division of the ranks of real tokens: padding in between changes no segment
     segment = rank * used_count // real.clamp(min=1)
-    numbers = torch.arange(count, device=keep.device)
-    member = ((segment[:, None, :] == numbers[:, None]) & keep[:, None, :]).to(dtype)
+    numbers = torch.arange(count, device=valid.device)
+    member = ((segment[:, None, :] == numbers[:, None]) & valid[:, None, :]).to(dtype)
     return member / member.sum(-1, keepdim=True).clamp(min=1.0), numbers < used_count
 
 
-def picks(keep: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def picks(valid: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Evenly spaced real tokens, as a selection (batch, count, length), and (batch, count), True = used."""
-    real = keep.sum(-1, keepdim=True)
+    real = valid.sum(-1, keepdim=True)
     used_count = real.clamp(max=count)
-    numbers = torch.arange(count, device=keep.device)
-    rank = keep.cumsum(-1) - 1
+    numbers = torch.arange(count, device=valid.device)
+    rank = valid.cumsum(-1) - 1
     # the middle of each of used_count equal parts
     chosen = (2 * numbers + 1) * real // (2 * used_count).clamp(min=1)
     used = numbers < used_count
-    member = (rank[:, None, :] == chosen[..., None]) & keep[:, None, :] & used[..., None]
+    member = (rank[:, None, :] == chosen[..., None]) & valid[:, None, :] & used[..., None]
     return member.to(dtype), used
 
 

@@ -52,8 +52,8 @@ class PatternVariant(Variant):
         at = torch.arange(first + missing, last + missing, device=query.device)
         # the definition itself, dense over the chosen rows: what `blocked` is compared with
         allowed = self.visible(at, keys, mask.causal)[None]
-        if mask.keep is not None:
-            allowed = allowed & mask.keep[:, None, None, :]
+        if mask.valid is not None:
+            allowed = allowed & mask.valid[:, None, None, :]
         picked, scale, bias = query[:, :, first:last], query.shape[-1] ** -0.5, None
         if self.positions is not None:
             # in a pattern of positions the rank of a key is its distance

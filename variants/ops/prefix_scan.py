@@ -20,12 +20,12 @@ PrefixSoftmax = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 _CHUNK = 32
 
 
-def without(logits: Tensor, values: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Logits (…, length) and values (…, length, d) with no weight where `keep` (…, length) is False."""
-    if keep is None:
+def without(logits: Tensor, values: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Logits (…, length) and values (…, length, d) with no weight where `valid` (…, length) is False."""
+    if valid is None:
         return logits, values
     lowest = torch.finfo(logits.dtype).min
-    return logits.masked_fill(~keep, lowest), values.masked_fill(~keep[..., None], 0.0)
+    return logits.masked_fill(~valid, lowest), values.masked_fill(~valid[..., None], 0.0)
 
 
 def prefix_softmax(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -131,11 +131,11 @@ class AdditiveLM(Variant):
     def _pool(self, x: Tensor, vector: Tensor, mask: Mask) -> Tensor:
         """(batch, heads, length | 1, head_dim): averages of the standardised `x`, one for all where not causal."""
         logits, x = self._scored(x, vector)
-        keep = None if mask.keep is None else mask.keep[:, None]
+        valid = None if mask.valid is None else mask.valid[:, None]
         if not mask.causal:
-            return masked_softmax(logits, keep)[:, :, None] @ x
+            return masked_softmax(logits, valid)[:, :, None] @ x
         # a padded position has no weight, so every prefix is that of the real ones
-        logits, x = without(logits, x, keep)
+        logits, x = without(logits, x, valid)
         if self.window is None:
             return self._prefixes(logits, x)[1]
         return window_softmax(logits, x, self.window, self._prefixes)[1]
@@ -172,18 +172,18 @@ class CausalConvolution(nn.Module):
         self.convolution = nn.Conv1d(width, width, kernel_size, groups=groups, bias=False)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """`keep`: (batch, length), True = a real position; None = all are."""
+    def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """`valid`: (batch, length), True = a real position; None = all are."""
         # before the norm, whose gradient NaN would enter, and after it, since its bias moves zeros
-        x = self._cleared(self.norm(self._cleared(x, keep)), keep)
+        x = self._cleared(self.norm(self._cleared(x, valid)), valid)
         # zeros in front only: an output sees its own position and those before
         before = self.convolution.kernel_size[0] - 1
         mixed = self.convolution(F.pad(x.transpose(1, 2), (before, 0)))
         dropped: Tensor = self.dropout(mixed.transpose(1, 2))
         return dropped
 
-    def _cleared(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        return x if keep is None else x.masked_fill(~keep[..., None], 0.0)
+    def _cleared(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        return x if valid is None else x.masked_fill(~valid[..., None], 0.0)
 
 
 def _standardise(x: Tensor) -> Tensor:

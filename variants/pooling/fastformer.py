@@ -47,17 +47,17 @@ class Fastformer(Variant):
             raise Unsupported("fastformer: expected one sequence without a causal mask; use additive-lm for causal")
         dtype = accumulator(query.dtype)
         wide = query.to(dtype)
-        keep = None if mask.keep is None else mask.keep[:, None]
+        valid = None if mask.valid is None else mask.valid[:, None]
         # first round: one global query for each head
-        pooled = _pool(wide, self.query_logits, keep)
+        pooled = _pool(wide, self.query_logits, valid)
         # second round: one global key, of the keys times the global query
-        pooled = _pool(pooled * key.to(dtype), self.key_logits, keep)
+        pooled = _pool(pooled * key.to(dtype), self.key_logits, valid)
         # the map at the end mixes the heads, so they are joined before it and parted after it
         mixed = _apply(self.transform, _join(pooled * (wide if self.value == "query" else value.to(dtype))))
         output: Tensor = mixed.view(*mixed.shape[:2], self.shape.heads, self.shape.head_dim).transpose(1, 2) + wide
-        if keep is not None:
+        if valid is not None:
             # a sequence without a real token gives zeros, not the query that is added
-            output = output * keep.any(-1)[..., None, None]
+            output = output * valid.any(-1)[..., None, None]
         return output.to(value.dtype)
 
     def density(self, shape: AttentionShape) -> float:
@@ -65,10 +65,10 @@ class Fastformer(Variant):
         return min(1.0, 2 / shape.max_length)
 
 
-def _pool(x: Tensor, logits: nn.Linear, keep: Tensor | None) -> Tensor:
+def _pool(x: Tensor, logits: nn.Linear, valid: Tensor | None) -> Tensor:
     """(batch, heads, 1, head_dim): `x` averaged over its length, each head's weights read from the full width."""
     scores = _apply(logits, _join(x)).transpose(1, 2) * x.shape[-1] ** -0.5
-    return masked_softmax(scores, keep)[:, :, None] @ x
+    return masked_softmax(scores, valid)[:, :, None] @ x
 
 
 def _join(x: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ class Additive(ScoredVariant):
         # the products with W and U are cuBLAS's; the kernel adds, squashes and sums
         projected_query, projected_key = self._project_query(query, torch.float32), self._project_key(key)
         direction = self._directions(torch.float32)
-        return additive_attention(projected_query, projected_key, direction, value, mask.keep, mask.causal)
+        return additive_attention(projected_query, projected_key, direction, value, mask.valid, mask.causal)
 
     def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
         """w·tanh(W q_i + U k_j (+ b)), (batch, heads, queries, keys)."""

@@ -59,13 +59,13 @@ class FeedForward(ScoredVariant):
         queries, keys = query.shape[2], key.shape[2]
         scores = self._score_keys(key)
         kept = self._drop(value.to(scores.dtype))
-        keep = None if mask.keep is None else mask.keep[:, None]
+        valid = None if mask.valid is None else mask.valid[:, None]
         if mask.causal:
             # the average up to each key; a padded one has no weight and leaves it as it is
-            pooled = prefix_softmax(*without(scores, kept, keep))[1]
+            pooled = prefix_softmax(*without(scores, kept, valid))[1]
             # aligned at the last key; what comes before the first key sees nothing
             return F.pad(pooled, (0, 0, queries - keys, 0)).to(value.dtype)
-        pooled = masked_softmax(scores, keep)[:, :, None] @ kept
+        pooled = masked_softmax(scores, valid)[:, :, None] @ kept
         return pooled.to(value.dtype).expand(-1, -1, queries, -1)
 
     def density(self, shape: AttentionShape) -> float:

@@ -91,7 +91,7 @@ class Relative(ScoredVariant):
             from ..kernels.triton.flex import flex_interval_attention
 
             return flex_interval_attention(
-                query, key, value, lower, upper, mask.keep, scale=scale, bias=bias, back=self.clip, offset=offset
+                query, key, value, lower, upper, mask.valid, scale=scale, bias=bias, back=self.clip, offset=offset
             )
         from ..kernels.triton.interval import Intervals, interval_attention
 
@@ -100,7 +100,7 @@ class Relative(ScoredVariant):
             key,
             value,
             Intervals(lower=lower[None], upper=upper[None], offset=offset),
-            mask.keep,
+            mask.valid,
             scale=scale,
             bias=bias,
             back=self.clip,

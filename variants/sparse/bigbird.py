@@ -93,7 +93,7 @@ class BigBird(PatternVariant):
         blocks = -(-length // block)
         tail = blocks * block - length
         real = torch.arange(blocks * block, device=device) < length
-        keep = real[None] if mask.keep is None else F.pad(mask.keep, (0, tail))
+        valid = real[None] if mask.valid is None else F.pad(mask.valid, (0, tail))
         # a shorter sequence lacks blocks of the plan
         counts = self.planned[:, :blocks] & (self.plan[:, :blocks] < blocks)
         plan = self.plan[:, :blocks].clamp(max=blocks - 1)
@@ -113,7 +113,9 @@ class BigBird(PatternVariant):
             return picked.view(len(x), *plan.shape[:2], -1, x.shape[3])
 
         # (batch, heads, blocks, 1, seen · block)
-        allowed = (keep.view(keep.shape[0], blocks, block)[:, plan] & counts[None, ..., None]).flatten(3)[:, :, :, None]
+        allowed = (valid.view(valid.shape[0], blocks, block)[:, plan] & counts[None, ..., None]).flatten(3)[
+            :, :, :, None
+        ]
         output = attend(parts(query), pick(key), pick(value), allowed, scale=scale, dropout=self.weight_dropout)
         output = output.flatten(2, 3)[:, :, :length]
         first = min(self.global_blocks * block, length)

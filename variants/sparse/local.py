@@ -74,7 +74,7 @@ class Local(PatternVariant):
         if self.implementation == "flex":
             from ..kernels.triton.flex import flex_interval_attention
 
-            return flex_interval_attention(query, key, value, lower, upper, mask.keep, scale=scale)
+            return flex_interval_attention(query, key, value, lower, upper, mask.valid, scale=scale)
         from ..kernels.triton.interval import Intervals
         from ..kernels.triton.ranks import rank_attention
 
@@ -86,7 +86,7 @@ class Local(PatternVariant):
             key,
             value,
             Intervals(lower=lower[None], upper=upper[None], offset=missing),
-            mask.keep,
+            mask.valid,
             scale=scale,
             positions=self.positions,
             back=reach,
@@ -122,7 +122,7 @@ class Local(PatternVariant):
             band.split(query),
             band.spans(key),
             band.spans(value),
-            band.allowed(mask.keep, mask.causal, query.device),
+            band.allowed(mask.valid, mask.causal, query.device),
             scale=query.shape[-1] ** -0.5,
             kept=band.kept(drop, query.shape[0], query.shape[1], missing),
             positions=self.positions,

@@ -54,7 +54,7 @@ class Longformer(PatternVariant):
         query_at, key_at = band.at(query.device)
         # global keys inside the window are left to the part in front, or they would count twice
         near = ((key_at - query_at).abs() <= self.window) & (key_at >= self.global_tokens)
-        allowed = band.allowed(mask.keep, mask.causal, query.device) & near
+        allowed = band.allowed(mask.valid, mask.causal, query.device) & near
         keys, values = band.spans(key), band.spans(value)
         first = min(self.global_tokens, length)
         if first:
@@ -65,8 +65,8 @@ class Longformer(PatternVariant):
             if mask.causal:
                 # a causal query sees the global keys that it has passed
                 seen = torch.arange(first, device=query.device) <= query_at
-            if mask.keep is not None:
-                seen = seen & mask.keep[:, None, None, None, :first]
+            if mask.valid is not None:
+                seen = seen & mask.valid[:, None, None, None, :first]
             seen = seen.expand(*allowed.shape[:-1], first)
             allowed = torch.cat([seen, allowed], -1)
         output = band.merge(attend(band.split(query), keys, values, allowed, scale=scale, dropout=self.weight_dropout))

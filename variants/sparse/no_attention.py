@@ -30,8 +30,8 @@ class NoAttention(Variant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         first = _first(query.shape[2], key.shape[2], mask)
-        if mask.keep is not None:
-            value = value.masked_fill(~mask.keep[:, None, :, None], 0.0)
+        if mask.valid is not None:
+            value = value.masked_fill(~mask.valid[:, None, :, None], 0.0)
         return value[:, :, first:]
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:

@@ -64,15 +64,15 @@ class Reformer(Variant):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         # the keys are not looked at: the paper shares queries and keys, or a token would not hash to where it is
         # sought
-        order = self.order(query, mask.keep)
+        order = self.order(query, mask.valid)
         _, heads, length, width = query.shape
         dtype = accumulator(query.dtype)
         shared = query.to(dtype)
         # (batch, heads, rounds, chunks, bucket, …) in the order of each round
         at = cut(order.position, self.bucket, 3)
         live = cut(torch.ones_like(order.position, dtype=torch.bool), self.bucket, 3)
-        if mask.keep is not None:
-            live = live & _gather(mask.keep[:, None, :, None].expand(-1, heads, -1, -1), at)[..., 0]
+        if mask.valid is not None:
+            live = live & _gather(mask.valid[:, None, :, None].expand(-1, heads, -1, -1), at)[..., 0]
         # queries and values in the order of each round; chunks of it are what a token sees
         q, v = _gather(shared, at), _gather(value.to(dtype), at)
         seen_at, seen_live = with_previous(at, 3), with_previous(live, 3)
@@ -101,7 +101,7 @@ class Reformer(Variant):
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         """Softmax over the union of the keys met in any round: what the rounds add up to."""
         # which chunk each token is in, for each round: all that decides who meets whom
-        chunk = self.order(query, mask.keep).rank // self.bucket
+        chunk = self.order(query, mask.valid).rank // self.bucket
         length, chosen = query.shape[2], rows or slice(None)
         gap = chunk[..., chosen, None] - chunk[..., None, :]
         allowed = ((gap == 0) | (gap == 1)).any(2)
@@ -112,7 +112,7 @@ class Reformer(Variant):
         itself = torch.eye(length, dtype=torch.bool, device=query.device)[chosen]
         return masked_softmax(scores.masked_fill(itself, _SELF_SCORE), allowed)
 
-    def order(self, query: Tensor, keep: Tensor | None) -> Order:
+    def order(self, query: Tensor, valid: Tensor | None) -> Order:
         """Raises Unsupported for a sequence longer than the rotations serve."""
         length, longest = query.shape[2], self.shape.max_length
         if length > longest:
@@ -124,14 +124,14 @@ class Reformer(Variant):
             half = self.rotations.shape[-1]
             index = torch.arange(half, device=query.device)
             # by the real length, so that a sequence hashes alike whatever it is padded to
-            real = torch.full((1,), length, device=query.device) if keep is None else keep.sum(-1)
+            real = torch.full((1,), length, device=query.device) if valid is None else valid.sum(-1)
             used = (real + 2 * self.bucket - 1) // (2 * self.bucket)
             turned = turned.masked_fill((index >= used[:, None])[:, None, None, None, :], 0.0)
             # the buckets are the directions ±r; an unused one ties with nothing that is positive
             bucket = torch.cat([turned, -turned], -1).argmax(-1)
-            if keep is not None:
+            if valid is not None:
                 # pads form a bucket behind all others, so no chunk of real tokens is broken by them
-                bucket = bucket.masked_fill(~keep[:, None, None, :], 2 * half)
+                bucket = bucket.masked_fill(~valid[:, None, None, :], 2 * half)
             # bucket and position in one number: sorted by hash, and by position within it
             position = (bucket * length + torch.arange(length, device=query.device)).argsort(-1)
         return Order(position, position.argsort(-1))

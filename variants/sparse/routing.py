@@ -131,23 +131,23 @@ class Routing(Variant):
         query = normalised(query)
         return query, query if self.share_qk else normalised(key)
 
-    def _scores(self, tokens: Tensor, keep: Tensor | None) -> Tensor:
+    def _scores(self, tokens: Tensor, valid: Tensor | None) -> Tensor:
         """Scores of tokens and centroids; in training also records the tokens and adds their part of the loss."""
         scores = self.centroids.scores(tokens)
         # evaluation must leave the centroids alone, or an output would depend on what was evaluated before
         if self.training:
             assigned = scores.argmax(-1)
-            self.centroids.record(tokens, assigned, keep)
-            loss = self.beta * self.centroids.commitment(tokens, assigned, keep)
+            self.centroids.record(tokens, assigned, valid)
+            loss = self.beta * self.centroids.commitment(tokens, assigned, valid)
             self._loss = loss if self._loss is None else self._loss + loss
         return scores
 
     def _groups(self, query: Tensor, key: Tensor, mask: Mask) -> tuple[Groups, Groups]:
-        groups = Groups.nearest(self._scores(query, mask.keep), mask.keep, self.window)
+        groups = Groups.nearest(self._scores(query, mask.valid), mask.valid, self.window)
         # one set of tokens, one choice: the second would be the same work and count every token twice
         if self.share_qk:
             return groups, groups
-        return groups, Groups.nearest(self._scores(key, mask.keep), mask.keep, self.window)
+        return groups, Groups.nearest(self._scores(key, mask.valid), mask.valid, self.window)
 
     def _paper(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         of_query, of_key = self._groups(query, key, mask)
@@ -191,7 +191,7 @@ class Routing(Variant):
         return live / of_query.gather(of_query.scatter(live, length)).clamp(min=1.0)
 
     def _strict(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        order = ClusterOrder.of(self._scores(query, mask.keep).argmax(-1), self.clusters, mask.keep)
+        order = ClusterOrder.of(self._scores(query, mask.valid).argmax(-1), self.clusters, mask.valid)
         drop = WeightDropout.drawn(self.weight_dropout, query.device)
         if self.implementation == "triton":
             return self._fused(query, key, value, order, mask.causal, drop)
@@ -257,8 +257,8 @@ class Routing(Variant):
     def _paper_rows(self, query: Tensor, key: Tensor, mask: Mask, rows: slice) -> Tensor:
         batch, heads, length, _ = query.shape
         # by the scores alone: looking at weights must record no token and add no loss
-        of_query = Groups.nearest(self.centroids.scores(query), mask.keep, self.window)
-        of_key = of_query if self.share_qk else Groups.nearest(self.centroids.scores(key), mask.keep, self.window)
+        of_query = Groups.nearest(self.centroids.scores(query), mask.valid, self.window)
+        of_key = of_query if self.share_qk else Groups.nearest(self.centroids.scores(key), mask.valid, self.window)
         allowed = self._within(of_query, of_key, mask.causal)
         queries, keys = of_query.gather(query), of_key.gather(key)
         bias = None if self.positions is None else self.positions.scores(scaled(queries, self.scale), keys.shape[-2], 0)
@@ -275,7 +275,7 @@ class Routing(Variant):
         return dense[..., : count * length].view(batch, heads, count, length)
 
     def _strict_rows(self, query: Tensor, key: Tensor, mask: Mask, rows: slice) -> Tensor:
-        order = ClusterOrder.of(self.centroids.scores(query).argmax(-1), self.clusters, mask.keep)
+        order = ClusterOrder.of(self.centroids.scores(query).argmax(-1), self.clusters, mask.valid)
         # difference of the places in sorted order: within a cluster it is the difference of ranks
         rank = order.place[..., None, :] - order.place[..., rows, None]
         own = order.cluster[..., rows, None]

@@ -54,14 +54,14 @@ class Sinkhorn(Variant):
                 "sinkhorn attends within one sequence: queries must be its tokens; if causal, the last ones"
             )
         dtype = accumulator(query.dtype)
-        keep = mask.real(key)
+        valid = mask.real(key)
         # padded keys are zeros before anything is averaged or moved: a soft permutation mixes whole blocks
-        k, v = (x.to(dtype).masked_fill(~keep[:, None, :, None], 0.0) for x in (key, value))
+        k, v = (x.to(dtype).masked_fill(~valid[:, None, :, None], 0.0) for x in (key, value))
         # fewer queries than keys are the last ones: their first block, and how far into it they begin
         first = (keys - queries) // size
         lead = keys - queries - first * size
         q = cut(F.pad(query.to(dtype), (0, 0, lead, 0)), size, 2)
-        k, v, live = cut(k, size, 2), cut(v, size, 2), cut(keep, size, 1)
+        k, v, live = cut(k, size, 2), cut(v, size, 2), cut(valid, size, 1)
 
         # an empty block is not moved: it would take the place of one with keys
         movable = _movable(live, mask.causal)

@@ -64,7 +64,7 @@ class Sparse(PatternVariant):
         length, device = query.shape[2], query.device
         reach = self.stride if self.pattern == "strided" else 0
         band = Band.fit(length, self.stride, reach, 0 if mask.causal else reach)
-        allowed = band.allowed(mask.keep, mask.causal, device)
+        allowed = band.allowed(mask.valid, mask.causal, device)
         if self.pattern == "strided":
             query_at, key_at = band.at(device)
             allowed = allowed & ((key_at - query_at).abs() <= self.stride)
@@ -93,7 +93,7 @@ class Sparse(PatternVariant):
         # the neighbouring blocks are at one stride, which the near part has
         apart = number[:, None] - number
         allowed = (apart >= 2 if mask.causal else apart.abs() >= 2)[:, None, :]
-        allowed = allowed & _real(band, mask.keep, query.device).transpose(2, 3)[:, :, None]
+        allowed = allowed & _real(band, mask.valid, query.device).transpose(2, 3)[:, :, None]
         return scores.transpose(2, 3), allowed, lambda weights: (weights.transpose(2, 3) @ values).transpose(2, 3)
 
     def _fixed(self, band: Band, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Far:
@@ -106,7 +106,7 @@ class Sparse(PatternVariant):
         number = torch.arange(band.blocks, device=query.device)
         other = (number < number[:, None] if mask.causal else number != number[:, None])[:, :, None]
         other = other.expand(-1, -1, band.block - first).flatten(1)
-        real = _real(band, mask.keep, query.device)[:, :, :, first:].flatten(2)
+        real = _real(band, mask.valid, query.device)[:, :, :, first:].flatten(2)
         allowed = other[:, None, :] & real[:, :, None, None, :]
         size = (band.blocks, band.block, -1)
         return (
@@ -163,9 +163,9 @@ class Sparse(PatternVariant):
         return torch.cat([far.flatten(), torch.arange(start, at + 1, device=device)])
 
 
-def _real(band: Band, keep: Tensor | None, device: torch.device) -> Tensor:
+def _real(band: Band, valid: Tensor | None, device: torch.device) -> Tensor:
     """(batch | 1, 1, blocks, block), True = a real key."""
     real = torch.arange(band.blocks * band.block, device=device)[None] < band.length
-    if keep is not None:
-        real = F.pad(keep, (0, band.blocks * band.block - band.length))
+    if valid is not None:
+        real = F.pad(valid, (0, band.blocks * band.block - band.length))
     return real.view(real.shape[0], 1, band.blocks, band.block)

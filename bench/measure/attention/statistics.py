@@ -82,8 +82,8 @@ def count_rows(sums: AttentionSums, weights: Tensor, mask: Mask, queries: int, r
     if allowed is None:
         allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=weights.device)
     real = torch.ones(batch, count, dtype=torch.bool, device=weights.device)
-    if mask.keep is not None and queries == keys:
-        real = mask.keep[:, rows]
+    if mask.valid is not None and queries == keys:
+        real = mask.valid[:, rows]
     entry = (allowed & real[:, None, :, None]).expand(batch, 1, count, keys)
     # Exactly zero: a small weight costs as much as a large one, so a threshold would measure nothing that can be saved.
     positive = (weights > 0) & entry

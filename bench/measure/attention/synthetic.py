@@ -25,7 +25,7 @@ def on_inputs(variants: Sequence[Variant], run: Callable[[], object]) -> Iterato
     sums: dict[int, AttentionSums] = {}
 
     def record(layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
-        first = Mask(keep=None if mask.keep is None else mask.keep[:1], causal=mask.causal)
+        first = Mask(valid=None if mask.valid is None else mask.valid[:1], causal=mask.causal)
         count_weights(sums, layer, variant, query[:1], key[:1], first, chunks(query.shape[2]))
 
     modes = [variant.training for variant in variants]

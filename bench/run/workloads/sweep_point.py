@@ -363,7 +363,7 @@ def shape_of(point: Point, device: torch.device) -> AttentionShape:
 
 
 def mask_of(point: Point, device: torch.device) -> Mask:
-    keep = None
+    valid = None
     if point.padding > 0:
-        keep = (torch.arange(point.length, device=device) < point.real)[None].repeat(point.batch, 1)
-    return Mask(keep=keep, causal=point.causal)
+        valid = (torch.arange(point.length, device=device) < point.real)[None].repeat(point.batch, 1)
+    return Mask(valid=valid, causal=point.causal)

@@ -87,7 +87,7 @@ class TokenPredictionObjective(Objective):
     def batch(self, subset: Subset, at: Whole, device: torch.device) -> Batch:
         """ids (batch, 1, length), lengths (batch, 1), asked and answers (batch, most).
 
-        A fifth, `keep` (batch, length), comes only where sequences differ in length: they never do in training.
+        A fifth, `valid` (batch, length), comes only where sequences differ in length: they never do in training.
         """
         assert isinstance(subset, TokenExamples)
         found, lengths = subset.taken(at)

@@ -194,7 +194,7 @@ class Leaky(ScoredVariant):
     """Lets padded keys in."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        return super().forward(query, key, value, replace(mask, keep=None))
+        return super().forward(query, key, value, replace(mask, valid=None))
 
 
 class Windowed(ScoredVariant):

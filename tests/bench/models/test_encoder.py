@@ -60,9 +60,9 @@ def test_tokens_and_positions_start_with_the_same_size(positions: str) -> None:
 
 def test_padded_mean_divides_by_the_length_of_the_preset() -> None:
     tokens, lengths = ids(1, 1, 6), torch.tensor([[6]])
-    keep = torch.ones(1, 6, dtype=torch.bool)
+    valid = torch.ones(1, 6, dtype=torch.bool)
     states = torch.randn(1, 6, 16, generator=torch.Generator().manual_seed(0))
-    mean, padded = (encoder(pooling=pooling)._pool(states, keep) for pooling in ("mean", "padded_mean"))
+    mean, padded = (encoder(pooling=pooling)._pool(states, valid) for pooling in ("mean", "padded_mean"))
     torch.testing.assert_close(padded, mean * 6 / 12)
     assert encoder(pooling="padded_mean")(tokens, lengths).shape == (1, 3)
 
@@ -70,8 +70,8 @@ def test_padded_mean_divides_by_the_length_of_the_preset() -> None:
 def test_mean_pooling_divides_by_the_true_length() -> None:
     model = encoder()
     x = torch.randn(1, 6, 16)
-    keep = torch.tensor([[True, True, False, False, False, False]])
-    torch.testing.assert_close(model._pool(x, keep), x[:, :2].mean(1))
+    valid = torch.tensor([[True, True, False, False, False, False]])
+    torch.testing.assert_close(model._pool(x, valid), x[:, :2].mean(1))
 
 
 def test_without_positions_order_means_nothing_and_with_them_it_does() -> None:

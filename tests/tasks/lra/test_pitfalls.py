@@ -48,14 +48,14 @@ def masks_of(model: Encoder, ids: torch.Tensor, lengths: torch.Tensor) -> list[M
 def test_no_pixel_is_masked_however_black_the_image(task: Any) -> None:
     # official models mask token 0, so that two pixels in three of Pathfinder vanish, for some variants and not for all
     black = torch.ones(2, 1, 16, dtype=torch.long)
-    assert all(mask.keep is None for mask in masks_of(encoder(task, SMALL), black, torch.full((2, 1), 16)))
+    assert all(mask.valid is None for mask in masks_of(encoder(task, SMALL), black, torch.full((2, 1), 16)))
 
 
 def test_padding_of_texts_is_masked_by_length_and_for_every_variant_alike() -> None:
     ids, lengths = torch.randint(1, 257, (2, 1, 16)), torch.tensor([[16], [5]])
     for variant in ("softmax", "linear", "local"):
         for mask in masks_of(encoder(Text(), SMALL, variant), ids, lengths):
-            assert mask.keep is not None and mask.keep.sum(1).tolist() == [16, 5]
+            assert mask.valid is not None and mask.valid.sum(1).tolist() == [16, 5]
 
 
 def test_the_class_token_is_a_token_of_its_own_and_never_masked() -> None:
@@ -64,7 +64,7 @@ def test_the_class_token_is_a_token_of_its_own_and_never_masked() -> None:
                                         layers=1, dropout=0.0, attention_dropout=0.0, pooling="cls"))  # fmt: skip
     ids, lengths = torch.randint(1, 257, (1, 2, 16)), torch.tensor([[16, 3]])
     [mask] = masks_of(model, ids, lengths)
-    assert mask.keep is not None and mask.keep[:, 0].all() and mask.keep.sum(1).tolist() == [17, 4]
+    assert mask.valid is not None and mask.valid[:, 0].all() and mask.valid.sum(1).tolist() == [17, 4]
     assert model.embedding.num_embeddings == Retrieval().problem().vocabulary + 1
 
 

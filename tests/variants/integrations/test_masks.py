@@ -22,11 +22,14 @@ def same_pairs(allowed, read):
 
 
 def test_a_causal_mask_and_padding_are_read_as_such():
-    keep = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]]).bool()
-    for allowed, causal in ((triangle() & keep[:, None, None], True), (keep[:, None, None].expand(2, 1, N, N), False)):
+    valid = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]]).bool()
+    for allowed, causal in (
+        (triangle() & valid[:, None, None], True),
+        (valid[:, None, None].expand(2, 1, N, N), False),
+    ):
         read = read_mask(allowed, causal=True)
         assert read.mask.causal == causal and read.mask.bounds is None and read.keys == N
-        assert torch.equal(read.mask.keep, keep)
+        assert torch.equal(read.mask.valid, valid)
         assert same_pairs(allowed, read)
     plain = read_mask(triangle()[None, None], causal=False)
     assert plain.mask == Mask(causal=True)

@@ -78,17 +78,17 @@ def ids_of(rows=2, seed=0):
     return torch.randint(3, TOKENS, (rows, LENGTH), generator=torch.Generator().manual_seed(seed))
 
 
-def keep_of(padding, rows=2):
-    keep = torch.ones(rows, LENGTH, dtype=torch.long)
+def valid_of(padding, rows=2):
+    valid = torch.ones(rows, LENGTH, dtype=torch.long)
     if padding == "left":
-        keep[1, :3] = 0
+        valid[1, :3] = 0
     elif padding == "right":
-        keep[1, -3:] = 0
-    return keep
+        valid[1, -3:] = 0
+    return valid
 
 
 def inputs_of(padding):
-    return {} if padding == "none" else {"attention_mask": keep_of(padding)}
+    return {} if padding == "none" else {"attention_mask": valid_of(padding)}
 
 
 @torch.no_grad()
@@ -128,7 +128,7 @@ def test_softmax_gives_what_the_model_gives_by_itself(name, padding):
     model = model_of(name)
     model.set_attn_implementation("eager")
     expected = logits_of(model, ids_of(), padding)
-    real = keep_of(padding).bool()
+    real = valid_of(padding).bool()
     attach(model, "softmax")
     for cached in (0, 4) if name != "bert" else (0,):
         found = logits_of(model, ids_of(), padding, cached)
@@ -203,8 +203,8 @@ def test_a_cache_of_a_fixed_size_gives_the_same():
 def test_generation_with_a_cache_equals_generation_without():
     model = model_of("mistral")
     attach(model, "entmax15")
-    keep = keep_of("left")
-    more = {"attention_mask": keep, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    valid = valid_of("left")
+    more = {"attention_mask": valid, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     cached = model.generate(ids_of(), use_cache=True, **more)
     assert torch.equal(cached, model.generate(ids_of(), use_cache=False, **more))
 
@@ -264,9 +264,9 @@ def test_gradients_reach_every_weight_and_are_those_of_eager_softmax():
         if bridged:
             attach(model, "softmax")
         # the first real token is predicted from a padded query, whose output means nothing
-        labels = ids_of().masked_fill(keep_of("left") == 0, -100)
+        labels = ids_of().masked_fill(valid_of("left") == 0, -100)
         labels[1, 3] = -100
-        model(ids_of(), attention_mask=keep_of("left"), labels=labels).loss.backward()
+        model(ids_of(), attention_mask=valid_of("left"), labels=labels).loss.backward()
         gradients.append([p.grad for p in model.parameters()])
     for expected, found in zip(*gradients, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)

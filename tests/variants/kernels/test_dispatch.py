@@ -105,10 +105,10 @@ def test_flex_attention_says_the_same_as_the_eager_forward(name, causal):
         variant = Relative(shape(causal=causal), clip=3, values=False)
     variant = variant.eval()
     query, key, value = torch.randn(2, 2, queries, 16), torch.randn(2, 2, 40, 16), torch.randn(2, 2, 40, 16)
-    keep = torch.ones(2, 40, dtype=torch.bool)
-    keep[0, 20:] = keep[1, :22] = False
+    valid = torch.ones(2, 40, dtype=torch.bool)
+    valid[0, 20:] = valid[1, :22] = False
     with torch.no_grad():
-        for mask in (Mask(None, causal), Mask(keep, causal)):
+        for mask in (Mask(None, causal), Mask(valid, causal)):
             variant.impl = "flex"
             found = variant(query, key, value, mask)
             assert variant.implementation == "flex"

@@ -54,16 +54,16 @@ def test_grouped_heads_equal_repeated_ones(name, impl, kv_heads, padded, monkeyp
         for heads, length in ((HEADS, queries), (kv_heads, keys), (kv_heads, keys))
     ]
     upstream = torch.randn(2, HEADS, queries, HEAD_DIM, generator=draw)
-    keep = torch.ones(2, keys, dtype=torch.bool)
+    valid = torch.ones(2, keys, dtype=torch.bool)
     if padded:
         # left padding of one sequence: its keys have to be moved, and its first queries are padded
-        keep[1, :20] = False
-        upstream = upstream * keep[:, None, keys - queries :, None]
-    mask = Mask(keep=keep if padded else None, causal=True)
+        valid[1, :20] = False
+        upstream = upstream * valid[:, None, keys - queries :, None]
+    mask = Mask(valid=valid if padded else None, causal=True)
     found = passes(made[0], inputs, mask, upstream)
     exact = passes(made[1].double(), [x.double() for x in inputs], mask, upstream)
     single = runs(lambda x: passes(made[2], x, mask, upstream), inputs)
-    real = torch.ones(2, 1, queries, 1) if not padded else keep[:, None, keys - queries :, None]
+    real = torch.ones(2, 1, queries, 1) if not padded else valid[:, None, keys - queries :, None]
     for each in (found, exact, *single):
         each[0] = each[0] * real
     assert made[0].implementation == impl

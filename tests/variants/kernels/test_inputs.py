@@ -51,9 +51,9 @@ def test_of_nothing_comes_nothing(name: str, impl: str, batch: int, queries: int
     """Forward and backward: an empty batch, no keys, no queries."""
     variant = make(name, impl)
     query, key, value = draw(batch, queries, keys, keys)
-    keep = torch.ones(batch, keys, dtype=torch.bool) if masked else None
+    valid = torch.ones(batch, keys, dtype=torch.bool) if masked else None
     # the call of a variant answers by itself; the kernels have to know it too, as functions of their own
-    output = variant.forward(query, key, value, Mask(keep=keep))
+    output = variant.forward(query, key, value, Mask(valid=valid))
     assert variant.implementation == impl
     assert output.shape == (batch, HEADS, queries, HEAD_DIM) and not output.any()
     leaves = [query, key, value, *variant.parameters()]
@@ -76,16 +76,16 @@ def test_padding_may_hold_anything(name: str, impl: str, side: str, causal: bool
     """NaN and infinity in padded keys and values: the bits of real outputs and gradients are those with zeros there."""
     variant = make(name, impl, causal)
     query, key, value = draw(2, 20, 20, 20)
-    keep = torch.ones(2, 20, dtype=torch.bool)
-    keep[0, slice(13, 20) if side == "right" else slice(7)] = False
+    valid = torch.ones(2, 20, dtype=torch.bool)
+    valid[0, slice(13, 20) if side == "right" else slice(7)] = False
     upstream = torch.randn(2, HEADS, 20, HEAD_DIM, generator=torch.Generator().manual_seed(seed(1)))
     found = []
     for filler in (0.0, NAN, -INF):
-        given = [query.detach(), *(x.detach().masked_fill(~keep[:, None, :, None], filler) for x in (key, value))]
+        given = [query.detach(), *(x.detach().masked_fill(~valid[:, None, :, None], filler) for x in (key, value))]
         leaves = [x.requires_grad_() for x in given]
-        output = variant(*leaves, Mask(keep=keep, causal=causal))
+        output = variant(*leaves, Mask(valid=valid, causal=causal))
         gradients = torch.autograd.grad(output, [*leaves, *variant.parameters()], upstream)
-        assert all(not g.masked_select(~keep[:, None, :, None]).any() for g in gradients[1:3])
+        assert all(not g.masked_select(~valid[:, None, :, None]).any() for g in gradients[1:3])
         found.append([output.detach(), *gradients])
     for held in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(held, found[0], strict=True))
@@ -162,7 +162,7 @@ def test_shapes_that_do_not_fit_are_refused_with_what_was_expected(name: str, im
     query, key, value = draw(2, 20, 30, 30)
     (narrow,) = draw(2, 30, width=8)
     many = torch.ones(2, 40, dtype=torch.bool)
-    for given, keep, message in (
+    for given, valid, message in (
         ((query, key, value), many, r"a mask bool \(2, 30\), .* got bool \(2, 40\)"),
         ((query, key, value), torch.ones(2, 30), r"a mask bool \(2, 30\), .* got float32 \(2, 30\)"),
         ((query, key, value[:, :, :-1]), None, r"a value \(2, 2, 30, .*\) beside the key, got \(2, 2, 29, 16\)"),
@@ -172,7 +172,7 @@ def test_shapes_that_do_not_fit_are_refused_with_what_was_expected(name: str, im
         ((query, key[:1], value), None, r"a key \(2, 2, keys, 16\) beside the query, got \(1, 2, 30, 16\)"),
     ):
         with pytest.raises(SelectionError, match=message):
-            variant(*given, Mask(keep=keep))
+            variant(*given, Mask(valid=valid))
     with pytest.raises((SelectionError, Unsupported), match=r"\(2, 2, keys, 16\).*got \(2, 2, 30, 8\)|one head_dim"):
         variant(query, narrow, value, Mask())
 
@@ -181,9 +181,9 @@ def test_shapes_that_do_not_fit_are_refused_with_what_was_expected(name: str, im
 def test_one_mask_for_all_sequences_is_that_mask_for_each(name: str, impl: str) -> None:
     variant = make(name, impl)
     query, key, value = draw(2, 20, 20, 20)
-    keep = torch.arange(20)[None] < 13
-    shared = variant(query, key, value, Mask(keep=keep))
-    assert torch.equal(shared, variant(query, key, value, Mask(keep=keep.repeat(2, 1))))
+    valid = torch.arange(20)[None] < 13
+    shared = variant(query, key, value, Mask(valid=valid))
+    assert torch.equal(shared, variant(query, key, value, Mask(valid=valid.repeat(2, 1))))
 
 
 @fused_path
@@ -217,9 +217,9 @@ def test_as_a_permuted_half_of_a_projection_it_is_refused_too(name: str, impl: s
     """Inputs as models pass them: what a kernel saves may be a copy, which no derivative reaches."""
     variant = make(name, impl)
     projected = torch.randn(1, 20, 3, HEADS, HEAD_DIM).requires_grad_()
-    keep = torch.arange(20)[None] < 13
+    valid = torch.arange(20)[None] < 13
     query, key, value = projected.permute(2, 0, 3, 1, 4)
-    output = variant(query, key, value, Mask(keep=keep))
+    output = variant(query, key, value, Mask(valid=valid))
     (gradient,) = torch.autograd.grad(output.sum(), projected, create_graph=True)
     with pytest.raises(Unsupported, match="first derivative only"):
         torch.autograd.grad(gradient.square().sum(), projected)

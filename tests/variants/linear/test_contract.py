@@ -22,8 +22,8 @@ every = pytest.mark.parametrize("name", VARIANTS)
 def test_output_and_weights_equal_the_explicit_matrix(name: str, causal: bool, length: int) -> None:
     variant = build(name, causal=causal)
     query, key, value = draw(length, length, length)
-    keep = torch.rand(2, length, generator=torch.Generator().manual_seed(1)) > 0.3
-    for mask in (Mask(causal=causal), Mask(keep, causal)):
+    valid = torch.rand(2, length, generator=torch.Generator().manual_seed(1)) > 0.3
+    for mask in (Mask(causal=causal), Mask(valid, causal)):
         output, weights = brute(name, variant, query, key, value, mask)
         torch.testing.assert_close(variant(query, key, value, mask), output, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(variant.weights(query, key, mask), weights, rtol=1e-9, atol=1e-10)
@@ -49,9 +49,9 @@ def test_queries_and_keys_may_differ_in_number(name: str, queries: int, keys: in
 def test_gradients_equal_those_of_the_explicit_matrix(name: str, causal: bool) -> None:
     variant = build(name, causal=causal)
     inputs = [x.requires_grad_() for x in draw(70, 70, 70)]
-    keep = torch.ones(2, 70, dtype=torch.bool)
-    keep[1, 50:] = False
-    mask = Mask(keep, causal)
+    valid = torch.ones(2, 70, dtype=torch.bool)
+    valid[1, 50:] = False
+    mask = Mask(valid, causal)
     grad_output = draw(70, batch=2)[0]
     ours = torch.autograd.grad(variant(*inputs, mask), inputs, grad_output)
     theirs = torch.autograd.grad(brute(name, variant, *inputs, mask)[0], inputs, grad_output)
@@ -85,15 +85,15 @@ def test_a_prefix_has_the_outputs_of_the_whole(name: str) -> None:
 def test_padding_and_the_rest_of_the_batch_change_nothing(name: str, causal: bool) -> None:
     variant = build(name, causal=causal, dtype=torch.float32)
     query, key, value = draw(90, 90, 90, batch=3, dtype=torch.float32)
-    keep = torch.ones(3, 90, dtype=torch.bool)
-    keep[1, 61:] = False
-    output = variant(query, key, value, Mask(keep, causal))
-    wild = [torch.where(keep[:, None, :, None], x, 1e4 * x) for x in (query, key, value)]
-    assert torch.equal(variant(*wild, Mask(keep, causal))[1, :, :61], output[1, :, :61])
+    valid = torch.ones(3, 90, dtype=torch.bool)
+    valid[1, 61:] = False
+    output = variant(query, key, value, Mask(valid, causal))
+    wild = [torch.where(valid[:, None, :, None], x, 1e4 * x) for x in (query, key, value)]
+    assert torch.equal(variant(*wild, Mask(valid, causal))[1, :, :61], output[1, :, :61])
     alone = variant(*(x[1:2, :, :61] for x in (query, key, value)), Mask(causal=causal))
     torch.testing.assert_close(output[1:2, :, :61], alone, rtol=1e-4, atol=1e-5)
     others = [torch.cat([100 * x[:1], x[1:2], -x[2:]]) for x in (query, key, value)]
-    assert torch.equal(variant(*others, Mask(keep, causal))[1, :, :61], output[1, :, :61])
+    assert torch.equal(variant(*others, Mask(valid, causal))[1, :, :61], output[1, :, :61])
 
 
 @every
@@ -115,11 +115,11 @@ def test_steps_equal_the_parallel_form_and_their_state_has_the_stated_bytes(name
 def test_rows_without_a_key_are_zero_with_zero_gradient(name: str, causal: bool) -> None:
     variant = build(name, causal=causal, dtype=torch.float32)
     inputs = [x.requires_grad_() for x in draw(10, 10, 10, dtype=torch.float32)]
-    keep = torch.zeros(2, 10, dtype=torch.bool)
-    keep[0, 4:] = True
-    output = variant(*inputs, Mask(keep, causal))
+    valid = torch.zeros(2, 10, dtype=torch.bool)
+    valid[0, 4:] = True
+    output = variant(*inputs, Mask(valid, causal))
     assert (output[1] == 0).all()
-    assert (variant.weights(*inputs[:2], Mask(keep, causal))[1] == 0).all()
+    assert (variant.weights(*inputs[:2], Mask(valid, causal))[1] == 0).all()
     if causal:
         assert (output[0, :, :4] == 0).all()
     for gradient in torch.autograd.grad(output.sum() * 1e3, inputs):

@@ -40,7 +40,7 @@ def draw(length: int, count: int = 3, batch: int = 2, dtype: torch.dtype = torch
     return [torch.randn(batch, HEADS, length, WIDTH, generator=generator, dtype=dtype) for _ in range(count)]
 
 
-def token_by_token(variant: RecurrentVariant, query: Tensor, key: Tensor, value: Tensor, keep: Tensor) -> Tensor:
+def token_by_token(variant: RecurrentVariant, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
     """One head of one sequence at a time, one token after the other."""
     output = torch.zeros_like(value)
     for b in range(len(query)):
@@ -49,7 +49,7 @@ def token_by_token(variant: RecurrentVariant, query: Tensor, key: Tensor, value:
         for h in range(HEADS):
             own = slice(h * WIDTH, (h + 1) * WIDTH)
             state = torch.zeros(WIDTH, WIDTH, dtype=query.dtype)
-            for t in torch.nonzero(keep[b]).flatten().tolist():
+            for t in torch.nonzero(valid[b]).flatten().tolist():
                 q, k, v, x = query[b, h, t], key[b, h, t], value[b, h, t], tokens[t]
                 if isinstance(variant, GatedLinear):
                     logits = variant.decay_up(variant.decay_down(x))[own]
@@ -79,8 +79,8 @@ def token_by_token(variant: RecurrentVariant, query: Tensor, key: Tensor, value:
 @pytest.mark.parametrize("length", [1, 5, 32, 33, 100])
 def test_chunks_equal_the_recurrence_token_by_token(name: str, length: int) -> None:
     variant, inputs = build(name), draw(length)
-    keep = torch.rand(2, length, generator=torch.Generator().manual_seed(length)) > 0.3
-    for mask in (Mask(causal=True), Mask(keep, True)):
+    valid = torch.rand(2, length, generator=torch.Generator().manual_seed(length)) > 0.3
+    for mask in (Mask(causal=True), Mask(valid, True)):
         real = mask.real(inputs[1])
         expected = token_by_token(variant, *inputs, real)
         found = variant(*inputs, mask)
@@ -93,9 +93,9 @@ def test_gradients_equal_those_of_the_recurrence(name: str) -> None:
     inputs = [x.requires_grad_() for x in draw(40, batch=1)]
     leaves = [*inputs, *variant.parameters()]
     upstream = draw(40, batch=1)[0]
-    keep = torch.ones(1, 40, dtype=torch.bool)
+    valid = torch.ones(1, 40, dtype=torch.bool)
     ours = torch.autograd.grad(variant(*inputs, Mask(causal=True)), leaves, upstream)
-    theirs = torch.autograd.grad(token_by_token(variant, *inputs, keep), leaves, upstream)
+    theirs = torch.autograd.grad(token_by_token(variant, *inputs, valid), leaves, upstream)
     for mine, oracle in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, oracle, rtol=1e-8, atol=1e-9)
 

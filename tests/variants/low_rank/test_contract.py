@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from low_rank_cases import FORMS, WIDTH, built, draw, keep_of, shape
+from low_rank_cases import FORMS, WIDTH, built, draw, shape, valid_of
 from seeds import seed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,22 +40,22 @@ whole_sequence = pytest.mark.parametrize(
 def test_padding_however_long_and_the_rest_of_the_batch_change_nothing(variant: Variant) -> None:
     query, key, value = draw(40, 40, 40, batch=3)
     for real in (1, 6, 7, 17, 40):
-        keep = keep_of(40, real, 23, length=40)
-        output = variant(query, key, value, Mask(keep))
+        valid = valid_of(40, real, 23, length=40)
+        output = variant(query, key, value, Mask(valid))
         assert output.isfinite().all()
         alone = variant(*(x[1:2, :, :real] for x in (query, key, value)), Mask())
         torch.testing.assert_close(output[1:2, :, :real], alone, rtol=1e-9, atol=1e-10)
-        wild = [torch.where(keep[:, None, :, None], x, 1e6) for x in (query, key, value)]
-        assert torch.equal(variant(*wild, Mask(keep))[1, :, :real], output[1, :, :real])
+        wild = [torch.where(valid[:, None, :, None], x, 1e6) for x in (query, key, value)]
+        assert torch.equal(variant(*wild, Mask(valid))[1, :, :real], output[1, :, :real])
         louder = [torch.cat([9 * x[:1], x[1:2], -5 * x[2:]]) for x in (query, key, value)]
-        assert torch.equal(variant(*louder, Mask(keep))[1, :, :real], output[1, :, :real])
+        assert torch.equal(variant(*louder, Mask(valid))[1, :, :real], output[1, :, :real])
 
 
 @whole_sequence
 def test_a_sequence_without_a_real_key_gives_zeros_and_no_gradient(variant: Variant) -> None:
     inputs = [x.requires_grad_() for x in draw(9, 9, 9)]
-    keep = keep_of(9, 0, length=9)
-    output = variant(*inputs, Mask(keep))
+    valid = valid_of(9, 0, length=9)
+    output = variant(*inputs, Mask(valid))
     assert (output[1] == 0).all()
     assert (output[0] != 0).any()
     for gradient in torch.autograd.grad(1e3 * output.sum(), inputs, allow_unused=True):
@@ -79,10 +79,10 @@ def test_the_gradient_is_the_derivative_of_the_output_with_fewer_landmarks_than_
     """With a landmark for each token nothing is inverted, and after few iterations the inverse has not converged."""
     query, key, value = draw(17, 17, 17, batch=1)
     inputs = [x.requires_grad_() for x in (scale * query, scale * key, value)]
-    keep = keep_of(15, length=17)
-    mask = Mask(keep)
+    valid = valid_of(15, length=17)
+    mask = Mask(valid)
     assert torch.autograd.gradcheck(
-        lambda *heads: variant(*heads, mask)[:, :, keep[0]], inputs, atol=1e-6, rtol=1e-4, fast_mode=True
+        lambda *heads: variant(*heads, mask)[:, :, valid[0]], inputs, atol=1e-6, rtol=1e-4, fast_mode=True
     )
 
 

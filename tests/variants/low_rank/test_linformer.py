@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from low_rank_cases import HEADS, LONGEST, WIDTH, built, draw, keep_of, shape
+from low_rank_cases import HEADS, LONGEST, WIDTH, built, draw, shape, valid_of
 
 from attnbench.bench.core.errors import Unsupported
 from attnbench.variants.contract import Mask
@@ -30,10 +30,10 @@ def test_linformer_drops_weights_in_training_and_keeps_the_mean() -> None:
 def test_linformer_equals_softmax_over_mixed_keys_masked_before_mixing(sharing: str) -> None:
     variant = built(Linformer, k=5, sharing=sharing)
     query, key, value = draw(11, 30, 30)
-    keep = keep_of(30, 19, length=30)
-    output = variant(query, key, value, Mask(keep))
+    valid = valid_of(30, 19, length=30)
+    output = variant(query, key, value, Mask(valid))
     for b, h in itertools.product(range(2), range(HEADS)):
-        real = int(keep[b].sum())
+        real = int(valid[b].sum())
         mixes = [m[h if sharing == "separate" else 0, :, :real] for m in (variant.mix_keys, variant.mix_values)]
         scores = query[b, h] @ (mixes[0] @ key[b, h, :real]).T / WIDTH**0.5
         expected = scores.softmax(-1) @ (mixes[1] @ value[b, h, :real])

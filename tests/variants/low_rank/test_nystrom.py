@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from low_rank_cases import HEADS, WIDTH, built, draw, keep_of, shape, softmax
+from low_rank_cases import HEADS, WIDTH, built, draw, shape, softmax, valid_of
 from torch import Tensor
 
 from attnbench.bench.core.errors import SelectionError
@@ -40,7 +40,7 @@ def test_nystrom_is_exact_softmax_with_a_landmark_for_each_token_also_when_padde
     expected = softmax(query, key) @ value
     torch.testing.assert_close(variant(query, key, value, Mask()), expected, rtol=1e-10, atol=1e-12)
     padded = [torch.cat([x, 1 + x[:, :, :1].expand(-1, -1, 33, -1)], 2) for x in (query, key, value)]
-    output = variant(*padded, Mask(keep_of(length, length, length=length + 33)))
+    output = variant(*padded, Mask(valid_of(length, length, length=length + 33)))
     torch.testing.assert_close(output[:, :, :length], expected, rtol=1e-10, atol=1e-12)
 
 
@@ -58,10 +58,10 @@ def test_nystrom_error_falls_with_more_landmarks() -> None:
 def test_nystrom_adds_a_depthwise_convolution_of_the_real_values() -> None:
     with_filters, without = built(Nystrom, landmarks=6, kernel=5), built(Nystrom, landmarks=6, kernel=0)
     query, key, value = draw(20, 20, 20)
-    keep = keep_of(20, 15, length=20)
-    extra = with_filters(query, key, value, Mask(keep)) - without(query, key, value, Mask(keep))
+    valid = valid_of(20, 15, length=20)
+    extra = with_filters(query, key, value, Mask(valid)) - without(query, key, value, Mask(valid))
     for b, h, i in itertools.product(range(2), range(HEADS), range(15)):
-        real = int(keep[b].sum())
+        real = int(valid[b].sum())
         window = [(t, i + t - 2) for t in range(5) if 0 <= i + t - 2 < real]
         expected = sum(with_filters.filters[h, 0, t, 0] * value[b, h, j] for t, j in window)
         torch.testing.assert_close(extra[b, h, i], expected, rtol=1e-9, atol=1e-10)

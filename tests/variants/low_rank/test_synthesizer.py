@@ -37,12 +37,12 @@ def explicit_logits(variant: Synthesizer, query: Tensor, keys: int, row: int) ->
 def test_synthesizer_equals_the_explicit_logits(form: str, causal: bool, queries: int, keys: int) -> None:
     variant = built(Synthesizer, variant=form)
     query, key, value = draw(queries, keys, keys)
-    keep = torch.rand(2, keys, generator=torch.Generator().manual_seed(2)) > 0.3
-    mask = Mask(keep, causal)
+    valid = torch.rand(2, keys, generator=torch.Generator().manual_seed(2)) > 0.3
+    mask = Mask(valid, causal)
     output, weights = variant(query, key, value, mask), variant.weights(query, key, mask)
     offset = keys - queries if causal else 0
     for b, i in itertools.product(range(2), range(queries)):
-        seen = keep[b] & (torch.arange(keys) <= i + offset) if causal else keep[b]
+        seen = valid[b] & (torch.arange(keys) <= i + offset) if causal else valid[b]
         logits = explicit_logits(variant, query[b, :, i], keys, i + offset)
         expected = torch.zeros(HEADS, keys, dtype=torch.float64)
         if seen.any():

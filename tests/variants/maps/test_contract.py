@@ -26,7 +26,7 @@ NAMES = [
 def test_weights_are_zero_outside_the_mask_and_rows_without_keys_are_dead(name: str, causal: bool) -> None:
     model = variant(name, causal)
     query, key, value = (t.requires_grad_() for t in inputs())
-    mask = Mask(keep=torch.arange(7) < torch.tensor([7, 4, 0])[:, None], causal=causal)
+    mask = Mask(valid=torch.arange(7) < torch.tensor([7, 4, 0])[:, None], causal=causal)
     weights = model.weights(query, key, mask)
     assert not weights[~mask.allowed(7, 7, query.device).expand_as(weights)].any()
     assert (weights >= 0).all() and weights[:2].any()
@@ -61,9 +61,9 @@ def test_padding_changes_nothing(name: str, causal: bool, side: str) -> None:
     ends = (0, 0, 0, 5) if side == "right" else (0, 0, 5, 0)
     real = slice(0, 7) if side == "right" else slice(5, 12)
     padded = [torch.nn.functional.pad(t, ends, value=9.0) for t in (query, key, value)]
-    keep = torch.zeros(3, 12, dtype=torch.bool)
-    keep[:, real] = True
-    torch.testing.assert_close(model(*padded, Mask(keep=keep, causal=causal))[:, :, real], short)
+    valid = torch.zeros(3, 12, dtype=torch.bool)
+    valid[:, real] = True
+    torch.testing.assert_close(model(*padded, Mask(valid=valid, causal=causal))[:, :, real], short)
 
 
 @pytest.mark.parametrize("name", NAMES)

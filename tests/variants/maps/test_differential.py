@@ -35,9 +35,9 @@ def build(impl: str = "sdpa", layer: int = 3, causal: bool = False) -> Different
 @pytest.mark.parametrize("causal", [False, True])
 def test_one_softmax_is_taken_from_another(impl: str, causal: bool) -> None:
     variant, (query, key, value) = build(impl, causal=causal), heads()
-    keep = torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]])
-    output = variant(query, key, value, Mask(keep, causal))
-    weights = variant.weights(query, key, Mask(keep, causal))
+    valid = torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]])
+    output = variant(query, key, value, Mask(valid, causal))
+    weights = variant.weights(query, key, Mask(valid, causal))
     start = 0.8 - 0.6 * math.exp(-0.3 * 3)
     a, b, c, d = variant.vectors.detach()
     factor = math.exp(float(a @ b)) - math.exp(float(c @ d)) + start

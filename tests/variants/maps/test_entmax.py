@@ -282,11 +282,11 @@ def test_half_precision_is_computed_in_float32(function) -> None:
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 2.5])
 def test_pieces_make_the_whole(alpha: float, masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, upstream = scores(3, 2, 10, 12), scores(3, 2, 10, 12, seed=1)
-    keep = torch.arange(12) < torch.tensor([3, 9, 12])[:, None]
+    valid = torch.arange(12) < torch.tensor([3, 9, 12])[:, None]
     allowed = {
         "nothing": None,
-        "tail": keep[:, None, None],
-        "causal": keep[:, None, None] & torch.ones(10, 12, dtype=torch.bool).tril(2),
+        "tail": valid[:, None, None],
+        "causal": valid[:, None, None] & torch.ones(10, 12, dtype=torch.bool).tril(2),
         "rows": (torch.arange(10) > 4)[:, None],
         "all": torch.zeros(1, 1, 1, 1, dtype=torch.bool),
     }[masked]
@@ -401,8 +401,8 @@ def test_attention_gives_zero_outside_the_mask(selection: str) -> None:
     shape = AttentionShape(heads=2, head_dim=4, max_length=9)
     variant = build(selection, shape)
     q, k, v = (scores(3, 2, 9, 4, dtype=torch.float32, seed=s).requires_grad_() for s in range(3))
-    keep = torch.arange(9) < torch.tensor([9, 5, 0])[:, None]
-    mask = Mask(keep=keep, causal=True)
+    valid = torch.arange(9) < torch.tensor([9, 5, 0])[:, None]
+    mask = Mask(valid=valid, causal=True)
     p = variant.weights(q, k, mask)
     assert not p[~mask.allowed(9, 9, q.device).expand_as(p)].any()
     torch.testing.assert_close(p[:2].sum(-1), torch.ones(2, 2, 9))

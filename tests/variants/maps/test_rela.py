@@ -28,9 +28,9 @@ def rela(selection: str = "rela", shape: AttentionShape = SHAPE):
     return variant
 
 
-def by_hand(variant, query: Tensor, key: Tensor, value: Tensor, keep: Tensor, causal: bool) -> NDArray[np.float64]:
+def by_hand(variant, query: Tensor, key: Tensor, value: Tensor, valid: Tensor, causal: bool) -> NDArray[np.float64]:
     """One query at a time, one head after the other, the norm over the concatenated heads."""
-    q, k, v, kept = (t.numpy() for t in (query, key, value, keep))
+    q, k, v, kept = (t.numpy() for t in (query, key, value, valid))
     scale = variant.scale.detach().numpy()
     gate = None if variant.gate is None else variant.gate.detach().numpy()
     batch, heads, queries, head_dim = q.shape
@@ -62,9 +62,9 @@ def by_hand(variant, query: Tensor, key: Tensor, value: Tensor, keep: Tensor, ca
 def test_equals_numpy(selection: str, queries: int, keys: int, causal: bool) -> None:
     variant = rela(selection)
     query, key, value = draw(2, 3, queries, 4), draw(2, 3, keys, 4, seed=1), draw(2, 3, keys, 4, seed=2)
-    keep = torch.arange(keys) < torch.tensor([keys, keys - 3])[:, None]
-    expected = by_hand(variant, query, key, value, keep, causal)
-    found = variant(query, key, value, Mask(keep=keep, causal=causal))
+    valid = torch.arange(keys) < torch.tensor([keys, keys - 3])[:, None]
+    expected = by_hand(variant, query, key, value, valid, causal)
+    found = variant(query, key, value, Mask(valid=valid, causal=causal))
     np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-12, atol=1e-13)
 
 
@@ -86,8 +86,8 @@ def test_a_null_row_is_exactly_zero_with_a_finite_gradient(dtype: torch.dtype) -
     query = torch.stack([torch.full((2, 3, 4), -1.0), torch.full((2, 3, 4), 1.0)], 2).to(dtype)
     value = draw(2, 3, 5, 4).to(dtype)
     inputs = [t.requires_grad_() for t in (query, key, value)]
-    keep = torch.tensor([[True] * 5, [False] * 5])
-    output = variant(*inputs, Mask(keep=keep))
+    valid = torch.tensor([[True] * 5, [False] * 5])
+    output = variant(*inputs, Mask(valid=valid))
     assert not output[:, :, 0].any() and not output[1].any() and output[0, :, 1].all()
     upstream = torch.full_like(output, 100.0)
     gradients = torch.autograd.grad(output, [*inputs, *variant.parameters()], upstream)

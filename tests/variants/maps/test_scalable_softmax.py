@@ -12,8 +12,8 @@ def test_scalable_softmax_raises_the_number_of_keys_to_the_scores(causal: bool) 
     model = variant("scalable-softmax", causal)
     assert model.slope.shape == (2,) and (model.slope - 1).abs().max() < 0.1
     query, key, _ = inputs()
-    keep = torch.arange(7) < torch.tensor([7, 4, 2])[:, None]
-    found = model.weights(query, key, Mask(keep=keep, causal=causal))
+    valid = torch.arange(7) < torch.tensor([7, 4, 2])[:, None]
+    found = model.weights(query, key, Mask(valid=valid, causal=causal))
     for b, length in enumerate((7, 4, 2)):
         for h in range(2):
             for i in range(length):

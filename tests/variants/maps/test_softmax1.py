@@ -20,8 +20,8 @@ def test_the_sink_is_one_more_term_of_each_sum(sink: str, causal: bool) -> None:
     if model.sink is not None:
         scores_of_sink = [-1.5, 2.0]
         model.sink.data.copy_(torch.tensor(scores_of_sink))
-    keep = torch.arange(7) < torch.tensor([7, 4, 2])[:, None]
-    found = model.weights(query.double(), key.double(), Mask(keep=keep, causal=causal))
+    valid = torch.arange(7) < torch.tensor([7, 4, 2])[:, None]
+    found = model.weights(query.double(), key.double(), Mask(valid=valid, causal=causal))
     for b, length in enumerate((7, 4, 2)):
         for h in range(2):
             for i in range(length):
@@ -29,7 +29,7 @@ def test_the_sink_is_one_more_term_of_each_sum(sink: str, causal: bool) -> None:
                 scores = (query[b, h, i] @ key[b, h, :last].T / query.shape[-1] ** 0.5).tolist()
                 total = sum(math.exp(s) for s in scores) + math.exp(scores_of_sink[h])
                 assert found[b, h, i, :last].tolist() == pytest.approx([math.exp(s) / total for s in scores], rel=1e-5)
-    assert (found[~keep[:, None, None, :].expand_as(found)] == 0).all()
+    assert (found[~valid[:, None, None, :].expand_as(found)] == 0).all()
 
 
 def test_scores_of_any_size_keep_finite_weights_and_gradients() -> None:

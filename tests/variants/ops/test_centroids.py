@@ -20,11 +20,11 @@ def tensors(length, batch=3, heads=2, head_dim=4, dtype=torch.float64, seed=0):
 
 def padded_mask(length, causal):
     """One full row, one with pads at the start, in the middle and at the end, one of nothing but pads."""
-    keep = torch.ones(3, length, dtype=torch.bool)
-    keep[1, length // 2 :: 3] = False
-    keep[1, :2] = False
-    keep[2] = False
-    return Mask(keep, causal)
+    valid = torch.ones(3, length, dtype=torch.bool)
+    valid[1, length // 2 :: 3] = False
+    valid[1, :2] = False
+    valid[2] = False
+    return Mask(valid, causal)
 
 
 def layer_norm(vector):
@@ -48,7 +48,7 @@ def test_centroids_follow_the_moving_averages_of_real_tokens_and_no_gradient():
         seen, sums = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, 3, 4, dtype=torch.float64)
         for b, h, i in torch.cartesian_prod(torch.arange(3), torch.arange(2), torch.arange(17)).tolist():
             for x in (query, key):
-                if mask.keep[b, i]:
+                if mask.valid[b, i]:
                     token = layer_norm(x[b, h, i])
                     nearest = (mean[h] @ token).argmax()
                     seen[h, nearest] += 1
@@ -88,7 +88,7 @@ def test_auxiliary_loss_is_the_distance_of_real_tokens_to_their_centroids(share_
     for x in (query,) if share_qk else (query, key):
         away = []
         for b, h, i in torch.cartesian_prod(torch.arange(3), torch.arange(2), torch.arange(11)).tolist():
-            if mask.keep[b, i]:
+            if mask.valid[b, i]:
                 token = layer_norm(x[b, h, i])
                 away.append((token - variant.centroids.mean[h][(variant.centroids.mean[h] @ token).argmax()]) ** 2)
         expected = expected + 0.5 * torch.stack(away).mean()

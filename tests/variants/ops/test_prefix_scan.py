@@ -26,13 +26,13 @@ def test_averages_and_masses_equal_explicit_sums_for_any_length_window_and_mask(
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(length, generator=generator, dtype=torch.float64) * scale
     values = torch.randn(length, 2, generator=generator, dtype=torch.float64)
-    keep = torch.rand(length, generator=generator) >= share
-    entries = without(logits, values, keep)
+    valid = torch.rand(length, generator=generator) >= share
+    entries = without(logits, values, valid)
     masses, means = prefix_softmax(*entries) if window is None else window_softmax(*entries, window)
-    torch.testing.assert_close(means, average_by_loops(logits, values, window, keep), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(means, average_by_loops(logits, values, window, valid), rtol=1e-10, atol=1e-12)
     for t in range(length):
         start = 0 if window is None else max(0, t - window + 1)
-        kept = logits[start : t + 1][keep[start : t + 1]]
+        kept = logits[start : t + 1][valid[start : t + 1]]
         if len(kept):
             torch.testing.assert_close(masses[t], kept.logsumexp(0), rtol=1e-10, atol=1e-10)
 
@@ -79,10 +79,10 @@ def test_gradients_of_the_scan_agree_with_finite_differences(
     generator = torch.Generator().manual_seed(2)
     logits = torch.randn(7, generator=generator, dtype=torch.float64, requires_grad=True)
     values = torch.randn(7, 2, generator=generator, dtype=torch.float64, requires_grad=True)
-    keep = torch.tensor([False, False, True, True, False, True, True])
+    valid = torch.tensor([False, False, True, True, False, True, True])
 
     def means(logits: Tensor, values: Tensor) -> Tensor:
-        entries = without(logits, values, keep)
+        entries = without(logits, values, valid)
         return (prefix_softmax(*entries) if window is None else window_softmax(*entries, window))[1]
 
     assert torch.autograd.gradcheck(means, (logits, values))

@@ -15,7 +15,7 @@ from attnbench.variants import AttentionShape, Mask
 from attnbench.variants.pooling.additive_lm import CausalConvolution
 
 
-def additive_lm_by_loops(variant: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor, causal: bool) -> Tensor:
+def additive_lm_by_loops(variant: Any, q: Tensor, k: Tensor, v: Tensor, valid: Tensor, causal: bool) -> Tensor:
     """One head (length, d), token by token: the two rounds with sums of exponentials."""
 
     def standardise(x: Tensor) -> Tensor:
@@ -27,19 +27,19 @@ def additive_lm_by_loops(variant: Any, q: Tensor, k: Tensor, v: Tensor, keep: Te
         x = torch.stack([standardise(row) for row in x])
         logits = torch.stack([variant.rescale / DIM * (row @ standardise(vector)) for row in x])
         if causal:
-            return average_by_loops(logits, x, variant.window, keep)
-        return average_by_loops(logits, x, None, keep)[-1:].expand_as(x)
+            return average_by_loops(logits, x, variant.window, valid)
+        return average_by_loops(logits, x, None, valid)[-1:].expand_as(x)
 
     first = pool(q, variant.head_query_vector)
     return pool(first * k, variant.head_key_vector) * v
 
 
-def additive_lm_of_a_batch(variant: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor, causal: bool) -> Tensor:
+def additive_lm_of_a_batch(variant: Any, q: Tensor, k: Tensor, v: Tensor, valid: Tensor, causal: bool) -> Tensor:
     output = torch.zeros_like(q)
     for b in range(q.shape[0]):
         for h in range(HEADS):
             variant.head_query_vector, variant.head_key_vector = variant.query_vector[h], variant.key_vector[h]
-            output[b, h] = additive_lm_by_loops(variant, q[b, h], k[b, h], v[b, h], keep[b], causal)
+            output[b, h] = additive_lm_by_loops(variant, q[b, h], k[b, h], v[b, h], valid[b], causal)
     return output
 
 
@@ -58,12 +58,12 @@ def additive_lm_of_a_batch(variant: Any, q: Tensor, k: Tensor, v: Tensor, keep: 
 def test_additive_lm_equals_explicit_loops(selection: str, shape: dict[str, Any], length: int) -> None:
     variant = make(selection, **shape)
     q, k, v = heads(length, batch=4)
-    keep = torch.ones(4, length, dtype=torch.bool)
-    keep[1, length // 2 + 1 :] = False  # padded on the right
-    keep[2, : length // 2] = False  # and on the left
-    keep[3] = False
-    mask = Mask(keep, causal=bool(shape))
-    expected = additive_lm_of_a_batch(variant, q, k, v, keep, mask.causal)
+    valid = torch.ones(4, length, dtype=torch.bool)
+    valid[1, length // 2 + 1 :] = False  # padded on the right
+    valid[2, : length // 2] = False  # and on the left
+    valid[3] = False
+    mask = Mask(valid, causal=bool(shape))
+    expected = additive_lm_of_a_batch(variant, q, k, v, valid, mask.causal)
     torch.testing.assert_close(variant(q, k, v, mask), expected, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(variant(q, k, v, Mask(causal=mask.causal))[0], expected[0], rtol=1e-9, atol=1e-10)
     assert (expected[3] == 0).all()
@@ -94,8 +94,8 @@ def test_additive_lm_gradients_stay_finite_on_padding_and_on_vectors_without_dev
     q[:, :, 2], k[:, :, 3] = 1.0, 0.0
     for x in (q, k, v):
         x.requires_grad_()
-    keep = torch.tensor([[False, True, True, True, True], [False] * 5])
-    output = variant(q, k, v, Mask(keep, causal))
+    valid = torch.tensor([[False, True, True, True, True], [False] * 5])
+    output = variant(q, k, v, Mask(valid, causal))
     assert (output[1] == 0).all()
     output.square().sum().backward()
     for x in (q, k, v):
@@ -187,8 +187,8 @@ def test_the_convolution_equals_explicit_sums_over_the_past(kernel_size: int, gr
     width, length = 8, 6
     layer: Any = variant.pre_layer(width).double()
     x = torch.randn(2, length, width, dtype=torch.float64)
-    keep = torch.tensor([[True] * 6, [False, False, True, True, True, True]])
-    normed = nn.functional.layer_norm(x, (width,)) * keep[..., None]
+    valid = torch.tensor([[True] * 6, [False, False, True, True, True, True]])
+    normed = nn.functional.layer_norm(x, (width,)) * valid[..., None]
     per_group = width // groups
     expected = torch.zeros_like(x)
     for t in range(length):
@@ -199,8 +199,8 @@ def test_the_convolution_equals_explicit_sums_over_the_past(kernel_size: int, gr
                 if at >= 0:
                     w = layer.convolution.weight[out, :, tap]
                     expected[:, t, out] += (normed[:, at, start : start + per_group] * w).sum(-1)
-    torch.testing.assert_close(layer(x, keep), expected)
-    torch.testing.assert_close(layer(x, keep)[1:, 2:], layer(x[1:, 2:], None))
+    torch.testing.assert_close(layer(x, valid), expected)
+    torch.testing.assert_close(layer(x, valid)[1:, 2:], layer(x[1:, 2:], None))
     changed = x.clone()
     changed[:, 4:] += 5
     assert torch.equal(layer(changed, None)[:, :4], layer(x, None)[:, :4])

@@ -14,10 +14,10 @@ from attnbench.bench.core.errors import Unsupported
 from attnbench.variants import AttentionShape, Mask
 
 
-def fastformer_by_loops(variant: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+def fastformer_by_loops(variant: Any, q: Tensor, k: Tensor, v: Tensor, valid: Tensor) -> Tensor:
     """One sequence (heads, length, d), token by token, in the order of the authors' code."""
     length, width = q.shape[1], HEADS * DIM
-    real = [j for j in range(length) if keep[j]]
+    real = [j for j in range(length) if valid[j]]
 
     def pool(tokens: list[Tensor], linear: nn.Linear) -> Tensor:
         joined = torch.zeros(width, dtype=torch.float64)
@@ -46,12 +46,12 @@ def fastformer_by_loops(variant: Any, q: Tensor, k: Tensor, v: Tensor, keep: Ten
 def test_fastformer_equals_explicit_loops(selection: str, length: int) -> None:
     variant = make(selection)
     q, k, v = heads(length, batch=4)
-    keep = torch.ones(4, length, dtype=torch.bool)
-    keep[1, -2:] = False
-    keep[2, :1] = False
-    keep[3] = False
-    expected = torch.stack([fastformer_by_loops(variant, q[b], k[b], v[b], keep[b]) for b in range(4)])
-    torch.testing.assert_close(variant(q, k, v, Mask(keep)), expected, rtol=1e-11, atol=1e-11)
+    valid = torch.ones(4, length, dtype=torch.bool)
+    valid[1, -2:] = False
+    valid[2, :1] = False
+    valid[3] = False
+    expected = torch.stack([fastformer_by_loops(variant, q[b], k[b], v[b], valid[b]) for b in range(4)])
+    torch.testing.assert_close(variant(q, k, v, Mask(valid)), expected, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(variant(q, k, v, Mask())[0], expected[0], rtol=1e-11, atol=1e-11)
     assert (expected[3] == 0).all()
     assert variant.weights(q, k, Mask()) is None
@@ -94,11 +94,11 @@ def test_fastformer_of_lucidrains_lacks_one_factor_of_the_global_query() -> None
     theirs = package.fast_transformer_pytorch.FastAttention(dim=width, heads=HEADS, dim_head=DIM).double()
     theirs.to_out = nn.Identity()
     x = torch.randn(1, length, width, dtype=torch.float64)
-    keep = torch.tensor([[True] * 7 + [False] * 2])
+    valid = torch.tensor([[True] * 7 + [False] * 2])
     q, k, v = (part.view(1, length, HEADS, DIM).transpose(1, 2) for part in theirs.to_qkv(x).chunk(3, -1))
 
     ours = make("fastformer[value=value]", max_length=length)
-    scores = (q @ theirs.to_q_attn_logits.weight[0] * DIM**-0.5).masked_fill(~keep[:, None], -math.inf)
+    scores = (q @ theirs.to_q_attn_logits.weight[0] * DIM**-0.5).masked_fill(~valid[:, None], -math.inf)
     pooled = (scores.softmax(-1)[..., None] * q).sum(2)[0]
     for linear, source in (
         (ours.query_logits, theirs.to_q_attn_logits.weight),
@@ -107,8 +107,8 @@ def test_fastformer_of_lucidrains_lacks_one_factor_of_the_global_query() -> None
         linear.weight.copy_(torch.block_diag(*[source] * HEADS))
     ours.transform.weight.copy_(torch.block_diag(*[theirs.to_r.weight / pooled[h] for h in range(HEADS)]))
     ours.transform.bias.copy_(theirs.to_r.bias.repeat(HEADS))
-    output = ours(q, k, v, Mask(keep)).transpose(1, 2).reshape(1, length, width)
-    torch.testing.assert_close(output, theirs(x, mask=keep))
+    output = ours(q, k, v, Mask(valid)).transpose(1, 2).reshape(1, length, width)
+    torch.testing.assert_close(output, theirs(x, mask=valid))
 
 
 def test_fastformer_refuses_what_it_has_no_form_for() -> None:

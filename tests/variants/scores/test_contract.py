@@ -91,7 +91,7 @@ def attend_by_loops(selection: str, variant: Any, q: Tensor, k: Tensor, v: Tenso
             for row in range(queries):
                 i = row + (keys - queries if mask.causal else 0)
                 seen = [
-                    j for j in range(keys) if (mask.keep is None or mask.keep[b, j]) and (not mask.causal or j <= i)
+                    j for j in range(keys) if (mask.valid is None or mask.valid[b, j]) and (not mask.causal or j <= i)
                 ]
                 if not seen:
                     continue
@@ -116,10 +116,10 @@ def test_output_and_weights_equal_explicit_loops(
 ) -> None:
     variant = make(selection)
     q, k, v = heads(queries, keys)
-    keep = torch.ones(2, keys, dtype=torch.bool)
-    keep[0, -1] = False  # one sequence ends early, the other begins late
-    keep[1, : keys // 2] = False
-    mask = Mask(keep if padded else None, causal)
+    valid = torch.ones(2, keys, dtype=torch.bool)
+    valid[0, -1] = False  # one sequence ends early, the other begins late
+    valid[1, : keys // 2] = False
+    mask = Mask(valid if padded else None, causal)
     output, weights = attend_by_loops(selection, variant, q, k, v, mask)
     torch.testing.assert_close(variant(q, k, v, mask), output, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(variant.weights(q, k, mask), weights, rtol=1e-11, atol=1e-11)
@@ -209,8 +209,8 @@ def test_the_future_changes_nothing_before_it(selection: str) -> None:
 def test_a_sequence_of_padding_gives_zeros_and_zero_gradients(selection: str, causal: bool) -> None:
     variant = make(selection)
     q, k, v = (x.requires_grad_() for x in heads(4, 4))
-    keep = torch.tensor([[True] * 4, [False] * 4])
-    output = variant(q, k, v, Mask(keep, causal))
+    valid = torch.tensor([[True] * 4, [False] * 4])
+    output = variant(q, k, v, Mask(valid, causal))
     assert (output[1] == 0).all()
     output.square().sum().backward()
     for x in (q, k, v):

@@ -21,11 +21,11 @@ def tensors(length, batch=3, heads=2, head_dim=4, dtype=torch.float64, seed=0):
 
 def padded_mask(length, causal, batch=3):
     """One full row, one with pads at the end and in the middle, one of nothing but pads."""
-    keep = torch.ones(batch, length, dtype=torch.bool)
-    keep[1, length // 2 :: 3] = False
-    keep[1, -1:] = False
-    keep[2] = False
-    return Mask(keep, causal)
+    valid = torch.ones(batch, length, dtype=torch.bool)
+    valid[1, length // 2 :: 3] = False
+    valid[1, -1:] = False
+    valid[2] = False
+    return Mask(valid, causal)
 
 
 def block_pattern(length, block, flange, causal):
@@ -63,8 +63,8 @@ def test_equals_dense_attention_under_the_block_mask(block, flange, causal, rela
         query, key, value = tensors(length)
         for mask in (Mask(None, causal), padded_mask(length, causal)):
             seen = block_pattern(length, block, flange, causal)
-            if mask.keep is not None:
-                seen = seen & mask.keep[:, None, None, :]
+            if mask.valid is not None:
+                seen = seen & mask.valid[:, None, None, :]
             expected, weights = dense(query, key, value, seen, variant)
             torch.testing.assert_close(variant(query, key, value, mask), expected, atol=1e-12, rtol=0)
             torch.testing.assert_close(variant.weights(query, key, mask), weights, atol=1e-12, rtol=0)
@@ -131,11 +131,11 @@ def test_defaults_are_the_papers_and_shrink_with_the_length():
 def test_gradients_agree_with_finite_differences_and_reach_the_tables():
     variant = Local(shape(7, heads=1, causal=True), query_block=2, flange=3, relative=True).double()
     query, key, value = (x.requires_grad_() for x in tensors(7, batch=1, heads=1))
-    keep = torch.tensor([[False, True, True, False, True, True, True]])
+    valid = torch.tensor([[False, True, True, False, True, True, True]])
     tables = (variant.positions.key_table, variant.positions.value_table)
 
     def forward(query, key, value, *tables):
-        return variant(query, key, value, Mask(keep, True))
+        return variant(query, key, value, Mask(valid, True))
 
     torch.autograd.gradcheck(forward, (query, key, value, *tables))
 
@@ -170,13 +170,13 @@ def test_agrees_with_local_attention_where_the_flange_is_one_block(causal, padde
     theirs = library.LocalAttention(window_size=8, causal=causal, use_rotary_pos_emb=False)
     ours = Local(shape(48), query_block=8, flange=8, relative=False)
     query, key, value = tensors(48, dtype=torch.float32)
-    keep = torch.ones(3, 48, dtype=torch.bool)
+    valid = torch.ones(3, 48, dtype=torch.bool)
     if padded:
-        keep[1, 30:] = False
-    expected = theirs(query, key, value, mask=keep)
-    output = ours(query, key, value, Mask(keep, causal))
+        valid[1, 30:] = False
+    expected = theirs(query, key, value, mask=valid)
+    output = ours(query, key, value, Mask(valid, causal))
     # where a query sees no real key, theirs averages over the pads and ours gives zeros
-    sees = (ours.weights(query, key, Mask(keep, causal)).sum(-1, keepdim=True) > 0).expand_as(output)
+    sees = (ours.weights(query, key, Mask(valid, causal)).sum(-1, keepdim=True) > 0).expand_as(output)
     torch.testing.assert_close(output[sees], expected[sees], atol=1e-5, rtol=0)
     assert (output[~sees] == 0).all()
 

@@ -23,11 +23,11 @@ def tensors(length, batch=3, heads=2, head_dim=4, dtype=torch.float64, seed=0):
 
 def padded_mask(length, causal):
     """One full row, one with pads at the start, in the middle and at the end, one of nothing but pads."""
-    keep = torch.ones(3, length, dtype=torch.bool)
-    keep[1, length // 2 :: 3] = False
-    keep[1, :2] = False
-    keep[2] = False
-    return Mask(keep, causal)
+    valid = torch.ones(3, length, dtype=torch.bool)
+    valid[1, length // 2 :: 3] = False
+    valid[1, :2] = False
+    valid[2] = False
+    return Mask(valid, causal)
 
 
 @pytest.mark.parametrize("form", FORMS)

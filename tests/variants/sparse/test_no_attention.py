@@ -18,12 +18,12 @@ def heads(length: int) -> Tensor:
 def test_each_position_keeps_its_own_value_and_padding_is_zero(causal: bool) -> None:
     variant = NoAttention(AttentionShape(heads=2, head_dim=8, max_length=20, causal=causal))
     query, key, value = heads(9), heads(9), heads(9)
-    keep = torch.arange(9) < torch.tensor([[9], [6]])
+    valid = torch.arange(9) < torch.tensor([[9], [6]])
     assert torch.equal(variant(query, key, value, Mask(causal=causal)), value)
-    padded = variant(query, key, value, Mask(keep, causal))
+    padded = variant(query, key, value, Mask(valid, causal))
     assert torch.equal(padded[0], value[0]) and torch.equal(padded[1, :, :6], value[1, :, :6])
     assert (padded[1, :, 6:] == 0).all()
-    weights = variant.weights(query, key, Mask(keep, causal), slice(3, 8))
+    weights = variant.weights(query, key, Mask(valid, causal), slice(3, 8))
     assert torch.equal(weights @ value, padded[:, :, 3:8])
 
 

@@ -26,11 +26,11 @@ def tensors(length, batch=3, dtype=torch.float64, seed=0):
 
 
 def padded_mask(length, causal):
-    keep = torch.ones(3, length, dtype=torch.bool)
-    keep[1, length // 2 :: 3] = False
-    keep[1, -1:] = False
-    keep[2] = False
-    return Mask(keep, causal)
+    valid = torch.ones(3, length, dtype=torch.bool)
+    valid[1, length // 2 :: 3] = False
+    valid[1, -1:] = False
+    valid[2] = False
+    return Mask(valid, causal)
 
 
 def longformer_pair(window, first):
@@ -95,7 +95,7 @@ def check_against_brute_force(variant, sees, causal):
             [[[sees(h, i, j, causal) for j in range(length)] for i in range(length)] for h in range(HEADS)]
         )
         for mask in (Mask(None, causal), padded_mask(length, causal)):
-            allowed = seen if mask.keep is None else seen & mask.keep[:, None, None, :]
+            allowed = seen if mask.valid is None else seen & mask.valid[:, None, None, :]
             scores = torch.einsum("bhid,bhjd->bhij", query, key) / 2.0
             weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1).nan_to_num(0.0)
             torch.testing.assert_close(variant(query, key, value, mask), weights @ value, atol=1e-12, rtol=0)
@@ -158,9 +158,9 @@ def test_padding_of_any_length_changes_no_real_output(make):
     variant = make(shape())
     query, key, value = tensors(40)
     for real in (5, 17, 33):
-        keep = (torch.arange(40) < real).expand(3, -1)
+        valid = (torch.arange(40) < real).expand(3, -1)
         short = variant(query[:, :, :real], key[:, :, :real], value[:, :, :real], Mask())
-        torch.testing.assert_close(variant(query, key, value, Mask(keep))[:, :, :real], short, atol=1e-12, rtol=0)
+        torch.testing.assert_close(variant(query, key, value, Mask(valid))[:, :, :real], short, atol=1e-12, rtol=0)
 
 
 def test_bigbird_refuses_what_it_cannot_do():
@@ -195,8 +195,8 @@ def test_gradients_agree_with_finite_differences(make, causal):
     variant = make(AttentionShape(heads=1, head_dim=2, max_length=9, causal=causal))
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(1, 1, 9, 2, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    keep = torch.arange(9)[None] != 4
-    torch.autograd.gradcheck(lambda q, k, v: variant(q, k, v, Mask(keep, causal)), inputs)
+    valid = torch.arange(9)[None] != 4
+    torch.autograd.gradcheck(lambda q, k, v: variant(q, k, v, Mask(valid, causal)), inputs)
 
 
 @pytest.mark.parametrize("make", [Local, Longformer, BigBird, Sparse])
@@ -241,9 +241,9 @@ def allocations(make, length, causal):
     one = AttentionShape(heads=2, head_dim=8, max_length=length, causal=causal)
     variant = make(one).train()
     query, key, value = (torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3))
-    keep = (torch.arange(length) < length - 5)[None]
+    valid = (torch.arange(length) < length - 5)[None]
     with Allocations() as seen:
-        variant(query, key, value, Mask(keep, causal)).sum().backward()
+        variant(query, key, value, Mask(valid, causal)).sum().backward()
     return seen
 
 

@@ -23,11 +23,11 @@ def tensors(length, batch=3, heads=2, head_dim=4, dtype=torch.float64, seed=0):
 
 def padded_mask(length, causal):
     """One full row, one with pads at the start, in the middle and at the end, one of nothing but pads."""
-    keep = torch.ones(3, length, dtype=torch.bool)
-    keep[1, length // 2 :: 3] = False
-    keep[1, :2] = False
-    keep[2] = False
-    return Mask(keep, causal)
+    valid = torch.ones(3, length, dtype=torch.bool)
+    valid[1, length // 2 :: 3] = False
+    valid[1, :2] = False
+    valid[2] = False
+    return Mask(valid, causal)
 
 
 def built(length=40, seed=0, **parameters):
@@ -54,14 +54,14 @@ def value_of(variant, value, rank):
     return value if variant.positions is None else value + variant.positions.value_table[variant.positions.reach + rank]
 
 
-def slow_paper(variant, query, key, value, keep, causal):
+def slow_paper(variant, query, key, value, valid, causal):
     """Output and weights, cluster by cluster and token by token."""
     batch, heads, length, width = query.shape
     key = query if variant.share_qk else key
     output = torch.zeros(batch, heads, length, width, dtype=torch.float64)
     weights = torch.zeros(batch, heads, length, length, dtype=torch.float64)
     for b in range(batch):
-        real = [i for i in range(length) if keep is None or keep[b, i]]
+        real = [i for i in range(length) if valid is None or valid[b, i]]
         for h in range(heads):
             q, k = ({i: layer_norm(x[b, h, i]) for i in real} for x in (query, key))
             times = defaultdict(int)
@@ -88,14 +88,14 @@ def slow_paper(variant, query, key, value, keep, causal):
     return output, weights
 
 
-def slow_strict(variant, query, key, value, keep, causal):
+def slow_strict(variant, query, key, value, valid, causal):
     """The last `window` tokens of the query's cluster, itself included; also the next ones where not causal."""
     batch, heads, length, width = query.shape
     key = query if variant.share_qk else key
     output = torch.zeros(batch, heads, length, width, dtype=torch.float64)
     weights = torch.zeros(batch, heads, length, length, dtype=torch.float64)
     for b in range(batch):
-        real = [i for i in range(length) if keep is None or keep[b, i]]
+        real = [i for i in range(length) if valid is None or valid[b, i]]
         for h in range(heads):
             cluster = {i: int((variant.centroids.mean[h] @ layer_norm(query[b, h, i])).argmax()) for i in real}
             for i in real:
@@ -125,8 +125,8 @@ def test_equals_the_definition_in_loops(form, causal, relative, options):
     for length in (1, 2, 6, 17):
         query, key, value = tensors(length)
         for mask in (Mask(None, causal), padded_mask(length, causal)):
-            output, weights = SLOW[form](variant, query, key, value, mask.keep, causal)
-            real = torch.ones(3, length, dtype=torch.bool) if mask.keep is None else mask.keep
+            output, weights = SLOW[form](variant, query, key, value, mask.valid, causal)
+            real = torch.ones(3, length, dtype=torch.bool) if mask.valid is None else mask.valid
             real = real[:, None, :, None].expand_as(output)
             torch.testing.assert_close(variant(query, key, value, mask)[real], output[real], atol=1e-11, rtol=0)
             torch.testing.assert_close(variant.weights(query, key, mask), weights, atol=1e-11, rtol=0)
@@ -190,9 +190,9 @@ def test_padding_of_any_length_changes_no_real_output(form):
     variant = built(form=form, clusters=3, window=6)
     query, key, value = tensors(40)
     for real in (4, 17, 33):
-        keep = (torch.arange(40) < real).expand(3, -1)
+        valid = (torch.arange(40) < real).expand(3, -1)
         short = variant(query[:, :, :real], key[:, :, :real], value[:, :, :real], Mask())
-        torch.testing.assert_close(variant(query, key, value, Mask(keep))[:, :, :real], short, atol=1e-12, rtol=0)
+        torch.testing.assert_close(variant(query, key, value, Mask(valid))[:, :, :real], short, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -229,9 +229,9 @@ def test_gradients_agree_with_finite_differences_and_reach_the_tables(form, caus
     torch.manual_seed(0)
     variant = Routing(shape(8, heads=1), clusters=2, window=3, form=form).double().eval()
     inputs = [x.requires_grad_() for x in tensors(8, batch=1, heads=1)]
-    keep = torch.arange(8)[None] != 5
+    valid = torch.arange(8)[None] != 5
     tables = (variant.positions.key_table, variant.positions.value_table)
-    torch.autograd.gradcheck(lambda q, k, v, *_: variant(q, k, v, Mask(keep, causal)), (*inputs, *tables))
+    torch.autograd.gradcheck(lambda q, k, v, *_: variant(q, k, v, Mask(valid, causal)), (*inputs, *tables))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -83,7 +83,7 @@ def attention(
     weights, whose mask the backward computes again. Differentiable once. Raises SelectionError for shapes that do not
     fit.
     """
-    check_inputs(query, key, value, mask.keep, grouped=True)
+    check_inputs(query, key, value, mask.valid, grouped=True)
     return cast(Tensor, _Blocked.apply(query, key, value, alpha, mask, form, compiled, drop))  # type: ignore[no-untyped-call]
 
 
@@ -343,8 +343,8 @@ def compilations(wanted: bool = True) -> Iterator[None]:
     limit = torch._dynamo.config.patch(recompile_limit=64)
     # asked by compiled graphs when they run backward: buffers that they have given away do not serve a second time, so
     # that the first backward is refused already under create_graph and under retain_graph
-    keep = torch._functorch.config.patch(donated_buffer=False)
-    with limit, keep, warnings.catch_warnings():
+    valid = torch._functorch.config.patch(donated_buffer=False)
+    with limit, valid, warnings.catch_warnings():
         # the compiler looks whether inputs that are no leaves have gathered a gradient
         warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
         yield

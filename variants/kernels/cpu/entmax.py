@@ -33,7 +33,7 @@ def entmax_attention(
     output. Differentiable once, in alpha as well. Needs the kernels loaded: `build.failure()` is None. Raises
     SelectionError for shapes that do not fit.
     """
-    check_inputs(query, key, value, mask.keep, grouped=True)
+    check_inputs(query, key, value, mask.valid, grouped=True)
     kind = {2.0: _SPARSEMAX, 1.5: _ENTMAX15}.get(alpha, _ENTMAX) if isinstance(alpha, float) else _ENTMAX
     # the general map takes alpha of each head; the two special ones ignore it and have no logarithm
     each = alpha if isinstance(alpha, Tensor) else torch.full((query.shape[1],), alpha)

@@ -32,16 +32,16 @@ class Packing:
         if mask.causal:
             # queries before the first key, where they are more than the keys, see none
             seen = (torch.arange(1, queries + 1) + mask.offset(queries, keys)).clamp(min=0)
-        if mask.keep is None:
+        if mask.valid is None:
             return cls(limits=seen.int().expand(batch, -1).contiguous(), order=None)
-        keep = mask.keep.expand(batch, -1)
+        valid = mask.valid.expand(batch, -1)
         # the real keys among the first n, for every n from 0: what a causal limit becomes once padding is moved away
-        limits = F.pad(keep.cumsum(1, dtype=torch.int32), (1, 0))[:, seen]
+        limits = F.pad(valid.cumsum(1, dtype=torch.int32), (1, 0))[:, seen]
         # padding at the end only, the usual case: nothing has to move
-        if bool((keep[:, 1:] <= keep[:, :-1]).all()):
+        if bool((valid[:, 1:] <= valid[:, :-1]).all()):
             return cls(limits=limits.contiguous(), order=None)
         # stable, so that real keys keep their order and a causal limit stays a prefix
-        return cls(limits=limits.contiguous(), order=keep.to(torch.int8).argsort(dim=1, descending=True, stable=True))
+        return cls(limits=limits.contiguous(), order=valid.to(torch.int8).argsort(dim=1, descending=True, stable=True))
 
     def drop_arguments(self, drop: WeightDropout | None) -> tuple[Tensor | None, int, Tensor | None]:
         """Dropout as the C++ operators take it: seed, threshold, and which key lies at each place."""

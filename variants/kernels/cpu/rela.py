@@ -22,7 +22,7 @@ def rela_attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: 
     that of the values. Differentiable once. Needs the kernels loaded: `build.failure()` is None. Raises SelectionError
     for shapes that do not fit.
     """
-    check_inputs(query, key, value, mask.keep, grouped=True)
+    check_inputs(query, key, value, mask.valid, grouped=True)
     return cast(Tensor, _Sums.apply(query, key, value, mask, drop))  # type: ignore[no-untyped-call]
 
 

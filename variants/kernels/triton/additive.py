@@ -35,29 +35,29 @@ _LARGEST = 43.0
 
 
 def additive_attention(
-    query: Tensor, key: Tensor, direction: Tensor, value: Tensor, keep: Tensor | None, causal: bool
+    query: Tensor, key: Tensor, direction: Tensor, value: Tensor, valid: Tensor | None, causal: bool
 ) -> Tensor:
     """softmax_j(w·tanh(a_i + b_j)) v_j, (batch, heads, queries, head_dim), in the dtype of `value`.
 
     query a: (batch, heads, queries, hidden) and key b: (batch, heads, keys, hidden), projected; direction w: (heads,
-    hidden); these three float32, hidden at most 256. value: (batch, heads, keys, head_dim). keep: (batch, keys) or
+    hidden); these three float32, hidden at most 256. value: (batch, heads, keys, head_dim). valid: (batch, keys) or
     None; causal aligns at the last key. Queries without a key give zeros. Beyond 43 in size, an entry of a or b counts
     as 43. Differentiable once in a, b, w and v, the same bits at every run; memory O(N (hidden + head_dim)).
     Ask `launch.reason` first.
     """
-    query, key, value, keep = prepared(query, key, value, keep, one_width=False, whole=True)
-    return cast(Tensor, _Additive.apply(query, key, direction.contiguous(), value, keep, causal))
+    query, key, value, valid = prepared(query, key, value, valid, one_width=False, whole=True)
+    return cast(Tensor, _Additive.apply(query, key, direction.contiguous(), value, valid, causal))
 
 
 class _Additive(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, direction: Tensor, value: Tensor, keep: Tensor | None, causal: bool
+        ctx: Any, query: Tensor, key: Tensor, direction: Tensor, value: Tensor, valid: Tensor | None, causal: bool
     ) -> Tensor:
         batch, heads, queries, hidden = query.shape
         keys, head_dim = value.shape[2:]
         e, f = _exponentials(query), _exponentials(key)
-        kept = None if keep is None else keep.to(torch.uint8)
+        kept = None if valid is None else valid.to(torch.uint8)
         output = value.new_empty(batch, heads, queries, head_dim)
         mass = query.new_empty(batch, heads, queries)
         dim, fits = padded(head_dim), padded(hidden)
@@ -65,7 +65,7 @@ class _Additive(torch.autograd.Function):
             (heads, queries, keys, hidden),
             {
                 "CAUSAL": causal,
-                "HAS_KEEP": keep is not None,
+                "HAS_VALID": valid is not None,
                 "HEAD_DIM": head_dim,
                 "DIM": dim,
                 "HIDDEN": fits,
@@ -117,14 +117,14 @@ def _exponentials(projected: Tensor) -> Tensor:
 
 @triton.jit
 def _own_head(
-    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, row, heads, queries, keys, hidden,
-    HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    e_ptr, f_ptr, w_ptr, v_ptr, valid_ptr, row, heads, queries, keys, hidden,
+    HAS_VALID: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     """All pointers moved to the (batch, head) `row`; E and F are (rows, hidden, length), w is (heads, hidden)."""
-    if HAS_KEEP:
-        keep_ptr += row // heads * keys
+    if HAS_VALID:
+        valid_ptr += row // heads * keys
     e_ptr, f_ptr = e_ptr + row * hidden * queries, f_ptr + row * hidden * keys
-    return e_ptr, f_ptr, w_ptr + row % heads * hidden, v_ptr + row * keys * HEAD_DIM, keep_ptr
+    return e_ptr, f_ptr, w_ptr + row % heads * hidden, v_ptr + row * keys * HEAD_DIM, valid_ptr
 
 
 @triton.jit
@@ -147,13 +147,13 @@ def _scores(e_ptr, f_ptr, w_ptr, scores, hidden, queries, keys, i, j):
 
 @triton.jit(do_not_specialize=SIZES)
 def _forward(
-    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, output, masses, heads, queries, keys, hidden,
-    CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
+    e_ptr, f_ptr, w_ptr, v_ptr, valid_ptr, output, masses, heads, queries, keys, hidden,
+    CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile, row = own_tile(tl.cdiv(queries, ROWS))
-    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr = _own_head(
-        e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, row, heads, queries, keys, hidden, HAS_KEEP, HEAD_DIM
+    e_ptr, f_ptr, w_ptr, v_ptr, valid_ptr = _own_head(
+        e_ptr, f_ptr, w_ptr, v_ptr, valid_ptr, row, heads, queries, keys, hidden, HAS_VALID, HEAD_DIM
     )
     at = tile * ROWS + tl.arange(0, ROWS)
     top = tl.full([ROWS], -float("inf"), tl.float32)
@@ -163,7 +163,7 @@ def _forward(
         key_at = start + tl.arange(0, COLUMNS)
         scores = tl.zeros([ROWS, COLUMNS], tl.float32)
         scores = _scores(e_ptr, f_ptr, w_ptr, scores, hidden, queries, keys, at[:, None], key_at[None, :])
-        seen = visible(keep_ptr, tile * ROWS, start, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+        seen = visible(valid_ptr, tile * ROWS, start, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
         scores = tl.where(seen, scores, -float("inf"))
         weights, shrink, top, total = softmax_step(scores, top, total)
         v = load_rows(v_ptr, HEAD_DIM, start, keys, True, HEAD_DIM, DIM, COLUMNS)
@@ -176,15 +176,15 @@ def _forward(
 
 @triton.jit(do_not_specialize=SIZES)
 def _backward_queries(
-    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, gradients, masses, deltas, of_query, of_direction,
+    e_ptr, f_ptr, w_ptr, v_ptr, valid_ptr, gradients, masses, deltas, of_query, of_direction,
     heads, queries, keys, hidden,
-    CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     row_tiles = tl.cdiv(queries, ROWS)
     tile, row = own_tile(row_tiles)
-    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr = _own_head(
-        e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, row, heads, queries, keys, hidden, HAS_KEEP, HEAD_DIM
+    e_ptr, f_ptr, w_ptr, v_ptr, valid_ptr = _own_head(
+        e_ptr, f_ptr, w_ptr, v_ptr, valid_ptr, row, heads, queries, keys, hidden, HAS_VALID, HEAD_DIM
     )
     gradients += row * queries * HEAD_DIM
     at, units = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, HIDDEN)
@@ -196,7 +196,7 @@ def _backward_queries(
         key_at = start + tl.arange(0, COLUMNS)
         scores = tl.zeros([ROWS, COLUMNS], tl.float32)
         scores = _scores(e_ptr, f_ptr, w_ptr, scores, hidden, queries, keys, at[:, None], key_at[None, :])
-        seen = visible(keep_ptr, tile * ROWS, start, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+        seen = visible(valid_ptr, tile * ROWS, start, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
         weights = tl.exp2(tl.where(seen, scores, -float("inf")) - mass[:, None])
         v = load_rows(v_ptr, HEAD_DIM, start, keys, True, HEAD_DIM, DIM, COLUMNS)
         of_weights = tl.dot(gradient, tl.trans(v), input_precision=PRECISION)
@@ -220,23 +220,23 @@ def _backward_queries(
 
 @triton.jit(do_not_specialize=SIZES)
 def _backward_keys(
-    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, gradients, masses, deltas, of_key, of_value,
+    e_ptr, f_ptr, w_ptr, v_ptr, valid_ptr, gradients, masses, deltas, of_key, of_value,
     heads, queries, keys, hidden,
-    CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     # by keys: E and F change places, and the scores stand transposed
     tile, row = own_tile(tl.cdiv(keys, COLUMNS))
-    e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr = _own_head(
-        e_ptr, f_ptr, w_ptr, v_ptr, keep_ptr, row, heads, queries, keys, hidden, HAS_KEEP, HEAD_DIM
+    e_ptr, f_ptr, w_ptr, v_ptr, valid_ptr = _own_head(
+        e_ptr, f_ptr, w_ptr, v_ptr, valid_ptr, row, heads, queries, keys, hidden, HAS_VALID, HEAD_DIM
     )
     gradients += row * queries * HEAD_DIM
     first = tile * COLUMNS
     key_at, units = first + tl.arange(0, COLUMNS), tl.arange(0, HIDDEN)
     real = key_at < keys
-    if HAS_KEEP:
+    if HAS_VALID:
         # a row of this kernel is a key, so padding is looked at once and not in each step
-        real = real & (tl.load(keep_ptr + key_at, mask=real, other=0) != 0)
+        real = real & (tl.load(valid_ptr + key_at, mask=real, other=0) != 0)
     v = load_rows(v_ptr, HEAD_DIM, first, keys, True, HEAD_DIM, DIM, COLUMNS)
     of_v, slopes = tl.zeros([COLUMNS, DIM], tl.float32), tl.zeros([COLUMNS, HIDDEN], tl.float32)
     begin = 0
@@ -272,8 +272,8 @@ def _pass(head_dim: int, hidden: int) -> None:
     query, key = (torch.empty(2, 8, 4096, hidden, device="meta", requires_grad=True) for _ in range(2))
     value = torch.empty(2, 8, 4096, head_dim, device="meta", dtype=torch.bfloat16, requires_grad=True)
     direction = torch.empty(8, hidden, device="meta", requires_grad=True)
-    keep = torch.empty(2, 4096, device="meta", dtype=torch.bool)
-    output = additive_attention(query, key, direction, value, keep, True)
+    valid = torch.empty(2, 4096, device="meta", dtype=torch.bool)
+    output = additive_attention(query, key, direction, value, valid, True)
     output.backward(torch.empty_like(output))
 
 

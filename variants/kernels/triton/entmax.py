@@ -52,7 +52,7 @@ def entmax_attention(
     key: Tensor,
     value: Tensor,
     alpha: float | Tensor,
-    keep: Tensor | None = None,
+    valid: Tensor | None = None,
     causal: bool = False,
     drop: WeightDropout | None = None,
     *,
@@ -61,7 +61,7 @@ def entmax_attention(
     """entmax(Q K^T / sqrt(head_dim), alpha) V, in the dtype of `value`, without a tensor of queries x keys.
 
     query (batch, heads, queries, head_dim), key and value (batch, kv_heads, keys, head_dim), of one dtype; kv_heads
-    divide heads, and nothing is repeated for them. keep (batch, keys), True = a real key, or None. alpha: a
+    divide heads, and nothing is repeated for them. valid (batch, keys), True = a real key, or None. alpha: a
     number from 1.01 to 2, where 2 is sparsemax and 1.5 has no logarithm, or (heads,), which is clamped to that range
     and gets a gradient. `drop`: dropout of the weights, by the mask of `ops/dropout`. A query without a key that it may
     see gets zeros and gives no gradient. Scores, thresholds and sums are float32. Differentiable once, the same bits at
@@ -81,9 +81,9 @@ def entmax_attention(
         fixed, excess = float(alpha), None
     else:
         fixed, excess = None, torch.full((heads,), alpha - 1.0, device=query.device)
-    query, key, value, keep = prepared(query, key, value, keep, grouped=True)
+    query, key, value, valid = prepared(query, key, value, valid, grouped=True)
     tiles = tiles or tiles_for(query.dtype, query.shape[-1])
-    return cast(Tensor, _Entmax.apply(query, key, value, excess, fixed, keep, causal, drop, tiles))
+    return cast(Tensor, _Entmax.apply(query, key, value, excess, fixed, valid, causal, drop, tiles))
 
 
 def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
@@ -98,10 +98,10 @@ def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
 
 @triton.jit
 def _sum_tiles(
-    sums, means, factors, top, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope,
+    sums, means, factors, top, threshold, q, k_ptr, v_ptr, valid_ptr, index_ptr, map_ptr, k_row, v_row, slope,
     excess, first_row, queries, keys, seed, least, batch, head, first, last,
     DROP: tl.constexpr, MODE: tl.constexpr, TRAIN: tl.constexpr,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for at in range(first, last):
@@ -111,7 +111,7 @@ def _sum_tiles(
         v = load_rows(v_ptr, v_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         above = (tl.dot(q, tl.trans(k), input_precision=PRECISION) - top[:, None]) * slope - threshold[:, None]
         if MASKED:
-            seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            seen = visible(valid_ptr, first_row, column, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
             # any negative number: the map looks at what is positive only
             above = tl.where(seen, above, -1.0)
         weights, factor = weigh(above, excess, MODE)
@@ -136,16 +136,16 @@ def _sum_tiles(
 
 @triton.jit(do_not_specialize=SIZES)
 def _forward(
-    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, out_ptr, mean_ptr, map_ptr, seed_ptr,
+    q_ptr, k_ptr, v_ptr, valid_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, out_ptr, mean_ptr, map_ptr, seed_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, out_batch, out_head, out_row,
     queries, keys, heads, scale, least, rescale,
     DROP: tl.constexpr, MODE: tl.constexpr, TRAIN: tl.constexpr,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    _, both, batch, head, list_at, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
-        q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
-        GROUP, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+    _, both, batch, head, list_at, first_row, q, k_ptr, v_ptr, valid_ptr = own_rows(
+        q_ptr, k_ptr, v_ptr, valid_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
+        GROUP, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS,
     )  # fmt: skip
     index_ptr, full, total = own_list(index_ptr, count_ptr, list_at, tl.cdiv(keys, COLUMNS))
     if TRAIN:
@@ -163,14 +163,14 @@ def _forward(
     else:
         means = factors
     sums, means, factors = _sum_tiles(
-        sums, means, factors, top, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope,
+        sums, means, factors, top, threshold, q, k_ptr, v_ptr, valid_ptr, index_ptr, map_ptr, k_row, v_row, slope,
         excess, first_row, queries, keys, seed, least, batch, head, 0, full,
-        DROP, MODE, TRAIN, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        DROP, MODE, TRAIN, HAS_VALID, False, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     sums, means, factors = _sum_tiles(
-        sums, means, factors, top, threshold, q, k_ptr, v_ptr, keep_ptr, index_ptr, map_ptr, k_row, v_row, slope,
+        sums, means, factors, top, threshold, q, k_ptr, v_ptr, valid_ptr, index_ptr, map_ptr, k_row, v_row, slope,
         excess, first_row, queries, keys, seed, least, batch, head, full, total,
-        DROP, MODE, TRAIN, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        DROP, MODE, TRAIN, True, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     if DROP:
         # the means stay as they are: the backward pass multiplies by the factor once, at its end
@@ -195,7 +195,7 @@ class _Entmax(torch.autograd.Function):
         value: Tensor,
         excess: Tensor | None,
         alpha: float | None,
-        keep: Tensor | None,
+        valid: Tensor | None,
         causal: bool,
         drop: WeightDropout | None,
         tiles: Tiles,
@@ -206,7 +206,7 @@ class _Entmax(torch.autograd.Function):
             ctx.save_for_backward(query, key, value, excess)
             return output
         sparse_map = SupportMap(alpha=alpha, excess=excess)
-        support = find_support(query, key, keep, causal, sparse_map, tiles)
+        support = find_support(query, key, valid, causal, sparse_map, tiles)
         train = any(ctx.needs_input_grad)
         # the mean of the values under p^(2 - alpha): its product with the output's gradient is delta of the backward
         # pass
@@ -214,14 +214,16 @@ class _Entmax(torch.autograd.Function):
         used = empty_map(query, key, tiles) if train else None
         seed, *rates = arguments(drop)
         launch(
-            _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,), query, key, value, keep, excess,
+            _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,), query, key, value, valid, excess,
             support.levels, support.lists.indices, support.lists.counts, output, means, used,
             seed, *strides(query, key, value, output), queries, key.shape[2], heads, head_dim**-0.5, *rates,
             warps=tiles.warps, stages=tiles.stages, DROP=drop is not None, MODE=sparse_map.mode, TRAIN=train,
-            **constants(query, key, keep, causal, tiles),
+            **constants(query, key, valid, causal, tiles),
         )  # fmt: skip
         lists = support.lists
-        ctx.save_for_backward(query, key, value, excess, keep, support.levels, lists.indices, lists.counts, means, used)
+        ctx.save_for_backward(
+            query, key, value, excess, valid, support.levels, lists.indices, lists.counts, means, used
+        )
         ctx.alpha, ctx.causal, ctx.drop, ctx.tiles = alpha, causal, drop, tiles
         return output
 
@@ -232,9 +234,9 @@ class _Entmax(torch.autograd.Function):
         if not rest:
             zeros = (None if x is None else torch.zeros_like(x) for x in (query, key, value, excess))
             return *zeros, None, None, None, None, None
-        keep, levels, indices, counts, means, used = rest
+        valid, levels, indices, counts, means, used = rest
         gradients = backward(
-            grad_output, query, key, value, SupportMap(alpha=ctx.alpha, excess=excess), keep,
+            grad_output, query, key, value, SupportMap(alpha=ctx.alpha, excess=excess), valid,
             levels, indices, counts, means, used, ctx.causal, ctx.drop, ctx.tiles, of_alpha=ctx.needs_input_grad[3],
         )  # fmt: skip
         return *gradients, None, None, None, None, None
@@ -253,8 +255,8 @@ def _pass(
         torch.empty(2, heads, 4096, head_dim, dtype=dtype, device="meta", requires_grad=True)
         for heads in (4, kv_heads, kv_heads)
     )
-    keep = torch.empty(2, 4096, dtype=torch.bool, device="meta") if padding else None
-    output = entmax_attention(query, key, value, alpha, keep, causal, WeightDropout.drawn(rate, query.device))
+    valid = torch.empty(2, 4096, dtype=torch.bool, device="meta") if padding else None
+    output = entmax_attention(query, key, value, alpha, valid, causal, WeightDropout.drawn(rate, query.device))
     output.backward(torch.empty_like(output))
 
 

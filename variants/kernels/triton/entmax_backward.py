@@ -43,7 +43,7 @@ def backward(
     key: Tensor,
     value: Tensor,
     sparse_map: SupportMap,
-    keep: Tensor | None,
+    valid: Tensor | None,
     levels: Tensor,
     indices: Tensor,
     counts: Tensor,
@@ -68,10 +68,10 @@ def backward(
     seed, *rates = arguments(drop)
     sizes = (queries, keys, heads, head_dim**-0.5, *rates)
     # the same tiles and precision as the forward: a weight computed again must be the weight that was used
-    fixed = {"DROP": drop is not None, "MODE": sparse_map.mode, **constants(query, key, keep, causal, tiles)}
+    fixed = {"DROP": drop is not None, "MODE": sparse_map.mode, **constants(query, key, valid, causal, tiles)}
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
-        query, key, value, keep, sparse_map.excess, levels, indices, counts, grad_output, means, to_query, delta,
+        query, key, value, valid, sparse_map.excess, levels, indices, counts, grad_output, means, to_query, delta,
         to_alpha, seed,
         *strides(query, key, value, grad_output, to_query), *sizes,
         warps=tiles.warps, stages=tiles.stages, OF_ALPHA=of_alpha, **fixed,
@@ -80,7 +80,7 @@ def backward(
     columns = list_tiles(used, queries, keys, tiles, causal)
     launch(
         _backward_keys, (triton.cdiv(keys, tiles.columns) * batch * key.shape[1],),
-        query, key, value, keep, sparse_map.excess, levels, columns.indices, columns.counts, grad_output, delta,
+        query, key, value, valid, sparse_map.excess, levels, columns.indices, columns.counts, grad_output, delta,
         to_key, to_value, seed,
         *strides(query, key, value, grad_output, to_key, to_value), *sizes,
         warps=of_keys.warps, stages=of_keys.stages, PIECES=tiles.rows // of_keys.rows, **fixed | {"ROWS": of_keys.rows},
@@ -120,10 +120,10 @@ def _slopes(above, weights, factor, excess):
 @triton.jit
 def _query_tiles(
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi,
-    q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
+    q, do, top, threshold, delta, k_ptr, v_ptr, valid_ptr, index_ptr, k_row, v_row, slope, excess,
     first_row, queries, keys, seed, least, batch, head, first, last,
     DROP: tl.constexpr, MODE: tl.constexpr, OF_ALPHA: tl.constexpr,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for at in range(first, last):
@@ -132,7 +132,7 @@ def _query_tiles(
         v = load_rows(v_ptr, v_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         above = (tl.dot(q, tl.trans(k), input_precision=PRECISION) - top[:, None]) * slope - threshold[:, None]
         if MASKED:
-            seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            seen = visible(valid_ptr, first_row, column, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
             above = tl.where(seen, above, -1.0)
         weights, factor = weigh(above, excess, MODE)
         # gradients of the weights: what each value would have changed
@@ -160,18 +160,18 @@ def _query_tiles(
 
 @triton.jit(do_not_specialize=SIZES)
 def _backward_queries(
-    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, do_ptr, mean_ptr, dq_ptr,
+    q_ptr, k_ptr, v_ptr, valid_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, do_ptr, mean_ptr, dq_ptr,
     delta_ptr, dalpha_ptr, seed_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dq_batch, dq_head, dq_row,
     queries, keys, heads, scale, least, rescale,
     DROP: tl.constexpr, MODE: tl.constexpr, OF_ALPHA: tl.constexpr,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    _, both, batch, head, own, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
-        q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
-        GROUP, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+    _, both, batch, head, own, first_row, q, k_ptr, v_ptr, valid_ptr = own_rows(
+        q_ptr, k_ptr, v_ptr, valid_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
+        GROUP, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS,
     )  # fmt: skip
     index_ptr, full, total = own_list(index_ptr, count_ptr, own, tl.cdiv(keys, COLUMNS))
     excess = excess_of(excess_ptr, head, MODE)
@@ -190,15 +190,15 @@ def _backward_queries(
     none = tl.zeros([ROWS], tl.float32)
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi = _query_tiles(
         dq, none, none, none, none, none, none, none,
-        q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
+        q, do, top, threshold, delta, k_ptr, v_ptr, valid_ptr, index_ptr, k_row, v_row, slope, excess,
         first_row, queries, keys, seed, least, batch, head, 0, full,
-        DROP, MODE, OF_ALPHA, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        DROP, MODE, OF_ALPHA, HAS_VALID, False, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi = _query_tiles(
         dq, dp_w, dp_log, dp_phi, dp_psi, w_log, w_phi, w_psi,
-        q, do, top, threshold, delta, k_ptr, v_ptr, keep_ptr, index_ptr, k_row, v_row, slope, excess,
+        q, do, top, threshold, delta, k_ptr, v_ptr, valid_ptr, index_ptr, k_row, v_row, slope, excess,
         first_row, queries, keys, seed, least, batch, head, full, total,
-        DROP, MODE, OF_ALPHA, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        DROP, MODE, OF_ALPHA, True, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     # as in the forward: no weights, and no number either
     dq = tl.where((top == top)[:, None], dq * (scale * rescale), float("nan"))
@@ -247,13 +247,13 @@ def _key_tiles(
 
 @triton.jit(do_not_specialize=SIZES)
 def _backward_keys(
-    q_ptr, k_ptr, v_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, do_ptr, delta_ptr, dk_ptr, dv_ptr,
+    q_ptr, k_ptr, v_ptr, valid_ptr, excess_ptr, level_ptr, index_ptr, count_ptr, do_ptr, delta_ptr, dk_ptr, dv_ptr,
     seed_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row,
     queries, keys, heads, scale, least, rescale,
     DROP: tl.constexpr, MODE: tl.constexpr, PIECES: tl.constexpr,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     column_tile, batch, head, column, k, v = own_columns(
@@ -283,6 +283,6 @@ def _backward_keys(
             DROP, MODE, PIECES, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip
     store_key_gradients(
-        dk_ptr, dv_ptr, keep_ptr, dk * (scale * rescale), dv * rescale, batch, head, column,
-        dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys, HAS_KEEP, HEAD_DIM, DIM, COLUMNS,
+        dk_ptr, dv_ptr, valid_ptr, dk * (scale * rescale), dv * rescale, batch, head, column,
+        dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys, HAS_VALID, HEAD_DIM, DIM, COLUMNS,
     )  # fmt: skip

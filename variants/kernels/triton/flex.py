@@ -19,7 +19,7 @@ def flex_interval_attention(
     value: Tensor,
     lower: Tensor,
     upper: Tensor,
-    keep: Tensor | None,
+    valid: Tensor | None,
     *,
     scale: float,
     bias: Tensor | None = None,
@@ -28,18 +28,18 @@ def flex_interval_attention(
 ) -> Tensor:
     """Attention over the keys lower[i] <= j < upper[i], both (queries,); (batch, heads, queries, head_dim).
 
-    query (batch, heads, queries, head_dim); key and value (batch, heads, keys, head_dim); keep (batch, keys) or None.
+    query (batch, heads, queries, head_dim); key and value (batch, heads, keys, head_dim); valid (batch, keys) or None.
     `bias` (batch, heads, queries, columns) is added to the scaled scores, by clipped distance as in
     `interval.interval_attention`. Its gradient adds in no fixed order, so the last bits may differ from run to
     run. Queries without a key give zeros.
     """
-    check_inputs(query, key, value, keep, one_width=True)
-    keep = None if keep is None else keep.expand(query.shape[0], -1)
+    check_inputs(query, key, value, valid, one_width=True)
+    valid = None if valid is None else valid.expand(query.shape[0], -1)
     batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         inside = (j >= lower[i]) & (j < upper[i])
-        return inside if keep is None else inside & keep[b, j]
+        return inside if valid is None else inside & valid[b, j]
 
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         assert bias is not None
@@ -47,14 +47,16 @@ def flex_interval_attention(
         return s + bias[b, h, i, column]
 
     # made anew at every call, since bounds and padding may differ
-    blocks = create_block_mask(seen, batch if keep is not None else None, None, queries, keys, device=str(query.device))
+    blocks = create_block_mask(
+        seen, batch if valid is not None else None, None, queries, keys, device=str(query.device)
+    )
     run: Any = _compiled() if query.is_cuda else flex_attention
     output: Tensor = run(query, key, value, score_mod=None if bias is None else score, block_mask=blocks, scale=scale)
     # rows without a key are set here, whatever FlexAttention makes of them
     dead = (lower >= upper)[None, None, :, None]
-    if keep is not None:
+    if valid is not None:
         # real keys before each place: an interval without one has as many at both ends
-        real = torch.nn.functional.pad(keep.cumsum(-1), (1, 0))
+        real = torch.nn.functional.pad(valid.cumsum(-1), (1, 0))
         dead = (real[:, upper.long().clamp(min=0)] <= real[:, lower.long()])[:, None, :, None]
     return output.masked_fill(dead, 0.0)
 

@@ -44,7 +44,7 @@ def interval_attention(
     key: Tensor,
     value: Tensor,
     intervals: Intervals,
-    keep: Tensor | None = None,
+    valid: Tensor | None = None,
     *,
     scale: float,
     bias: Tensor | None = None,
@@ -55,7 +55,7 @@ def interval_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention over intervals, (batch, heads, queries, head_dim), and the weights summed by distance.
 
-    query (batch, heads, queries, head_dim); key and value (batch, heads, keys, head_dim), all of one dtype; keep
+    query (batch, heads, queries, head_dim); key and value (batch, heads, keys, head_dim), all of one dtype; valid
     (batch, keys), True = a real key, or None. `bias` (batch, heads, queries, columns) float32 is added to the scaled
     scores: the pair of query i and key j takes column clip(j - i - offset, -back, columns - 1 - back) + back. Where
     `collect`, the second result (batch, heads, queries, columns), float32, sums the weights in the same columns, and
@@ -65,9 +65,9 @@ def interval_attention(
     of float32: three of TF32 keep its digits on tensor cores, one keeps those of float16. Ask `launch.reason` first.
     """
     # rows are addressed as (rows, length, head_dim): one address for each (batch, head)
-    query, key, value, keep = prepared(query, key, value, keep, whole=True)
+    query, key, value, valid = prepared(query, key, value, valid, whole=True)
     bias = None if bias is None else bias.contiguous()
-    found = _IntervalAttention.apply(query, key, value, intervals, keep, scale, bias, back, collect, drop, precision)
+    found = _IntervalAttention.apply(query, key, value, intervals, valid, scale, bias, back, collect, drop, precision)
     return cast(tuple[Tensor, Tensor | None], found)
 
 
@@ -100,7 +100,7 @@ class _IntervalAttention(torch.autograd.Function):
         key: Tensor,
         value: Tensor,
         intervals: Intervals,
-        keep: Tensor | None,
+        valid: Tensor | None,
         scale: float,
         bias: Tensor | None,
         back: int,
@@ -116,7 +116,7 @@ class _IntervalAttention(torch.autograd.Function):
         ctx.scale, ctx.drop = scale, arguments(drop)
         ctx.sizes = heads, bounds_stride, queries, key.shape[2], intervals.offset, back, ahead, scale * LOG2E.value
         ctx.constants = {
-            "HAS_KEEP": keep is not None,
+            "HAS_VALID": valid is not None,
             "HIDE_SELF": intervals.hide_self,
             "HAS_BIAS": bias is not None,
             "COLLECT": collect,
@@ -125,7 +125,7 @@ class _IntervalAttention(torch.autograd.Function):
             "DIM": padded(head_dim),
             "PRECISION": precision,
         }
-        kept = None if keep is None else keep.to(torch.uint8)
+        kept = None if valid is None else valid.to(torch.uint8)
         lower, upper = intervals.lower.contiguous(), intervals.upper.contiguous()
         output = torch.empty_like(query)
         mass = query.new_empty(batch, heads, queries, dtype=torch.float32)
@@ -181,9 +181,9 @@ def _sizes(tiles: Tiles) -> dict[str, int]:
 
 @triton.jit(do_not_specialize=SIZES)
 def _forward(
-    q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, keep, bias, output, masses, collected,
+    q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, valid, bias, output, masses, collected,
     seed_ptr, least, rescale, heads, bounds_stride, queries, keys, offset, back, ahead, scale,
-    HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
+    HAS_VALID: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
     DROP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -207,10 +207,10 @@ def _forward(
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
         if HAS_BIAS:
             scores += by_distance(bias, row, at[:, None], key_at[None, :], queries, offset, back, ahead) * LOG2E
-        if HAS_KEEP or HIDE_SELF or start < full_from or start + COLUMNS > full_to:
+        if HAS_VALID or HIDE_SELF or start < full_from or start + COLUMNS > full_to:
             scores = hide(
-                scores, keep, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
-                HAS_KEEP, HIDE_SELF,
+                scores, valid, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
+                HAS_VALID, HIDE_SELF,
             )  # fmt: skip
         weights, shrink, top, total = softmax_step(scores, top, total)
         if DROP:
@@ -242,8 +242,8 @@ def _forward(
             scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
             scores += by_distance(bias, row, at[:, None], key_at[None, :], queries, offset, back, ahead) * LOG2E
             scores = hide(
-                scores, keep, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
-                HAS_KEEP, HIDE_SELF,
+                scores, valid, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
+                HAS_VALID, HIDE_SELF,
             )  # fmt: skip
             distance = key_at[None, :] - at[:, None] - offset
             inside = (at < queries)[:, None] & (distance > -back) & (distance < ahead)
@@ -260,9 +260,9 @@ def _pass(head_dim: int, columns: int, dtype: torch.dtype = torch.bfloat16, rate
     )
     at = torch.empty(1, 4096, device="meta", dtype=torch.int32)
     bias = torch.empty(2, 8, 4096, columns, device="meta", requires_grad=True) if columns else None
-    keep = torch.empty(2, 4096, device="meta", dtype=torch.bool) if columns == 31 else None
+    valid = torch.empty(2, 4096, device="meta", dtype=torch.bool) if columns == 31 else None
     output, collected = interval_attention(
-        query, key, value, Intervals(lower=at, upper=at, hide_self=False), keep, scale=0.125, bias=bias,
+        query, key, value, Intervals(lower=at, upper=at, hide_self=False), valid, scale=0.125, bias=bias,
         back=columns // 2, collect=bias is not None, drop=WeightDropout.drawn(rate, query.device),
     )  # fmt: skip
     found = [output] if collected is None else [output, collected]

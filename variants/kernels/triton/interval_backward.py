@@ -14,9 +14,9 @@ from .tiles import LOG2E, narrow, own_tile
 
 @triton.jit(do_not_specialize=SIZES)
 def backward_queries(
-    q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, keep, bias, gradients, masses, deltas, of_collected, of_query, of_bias,
+    q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, valid, bias, gradients, masses, deltas, of_collected, of_query, of_bias,
     seed_ptr, least, rescale, heads, bounds_stride, queries, keys, offset, back, ahead, scale, plain_scale,
-    HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
+    HAS_VALID: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
     DROP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -39,10 +39,10 @@ def backward_queries(
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
         if HAS_BIAS:
             scores += by_distance(bias, row, at[:, None], key_at[None, :], queries, offset, back, ahead) * LOG2E
-        if HAS_KEEP or HIDE_SELF or start < full_from or start + COLUMNS > full_to:
+        if HAS_VALID or HIDE_SELF or start < full_from or start + COLUMNS > full_to:
             scores = hide(
-                scores, keep, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
-                HAS_KEEP, HIDE_SELF,
+                scores, valid, row, heads, keys, at[:, None], key_at[None, :], lower[:, None], upper[:, None],
+                HAS_VALID, HIDE_SELF,
             )  # fmt: skip
         of_weights = tl.dot(gradient, tl.trans(v), input_precision=PRECISION)
         if COLLECT:
@@ -69,10 +69,10 @@ def backward_queries(
 
 @triton.jit(do_not_specialize=SIZES)
 def backward_keys(
-    q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, begin_ptr, end_ptr, keep, bias, gradients, masses, deltas, of_collected,
+    q_ptr, k_ptr, v_ptr, lower_ptr, upper_ptr, begin_ptr, end_ptr, valid, bias, gradients, masses, deltas, of_collected,
     of_key, of_value, seed_ptr, least, rescale,
     heads, bounds_stride, queries, keys, offset, back, ahead, scale, plain_scale, edges_stride,
-    HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
+    HAS_VALID: tl.constexpr, HIDE_SELF: tl.constexpr, HAS_BIAS: tl.constexpr, COLLECT: tl.constexpr,
     DROP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -99,8 +99,8 @@ def backward_keys(
             scores += by_distance(bias, row, at[None, :], key_at[:, None], queries, offset, back, ahead) * LOG2E
         # what lies past the last key is zero in k and v, and is not stored
         scores = hide(
-            scores, keep, row, heads, keys, at[None, :], key_at[:, None], lower[None, :], upper[None, :],
-            HAS_KEEP, HIDE_SELF,
+            scores, valid, row, heads, keys, at[None, :], key_at[:, None], lower[None, :], upper[None, :],
+            HAS_VALID, HIDE_SELF,
         )  # fmt: skip
         weights = tl.exp2(scores - mass[None, :])
         given = weights

@@ -3,7 +3,7 @@
 A kernel module imports Triton at its top, so ask `reason` before importing one; this module needs no Triton.
 
 Conventions of all kernels: tensors are (batch, heads, length, head_dim), of any strides but 1 in the last dimension;
-`keep` is (batch, keys), True = a real key, or None; causal is aligned at the last key. Block sizes are explicit,
+`valid` is (batch, keys), True = a real key, or None; causal is aligned at the last key. Block sizes are explicit,
 nothing is tuned at run time, and what is launched never depends on values, so that a CUDA graph can hold it. With
 TRITON_INTERPRET=1 in the environment before Triton is imported, kernels run on CPU tensors, slowly. bfloat16 does not:
 the interpreter multiplies it wrongly without a word.
@@ -104,7 +104,7 @@ def prepared(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    keep: Tensor | None,
+    valid: Tensor | None,
     *,
     one_width: bool = True,
     whole: bool = False,
@@ -116,9 +116,9 @@ def prepared(
     sequences is repeated for each. `grouped`: keys and values may have fewer heads. Raises SelectionError for shapes
     that do not fit, which a kernel would read past.
     """
-    check_inputs(query, key, value, keep, one_width=one_width, grouped=grouped)
+    check_inputs(query, key, value, valid, one_width=one_width, grouped=grouped)
     query, key, value = (x.contiguous() if whole or x.stride(-1) != 1 or _far(x) else x for x in (query, key, value))
-    return query, key, value, None if keep is None else keep.expand(query.shape[0], -1).contiguous()
+    return query, key, value, None if valid is None else valid.expand(query.shape[0], -1).contiguous()
 
 
 def launch(

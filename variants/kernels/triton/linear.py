@@ -26,17 +26,17 @@ from .tiles import padded
 _CHUNK = 64
 
 
-def linear_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+def linear_attention(query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, causal: bool) -> Tensor:
     """Linear attention with features elu(x) + 1, (batch, heads, queries, head_dim); `linear.Linear` is the definition.
 
-    query: (batch, heads, queries, head_dim); key, value: (batch, heads, keys, head_dim), all of one dtype; keep:
+    query: (batch, heads, queries, head_dim); key, value: (batch, heads, keys, head_dim), all of one dtype; valid:
     Boolean (batch, keys) or None. Causal aligns at the last key. A query without a key gives zeros. Work O(N d^2); kept
     for the backward pass are the inputs, the output and one float32 per query. Differentiable once, the same bits at
     every run. Ask `launch.reason` first.
     """
     # states and rows are addressed as (rows, length, width)
-    query, key, value, keep = prepared(query, key, value, keep, whole=True)
-    return cast(Tensor, LinearAttention.apply(query, key, value, keep, causal))
+    query, key, value, valid = prepared(query, key, value, valid, whole=True)
+    return cast(Tensor, LinearAttention.apply(query, key, value, valid, causal))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +90,10 @@ class _LinearPlan:
 
 
 class LinearAttention(torch.autograd.Function):
-    """Output of query (batch, heads, queries, d), key and value (batch, heads, keys, d), keep (batch, keys)."""
+    """Output of query (batch, heads, queries, d), key and value (batch, heads, keys, d), valid (batch, keys)."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, causal: bool) -> Tensor:
         plan = _LinearPlan(
             rows=query.shape[0] * query.shape[1],
             heads=query.shape[1],
@@ -101,11 +101,11 @@ class LinearAttention(torch.autograd.Function):
             keys=key.shape[2],
             width=query.shape[3],
             causal=causal,
-            padded=keep is not None,
+            padded=valid is not None,
             half=query.dtype is torch.float16,
             bfloat16=query.dtype is torch.bfloat16,
         )
-        kept = key if keep is None else keep.to(torch.uint8)
+        kept = key if valid is None else valid.to(torch.uint8)
         output = torch.empty_like(query)
         total = query.new_empty(plan.rows, plan.queries, dtype=torch.float32)
         state, mass = _states(plan, key, value, kept, total, total, of_query=False)
@@ -293,8 +293,8 @@ def _turn(
 def _pass(head_dim: int, dtype: torch.dtype, causal: bool) -> None:
     like = torch.empty(2, 8, 4096, head_dim, device="meta", dtype=dtype)
     query, key, value = (torch.empty_like(like, requires_grad=True) for _ in "qkv")
-    keep = torch.empty(2, 4096, device="meta", dtype=torch.bool) if causal else None
-    output = linear_attention(query, key, value, keep, causal)
+    valid = torch.empty(2, 4096, device="meta", dtype=torch.bool) if causal else None
+    output = linear_attention(query, key, value, valid, causal)
     output.backward(torch.empty_like(output))
 
 

@@ -38,14 +38,14 @@ def by_distance(source, row, i, j, queries, offset, back, ahead):
 
 
 @triton.jit
-def hide(scores, keep, row, heads, keys, i, j, lower, upper, HAS_KEEP: tl.constexpr, HIDE_SELF: tl.constexpr):
+def hide(scores, valid, row, heads, keys, i, j, lower, upper, HAS_VALID: tl.constexpr, HIDE_SELF: tl.constexpr):
     """Scores, -infinity where a query may not see a key."""
     seen = (j >= lower) & (j < upper)
     if HIDE_SELF:
         # a query whose interval has one key only keeps the view of itself
         seen = seen & ((j != i) | (upper - lower <= 1))
-    if HAS_KEEP:
-        seen = seen & (tl.load(keep + row // heads * keys + j, mask=j < keys, other=0) != 0)
+    if HAS_VALID:
+        seen = seen & (tl.load(valid + row // heads * keys + j, mask=j < keys, other=0) != 0)
     return tl.where(seen, scores, -float("inf"))
 
 

@@ -17,7 +17,7 @@ def rank_attention(
     key: Tensor,
     value: Tensor,
     intervals: Intervals,
-    keep: Tensor | None = None,
+    valid: Tensor | None = None,
     *,
     scale: float,
     positions: RankPositions | None,
@@ -33,7 +33,7 @@ def rank_attention(
     the tables themselves never enter the kernels. Ask `launch.reason` first.
     """
     if positions is None:
-        return interval_attention(query, key, value, intervals, keep, scale=scale, drop=drop, precision=precision)[0]
+        return interval_attention(query, key, value, intervals, valid, scale=scale, drop=drop, precision=precision)[0]
     # the rows of the tables that can occur: fewer columns for the kernel to read
     ranks = slice(positions.reach - back, positions.reach + ahead + 1)
     by_query = scaled(query, scale)
@@ -42,7 +42,7 @@ def rank_attention(
         key,
         value,
         intervals,
-        keep,
+        valid,
         scale=scale,
         bias=by_query @ positions.key_table[ranks].to(by_query.dtype).T,
         back=back,

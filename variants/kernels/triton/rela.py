@@ -42,7 +42,7 @@ def rela_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    keep: Tensor | None = None,
+    valid: Tensor | None = None,
     causal: bool = False,
     drop: WeightDropout | None = None,
     *,
@@ -51,18 +51,18 @@ def rela_attention(
     """Weighted sums of the values before the norm: relu(Q K^T / sqrt(head_dim)) V, float32 whatever the inputs.
 
     query (batch, heads, queries, head_dim), key and value (batch, kv_heads, keys, head_dim), of one dtype; kv_heads
-    divide heads, and nothing is repeated for them. keep (batch, keys), True = a real key, or None. `drop`:
+    divide heads, and nothing is repeated for them. valid (batch, keys), True = a real key, or None. `drop`:
     dropout of the weights, by the mask of `ops/dropout`. A query without a key that it may see gets zeros and gives no
     gradient. Products are those of the dtype, sums are float32,
     as is the gradient that is taken; with float16 a gradient or a weight beyond 65504 counts as 65504. Differentiable
     once, the same bits at every run. Ask `reason` first.
     Zhang, Titov & Sennrich 2021, Sparse Attention with Linear Units, eq. 4-6.
     """
-    query, key, value, keep = prepared(query, key, value, keep, grouped=True)
+    query, key, value, valid = prepared(query, key, value, valid, grouped=True)
     grouped, drops = key.shape[1] < query.shape[1], drop is not None
     of_keys = tiles or tiles_of_keys(query.dtype, query.shape[-1], grouped=grouped, drops=drops)
     tiles = tiles or tiles_for(query.dtype, query.shape[-1], drops=drops)
-    return cast(Tensor, _ReLA.apply(query, key, value, keep, causal, drop, tiles, of_keys))
+    return cast(Tensor, _ReLA.apply(query, key, value, valid, causal, drop, tiles, of_keys))
 
 
 def tiles_for(dtype: torch.dtype, head_dim: int, *, drops: bool) -> Tiles:
@@ -80,9 +80,9 @@ def tiles_for(dtype: torch.dtype, head_dim: int, *, drops: bool) -> Tiles:
 
 @triton.jit
 def _forward_tiles(
-    sums, q, k_ptr, v_ptr, keep_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head,
+    sums, q, k_ptr, v_ptr, valid_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head,
     first_tile, last_tile,
-    DROP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    DROP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for tile in range(first_tile, last_tile):
@@ -92,7 +92,7 @@ def _forward_tiles(
         # without the scale: it is positive, so it commutes with ReLU and is multiplied in once, at the end
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         if MASKED:
-            seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            seen = visible(valid_ptr, first_row, column, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
             scores = tl.where(seen, scores, 0.0)
         if DROP:
             rows = first_row + tl.arange(0, ROWS)
@@ -105,15 +105,15 @@ def _forward_tiles(
 
 @triton.jit(do_not_specialize=SIZES)
 def _forward(
-    q_ptr, k_ptr, v_ptr, keep_ptr, out_ptr, seed_ptr,
+    q_ptr, k_ptr, v_ptr, valid_ptr, out_ptr, seed_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, out_batch, out_head, out_row,
     queries, keys, heads, scale, least,
-    DROP: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    DROP: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tile, _, batch, head, _, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
-        q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
-        GROUP, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+    row_tile, _, batch, head, _, first_row, q, k_ptr, v_ptr, valid_ptr = own_rows(
+        q_ptr, k_ptr, v_ptr, valid_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
+        GROUP, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS,
     )  # fmt: skip
     # tiles that all queries of the program see whole come first and need no look at the causal mask
     full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
@@ -121,12 +121,12 @@ def _forward(
     seed = load_seed(seed_ptr, DROP)
     sums = tl.zeros([ROWS, DIM], tl.float32)
     sums = _forward_tiles(
-        sums, q, k_ptr, v_ptr, keep_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head, 0, full,
-        DROP, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        sums, q, k_ptr, v_ptr, valid_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head, 0, full,
+        DROP, HAS_VALID, False, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     sums = _forward_tiles(
-        sums, q, k_ptr, v_ptr, keep_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head, full, seen,
-        DROP, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        sums, q, k_ptr, v_ptr, valid_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head, full, seen,
+        DROP, True, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     out_ptr += batch * out_batch + head * out_head
     store_rows(out_ptr, out_row, first_row, queries, sums * scale, HEAD_DIM, DIM, ROWS)
@@ -139,7 +139,7 @@ class _ReLA(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        keep: Tensor | None,
+        valid: Tensor | None,
         causal: bool,
         drop: WeightDropout | None,
         tiles: Tiles,
@@ -149,22 +149,22 @@ class _ReLA(torch.autograd.Function):
         # float32 out: the sum over keys grows with their number, and the norm that follows needs its digits
         sums = torch.empty_like(query, dtype=torch.float32)
         seed, least, rescale = arguments(drop)
-        ctx.save_for_backward(query, key, value, keep)
+        ctx.save_for_backward(query, key, value, valid)
         ctx.causal, ctx.drop, ctx.tiles = causal, drop, (tiles, of_keys)
         if sums.numel():
             launch(
-                _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,), query, key, value, keep, sums,
+                _forward, (triton.cdiv(queries, tiles.rows) * batch * heads,), query, key, value, valid, sums,
                 seed, *strides(query, key, value, sums), queries, key.shape[2], heads, rescale * head_dim**-0.5, least,
                 warps=tiles.warps, stages=tiles.stages, DROP=drop is not None,
-                **constants(query, key, keep, causal, tiles),
+                **constants(query, key, valid, causal, tiles),
             )  # fmt: skip
         return sums
 
     @staticmethod
     @first_derivative_only(THROUGH_EAGER)
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, keep = ctx.saved_tensors
-        gradients = backward(grad_output, query, key, value, keep, ctx.causal, ctx.drop, *ctx.tiles)
+        query, key, value, valid = ctx.saved_tensors
+        gradients = backward(grad_output, query, key, value, valid, ctx.causal, ctx.drop, *ctx.tiles)
         return *gradients, None, None, None, None, None
 
 
@@ -173,8 +173,8 @@ def _pass(dtype: torch.dtype, head_dim: int, causal: bool, padding: bool, kv_hea
         torch.empty(2, heads, 4096, head_dim, dtype=dtype, device="meta", requires_grad=True)
         for heads in (4, kv_heads, kv_heads)
     )
-    keep = torch.empty(2, 4096, dtype=torch.bool, device="meta") if padding else None
-    sums = rela_attention(query, key, value, keep, causal, WeightDropout.drawn(rate, query.device))
+    valid = torch.empty(2, 4096, dtype=torch.bool, device="meta") if padding else None
+    sums = rela_attention(query, key, value, valid, causal, WeightDropout.drawn(rate, query.device))
     sums.backward(torch.empty_like(sums))
 
 

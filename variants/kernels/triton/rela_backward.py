@@ -37,7 +37,7 @@ def backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    keep: Tensor | None,
+    valid: Tensor | None,
     causal: bool,
     drop: WeightDropout | None,
     tiles: Tiles,
@@ -58,16 +58,16 @@ def backward(
     sizes = (queries, keys, heads, rescale * head_dim**-0.5, least)
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
-        query, key, value, keep, grad_output, to_query, seed,
+        query, key, value, valid, grad_output, to_query, seed,
         *strides(query, key, value, grad_output, to_query), *sizes, warps=tiles.warps, stages=tiles.stages,
-        DROP=drop is not None, **constants(query, key, keep, causal, tiles),
+        DROP=drop is not None, **constants(query, key, valid, causal, tiles),
     )  # fmt: skip
     launch(
         _backward_keys, (triton.cdiv(keys, of_keys.columns) * batch * key.shape[1],),
-        query, key, value, keep, grad_output, to_key, to_value, seed,
+        query, key, value, valid, grad_output, to_key, to_value, seed,
         *strides(query, key, value, grad_output, to_key, to_value), *sizes,
         warps=of_keys.warps, stages=of_keys.stages, DROP=drop is not None,
-        **constants(query, key, keep, causal, of_keys),
+        **constants(query, key, valid, causal, of_keys),
     )  # fmt: skip
     return to_query, to_key, to_value
 
@@ -86,8 +86,8 @@ def tiles_of_keys(dtype: torch.dtype, head_dim: int, *, grouped: bool, drops: bo
 
 @triton.jit
 def _query_tiles(
-    dq, q, do, k_ptr, v_ptr, keep_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head, first, last,
-    DROP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    dq, q, do, k_ptr, v_ptr, valid_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head, first, last,
+    DROP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for tile in range(first, last):
@@ -97,7 +97,7 @@ def _query_tiles(
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         if MASKED:
             # a hidden score may be positive: it lies in the tile, but the forward pass gave it no weight
-            seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            seen = visible(valid_ptr, first_row, column, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
             scores = tl.where(seen, scores, 0.0)
         if DROP:
             rows = first_row + tl.arange(0, ROWS)
@@ -112,16 +112,16 @@ def _query_tiles(
 
 @triton.jit(do_not_specialize=SIZES)
 def _backward_queries(
-    q_ptr, k_ptr, v_ptr, keep_ptr, do_ptr, dq_ptr, seed_ptr,
+    q_ptr, k_ptr, v_ptr, valid_ptr, do_ptr, dq_ptr, seed_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dq_batch, dq_head, dq_row,
     queries, keys, heads, scale, least,
-    DROP: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    DROP: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row_tile, _, batch, head, _, first_row, q, k_ptr, v_ptr, keep_ptr = own_rows(
-        q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
-        GROUP, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+    row_tile, _, batch, head, _, first_row, q, k_ptr, v_ptr, valid_ptr = own_rows(
+        q_ptr, k_ptr, v_ptr, valid_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
+        GROUP, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS,
     )  # fmt: skip
     full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
     seen = seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
@@ -129,14 +129,14 @@ def _backward_queries(
     seed = load_seed(seed_ptr, DROP)
     dq = tl.zeros([ROWS, DIM], tl.float32)
     dq = _query_tiles(
-        dq, q, do, k_ptr, v_ptr, keep_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head,
+        dq, q, do, k_ptr, v_ptr, valid_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head,
         0, full,
-        DROP, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        DROP, HAS_VALID, False, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     dq = _query_tiles(
-        dq, q, do, k_ptr, v_ptr, keep_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head,
+        dq, q, do, k_ptr, v_ptr, valid_ptr, k_row, v_row, first_row, queries, keys, seed, least, batch, head,
         full, seen,
-        DROP, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        DROP, True, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     store_rows(dq_ptr + batch * dq_batch + head * dq_head, dq_row, first_row, queries, dq * scale, HEAD_DIM, DIM, ROWS)
 
@@ -169,11 +169,11 @@ def _key_tiles(
 
 @triton.jit(do_not_specialize=SIZES)
 def _backward_keys(
-    q_ptr, k_ptr, v_ptr, keep_ptr, do_ptr, dk_ptr, dv_ptr, seed_ptr,
+    q_ptr, k_ptr, v_ptr, valid_ptr, do_ptr, dk_ptr, dv_ptr, seed_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     do_batch, do_head, do_row, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row,
     queries, keys, heads, scale, least,
-    DROP: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    DROP: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     column_tile, batch, head, column, k, v = own_columns(
@@ -202,6 +202,6 @@ def _backward_keys(
             DROP, False, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip
     store_key_gradients(
-        dk_ptr, dv_ptr, keep_ptr, dk * scale, dv * scale, batch, head, column,
-        dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys, HAS_KEEP, HEAD_DIM, DIM, COLUMNS,
+        dk_ptr, dv_ptr, valid_ptr, dk * scale, dv * scale, batch, head, column,
+        dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys, HAS_VALID, HEAD_DIM, DIM, COLUMNS,
     )  # fmt: skip

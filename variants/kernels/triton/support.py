@@ -60,7 +60,7 @@ class Support:
 
 
 def find_support(
-    query: Tensor, key: Tensor, keep: Tensor | None, causal: bool, sparse_map: SupportMap, tiles: Tiles
+    query: Tensor, key: Tensor, valid: Tensor | None, causal: bool, sparse_map: SupportMap, tiles: Tiles
 ) -> Support:
     """Levels of all rows and the list of tiles that may hold a weight; arguments as in `entmax_attention`."""
     batch, heads, queries, head_dim = query.shape
@@ -70,11 +70,11 @@ def find_support(
     indices = query.new_empty((batch * heads, rows, triton.cdiv(keys, tiles.columns)), dtype=torch.int16)
     counts = query.new_empty((batch * heads, rows, 2), dtype=torch.int32)
     launch(
-        _find_support, (rows * batch * heads,), query, key, keep, sparse_map.excess, levels, indices, counts,
+        _find_support, (rows * batch * heads,), query, key, valid, sparse_map.excess, levels, indices, counts,
         *strides(query, key), queries, keys, heads, head_dim**-0.5,
         _TOLERANCE if query.dtype == torch.float32 else _SHORT_TOLERANCE,
         warps=tiles.warps, stages=tiles.stages, MODE=sparse_map.mode, STEPS=_STEPS, IN_REGISTERS=_STEPS_IN_REGISTERS,
-        **constants(query, key, keep, causal, tiles),
+        **constants(query, key, valid, causal, tiles),
     )  # fmt: skip
     return Support(levels=levels, lists=TileLists(indices=indices, counts=counts))
 
@@ -130,8 +130,8 @@ def _rise(mass, factors, excess, MODE: tl.constexpr):
 
 @triton.jit
 def _largest_of_columns(
-    largest, q, k_ptr, keep_ptr, k_row, first_row, queries, keys, first_tile, last_tile,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    largest, q, k_ptr, valid_ptr, k_row, first_row, queries, keys, first_tile, last_tile,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for tile in range(first_tile, last_tile):
@@ -139,7 +139,7 @@ def _largest_of_columns(
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         if MASKED:
-            seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            seen = visible(valid_ptr, first_row, column, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
             scores = tl.where(seen, scores, float("-inf"))
         # no reduction: one instruction a score. NaN stays, and spoils the row at the end
         largest = tl.maximum(largest, scores, propagate_nan=tl.PropagateNan.ALL)
@@ -148,9 +148,9 @@ def _largest_of_columns(
 
 @triton.jit
 def _sum_above(
-    total, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, kept, k_row, slope, excess, first_row, queries,
+    total, factors, top, threshold, q, k_ptr, valid_ptr, index_ptr, kept, k_row, slope, excess, first_row, queries,
     keys, first, last,
-    LISTED: tl.constexpr, MODE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    LISTED: tl.constexpr, MODE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for at in range(first, last):
@@ -161,7 +161,7 @@ def _sum_above(
         k = load_rows(k_ptr, k_row, column, keys, MASKED, HEAD_DIM, DIM, COLUMNS)
         above = (tl.dot(q, tl.trans(k), input_precision=PRECISION) - top[:, None]) * slope - threshold[:, None]
         if MASKED:
-            seen = visible(keep_ptr, first_row, column, queries, keys, CAUSAL, HAS_KEEP, ROWS, COLUMNS)
+            seen = visible(valid_ptr, first_row, column, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
             above = tl.where(seen, above, -1.0)
         weights, factor = weigh(above, excess, MODE)
         # factors are positive wherever a weight is, so they tell whether the tile still has one
@@ -177,8 +177,8 @@ def _sum_above(
 
 @triton.jit
 def _newton_pass(
-    top, threshold, before, total, q, k_ptr, keep_ptr, index_ptr, none, k_row, slope, excess, first_row, queries, keys,
-    LISTED: tl.constexpr, MODE: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    top, threshold, before, total, q, k_ptr, valid_ptr, index_ptr, none, k_row, slope, excess, first_row, queries, keys,
+    LISTED: tl.constexpr, MODE: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One step of Newton's method over `total` tiles, the first `before` of them seen whole, all or those of the list.
@@ -189,30 +189,30 @@ def _newton_pass(
     mass = tl.zeros([ROWS], tl.float32)
     factors = tl.zeros([ROWS], tl.float32)
     mass, factors, kept_before = _sum_above(
-        mass, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, none, k_row, slope, excess, first_row, queries,
+        mass, factors, top, threshold, q, k_ptr, valid_ptr, index_ptr, none, k_row, slope, excess, first_row, queries,
         keys, 0, before,
-        LISTED, MODE, HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        LISTED, MODE, HAS_VALID, False, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     mass, factors, kept = _sum_above(
-        mass, factors, top, threshold, q, k_ptr, keep_ptr, index_ptr, kept_before, k_row, slope, excess, first_row,
+        mass, factors, top, threshold, q, k_ptr, valid_ptr, index_ptr, kept_before, k_row, slope, excess, first_row,
         queries, keys, before, total,
-        LISTED, MODE, True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        LISTED, MODE, True, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     return _rise(mass, factors, excess, MODE), kept_before, kept
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _find_support(
-    q_ptr, k_ptr, keep_ptr, excess_ptr, level_ptr, index_ptr, count_ptr,
+    q_ptr, k_ptr, valid_ptr, excess_ptr, level_ptr, index_ptr, count_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, queries, keys, heads, scale, tolerance,
     MODE: tl.constexpr, STEPS: tl.constexpr, IN_REGISTERS: tl.constexpr,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     # this pass reads no values, so the keys stand in their place
-    row_tile, both, _, head, list_at, first_row, q, k_ptr, _, keep_ptr = own_rows(
-        q_ptr, k_ptr, k_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, k_batch, k_head, queries, keys, heads,
-        GROUP, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS,
+    row_tile, both, _, head, list_at, first_row, q, k_ptr, _, valid_ptr = own_rows(
+        q_ptr, k_ptr, k_ptr, valid_ptr, q_batch, q_head, q_row, k_batch, k_head, k_batch, k_head, queries, keys, heads,
+        GROUP, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS,
     )  # fmt: skip
     index_ptr += list_at * tl.cdiv(keys, COLUMNS)
     excess = excess_of(excess_ptr, head, MODE)
@@ -223,12 +223,12 @@ def _find_support(
 
     largest = tl.full([ROWS, COLUMNS], float("-inf"), tl.float32)
     largest = _largest_of_columns(
-        largest, q, k_ptr, keep_ptr, k_row, first_row, queries, keys, 0, full,
-        HAS_KEEP, False, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        largest, q, k_ptr, valid_ptr, k_row, first_row, queries, keys, 0, full,
+        HAS_VALID, False, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     largest = _largest_of_columns(
-        largest, q, k_ptr, keep_ptr, k_row, first_row, queries, keys, full, seen,
-        True, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        largest, q, k_ptr, valid_ptr, k_row, first_row, queries, keys, full, seen,
+        True, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     # a maximum over a row leaves NaN out; infinity stays, and spoils the row as NaN does
     top = tl.max(tl.where(largest == largest, largest, float("inf")), 1)
@@ -244,9 +244,9 @@ def _find_support(
     # a number that loops may change, where 0 is a constant
     none = row_tile * 0
     rise, before, total = _newton_pass(
-        top, threshold, full, seen, q, k_ptr, keep_ptr, index_ptr, none, k_row, slope, excess, first_row, queries,
+        top, threshold, full, seen, q, k_ptr, valid_ptr, index_ptr, none, k_row, slope, excess, first_row, queries,
         keys,
-        False, MODE, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+        False, MODE, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
     )  # fmt: skip
     threshold += rise
     step = 1
@@ -256,9 +256,9 @@ def _find_support(
         tl.debug_barrier()
         # it has two parts, tiles seen whole and tiles on the diagonal; both become shorter
         rise, before, total = _newton_pass(
-            top, threshold, before, total, q, k_ptr, keep_ptr, index_ptr, none, k_row, slope, excess, first_row,
+            top, threshold, before, total, q, k_ptr, valid_ptr, index_ptr, none, k_row, slope, excess, first_row,
             queries, keys,
-            True, MODE, CAUSAL, HAS_KEEP, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
+            True, MODE, CAUSAL, HAS_VALID, HEAD_DIM, DIM, ROWS, COLUMNS, PRECISION,
         )  # fmt: skip
         threshold += rise
         step += 1

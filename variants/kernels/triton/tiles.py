@@ -62,7 +62,7 @@ def strides(*tensors: Tensor) -> tuple[int, ...]:
     return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
 
 
-def constants(query: Tensor, key: Tensor, keep: Tensor | None, causal: bool, tiles: Tiles) -> dict[str, Any]:
+def constants(query: Tensor, key: Tensor, valid: Tensor | None, causal: bool, tiles: Tiles) -> dict[str, Any]:
     """The constexprs that all kernels of attention over tiles have."""
     # constants and not arguments: the compiler drops the masks that a kernel does not need and unrolls over
     # dimensions
@@ -71,7 +71,7 @@ def constants(query: Tensor, key: Tensor, keep: Tensor | None, causal: bool, til
         # heads of queries that share keys; with one a loop over them is none
         "GROUP": query.shape[1] // key.shape[1],
         "CAUSAL": causal,
-        "HAS_KEEP": keep is not None,
+        "HAS_VALID": valid is not None,
         "HEAD_DIM": head_dim,
         "DIM": padded(head_dim),
         "ROWS": tiles.rows,
@@ -111,8 +111,8 @@ def own_tile(tiles):
 
 @triton.jit
 def own_rows(
-    q_ptr, k_ptr, v_ptr, keep_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, valid_ptr, q_batch, q_head, q_row, k_batch, k_head, v_batch, v_head, queries, keys, heads,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
     """The start of every kernel that goes along the keys: its row tile, and where its head lies.
@@ -132,9 +132,9 @@ def own_rows(
     # keys and values have a head for each GROUP of heads
     k_ptr += batch * k_batch + head // GROUP * k_head
     v_ptr += batch * v_batch + head // GROUP * v_head
-    if HAS_KEEP:
-        keep_ptr += batch * keys
-    return row_tile, both, batch, head, both * row_tiles + row_tile, first_row, q, k_ptr, v_ptr, keep_ptr
+    if HAS_VALID:
+        valid_ptr += batch * keys
+    return row_tile, both, batch, head, both * row_tiles + row_tile, first_row, q, k_ptr, v_ptr, valid_ptr
 
 
 @triton.jit
@@ -175,17 +175,17 @@ def own_list(index_ptr, count_ptr, own, room):
 
 @triton.jit
 def store_key_gradients(
-    dk_ptr, dv_ptr, keep_ptr, dk, dv, batch, head, column, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys,
-    HAS_KEEP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, COLUMNS: tl.constexpr,
+    dk_ptr, dv_ptr, valid_ptr, dk, dv, batch, head, column, dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, keys,
+    HAS_VALID: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Writes the gradients of a tile of keys and of values, both (COLUMNS, DIM), zero for padded keys.
 
-    Along the queries no kernel looks at `keep`: a padded key meets nothing but its own row of both sums, so dropping
+    Along the queries no kernel looks at `valid`: a padded key meets nothing but its own row of both sums, so dropping
     that row here, once, is enough.
     """
-    if HAS_KEEP:
+    if HAS_VALID:
         columns = column + tl.arange(0, COLUMNS)
-        kept = tl.load(keep_ptr + batch * keys + columns, mask=columns < keys, other=0) != 0
+        kept = tl.load(valid_ptr + batch * keys + columns, mask=columns < keys, other=0) != 0
         dk = tl.where(kept[:, None], dk, 0.0)
         dv = tl.where(kept[:, None], dv, 0.0)
     store_rows(dk_ptr + batch * dk_batch + head * dk_head, dk_row, column, keys, dk, HEAD_DIM, DIM, COLUMNS)
@@ -324,14 +324,14 @@ def store_rows(ptr, stride, first, length, values, HEAD_DIM: tl.constexpr, DIM: 
 
 
 @triton.jit
-def visible(keep_ptr, first_row, first_column, queries, keys, CAUSAL: tl.constexpr, HAS_KEEP: tl.constexpr,
+def visible(valid_ptr, first_row, first_column, queries, keys, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
             ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     """(ROWS, COLUMNS), or (1, COLUMNS) where all rows are alike: which keys each query may see."""
     columns = first_column + tl.arange(0, COLUMNS)
     # keys past the end were loaded as zeros: a score of zero is no mask, so they are hidden like padded ones
     seen = columns < keys
-    if HAS_KEEP:
-        seen = seen & (tl.load(keep_ptr + columns, mask=columns < keys, other=0) != 0)
+    if HAS_VALID:
+        seen = seen & (tl.load(valid_ptr + columns, mask=columns < keys, other=0) != 0)
     seen = seen[None, :]
     if CAUSAL:
         rows = first_row + tl.arange(0, ROWS) + keys - queries

@@ -31,10 +31,10 @@ def test_hand_worked_rows() -> None:
 
 def test_padded_keys_and_queries_and_the_future_do_not_count() -> None:
     weights = torch.eye(4).expand(1, 1, 4, 4)
-    keep = torch.tensor([[True, True, True, False]])
-    assert sums(weights, Mask(keep))["sparsity"] == pytest.approx(6 / 9)
-    assert sums(weights, Mask(keep, causal=True))["sparsity"] == pytest.approx(3 / 6)
-    assert sums(weights, Mask(keep))["null_rate"] == 0.0
+    valid = torch.tensor([[True, True, True, False]])
+    assert sums(weights, Mask(valid))["sparsity"] == pytest.approx(6 / 9)
+    assert sums(weights, Mask(valid, causal=True))["sparsity"] == pytest.approx(3 / 6)
+    assert sums(weights, Mask(valid))["null_rate"] == 0.0
 
 
 def test_unnormalised_weights_are_normalised_for_the_entropy() -> None:
@@ -55,7 +55,7 @@ def test_blocks_without_a_positive_weight_count_only_inside_the_mask() -> None:
 
 def test_chunks_of_queries_change_nothing() -> None:
     weights = torch.rand(2, 3, 300, 300) * (torch.rand(2, 3, 300, 300) > 0.7)
-    keep = torch.arange(300)[None] < torch.tensor([[300], [170]])
-    whole, parts = sums(weights, Mask(keep), chunk=384), sums(weights, Mask(keep), chunk=128)
+    valid = torch.arange(300)[None] < torch.tensor([[300], [170]])
+    whole, parts = sums(weights, Mask(valid), chunk=384), sums(weights, Mask(valid), chunk=128)
     assert whole == pytest.approx(parts)
     assert set(whole) >= {"sparsity", "null_rate", "entropy", "attention_distance", "block_sparsity64"}

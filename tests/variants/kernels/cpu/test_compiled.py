@@ -21,13 +21,13 @@ def test_equals_the_eager_definition_forward_and_backward(name: str) -> None:
     torch.manual_seed(seed())
     variant, definition = build(f"{name}[impl=compiled]", shape), build(f"{name}[impl=eager]", shape)
     definition.load_state_dict(variant.state_dict())
-    keep = torch.rand(3, 310) > 0.3
-    keep[1] = False
+    valid = torch.rand(3, 310) > 0.3
+    valid[1] = False
     drawn = [torch.randn(3, 2, n, 24) for n in (300, 310, 310, 300)]
 
     def passes(module, inputs: list[Tensor], upstream: Tensor) -> list[Tensor]:
         leaves = [x.detach().requires_grad_() for x in inputs]
-        output = module(*leaves, Mask(keep=keep, causal=True))
+        output = module(*leaves, Mask(valid=valid, causal=True))
         return [output, *torch.autograd.grad(output, leaves, upstream)]
 
     found = passes(variant, drawn[:3], drawn[3])

@@ -55,11 +55,11 @@ def assert_equals_eager(name: str, impl: str, inputs, upstream: Tensor, mask: Ma
 
 
 def mask_of(kind: str, batch: int, keys: int) -> Mask:
-    keep = draw(batch, keys, salt=9) > -0.5
-    keep[0], keep[1], keep[1, -1] = True, False, True
+    valid = draw(batch, keys, salt=9) > -0.5
+    valid[0], valid[1], valid[1, -1] = True, False, True
     if kind == "padding at the end":
-        return Mask(keep=keep.cummin(1).values)
-    return Mask(keep=keep if "holes" in kind else None, causal="causal" in kind)
+        return Mask(valid=valid.cummin(1).values)
+    return Mask(valid=valid if "holes" in kind else None, causal="causal" in kind)
 
 
 def triple(queries: int, keys: int, head_dim: int, batch: int, heads: int, kv_heads: int, spread: float = 1.0):

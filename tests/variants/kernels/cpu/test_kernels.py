@@ -98,9 +98,13 @@ def test_the_spreads_reach_short_long_and_dense_supports() -> None:
 def test_masks_lengths_and_widths(name: str, queries: int, keys: int, head_dim: int, causal: bool, impl: str) -> None:
     """Keys with holes, one sequence with a single key, queries fewer and more than keys."""
     inputs, upstream = triple(queries, keys, head_dim, batch=3)
-    keep = draw(3, keys, salt=9) > -0.5
-    keep[0], keep[1], keep[1, -1] = True, False, True
-    for mask in (Mask(keep=keep, causal=causal), Mask(causal=causal), Mask(keep=keep.cummin(1).values, causal=causal)):
+    valid = draw(3, keys, salt=9) > -0.5
+    valid[0], valid[1], valid[1, -1] = True, False, True
+    for mask in (
+        Mask(valid=valid, causal=causal),
+        Mask(causal=causal),
+        Mask(valid=valid.cummin(1).values, causal=causal),
+    ):
         assert_equals_eager(name, impl, inputs, upstream, mask)
 
 
@@ -119,8 +123,8 @@ def test_a_row_that_moves_on_is_looked_at_again() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_query_without_a_key_yields_zeros_and_no_gradient(name: str, impl: str) -> None:
     inputs, upstream = triple(9, 7, 16)
-    keep = torch.tensor([[False] * 7, [True] * 7])
-    output, *gradients = passes(make(name, impl, 16), inputs, upstream, Mask(keep=keep))
+    valid = torch.tensor([[False] * 7, [True] * 7])
+    output, *gradients = passes(make(name, impl, 16), inputs, upstream, Mask(valid=valid))
     assert not output[0].any() and output[1].any()
     assert not any(g[0].any() for g in gradients[:3]) and all(g.isfinite().all() for g in gradients)
     ahead, *_ = passes(make(name, impl, 16), inputs, upstream, Mask(causal=True))

@@ -97,14 +97,14 @@ def test_outputs_and_gradients_with_dropout_are_those_of_eager_code_in_float64(
     generator = torch.Generator().manual_seed(seed())
     shapes = [(2, 2, 45, 16), (2, kv_heads, 70, 16), (2, kv_heads, 70, 16)]
     ours = [torch.randn(shape, generator=generator).to(DEVICE, dtype).requires_grad_() for shape in shapes]
-    keep = (torch.arange(70) < torch.tensor([[70], [40]])).to(DEVICE) if padded else None
-    mask = Mask(keep=keep, causal=causal)
+    valid = (torch.arange(70) < torch.tensor([[70], [40]])).to(DEVICE) if padded else None
+    mask = Mask(valid=valid, causal=causal)
     drop = WeightDropout.drawn(0.3, torch.device(DEVICE))
     if alpha is None:
-        output = rela_attention(*ours, keep, causal, drop, tiles=tiles)
+        output = rela_attention(*ours, valid, causal, drop, tiles=tiles)
     else:
         learned = torch.full((2,), alpha, device=DEVICE, requires_grad=True) if alpha == 1.3 else None
-        output = entmax_attention(*ours, alpha if learned is None else learned, keep, causal, drop, tiles=tiles)
+        output = entmax_attention(*ours, alpha if learned is None else learned, valid, causal, drop, tiles=tiles)
         ours += [] if learned is None else [learned]
     upstream = torch.randn_like(output)
     found = [output, *torch.autograd.grad(output, ours, upstream)]

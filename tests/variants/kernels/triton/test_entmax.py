@@ -79,9 +79,9 @@ def test_output_and_gradients_are_those_of_the_float64_definition(
     tiles: Tiles | None,
 ) -> None:
     ours = inputs(queries, keys, head_dim, dtype)
-    keep = torch.arange(keys, device=DEVICE)[None] < keys * 2 // 3 if padded else None
+    valid = torch.arange(keys, device=DEVICE)[None] < keys * 2 // 3 if padded else None
     learned = torch.tensor(alpha, device=DEVICE, requires_grad=True) if isinstance(alpha, tuple) else None
-    output = entmax_attention(*ours, alpha if learned is None else learned, keep, causal, tiles=tiles)
+    output = entmax_attention(*ours, alpha if learned is None else learned, valid, causal, tiles=tiles)
     if learned is not None:
         ours.append(learned)
     upstream = torch.randn(output.shape, device=DEVICE).to(dtype)
@@ -90,7 +90,7 @@ def test_output_and_gradients_are_those_of_the_float64_definition(
     fixed = None if isinstance(alpha, tuple) else alpha
     # at alpha 1.01 the kernel takes a power of 100 of what float32 knows of a score, the definition a logarithm
     factor = 16.0 if alpha == (1.01, 2.0) else FACTOR
-    assert_equals_definition([output, *gradients], ours, fixed, Mask(keep=keep, causal=causal), upstream, factor)
+    assert_equals_definition([output, *gradients], ours, fixed, Mask(valid=valid, causal=causal), upstream, factor)
 
 
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
@@ -99,12 +99,12 @@ def test_weights_are_those_of_the_entmax_package(alpha: float) -> None:
     query, key, _ = (x.detach() for x in inputs(40, 64, 16))
     # values that hand the weights through
     value = torch.eye(64, device=DEVICE).expand(1, 2, 64, 64).contiguous()
-    keep = torch.arange(64, device=DEVICE)[None] != 5
+    valid = torch.arange(64, device=DEVICE)[None] != 5
     # the same head_dim in all, as the kernels have it, and the scale of the one that was widened
     query, key = (torch.nn.functional.pad(x, (0, 48)) for x in (2.0 * query, key))
-    weights = entmax_attention(query, key, value, alpha, keep, tiles=SMALL)
-    scores = scores_of(query.double(), key.double()).masked_fill(~keep[:, None, None], -torch.inf)
-    single = runs(lambda x: [entmax(scores_of(*x), alpha, allowed=keep[:, None, None])], [query, key])
+    weights = entmax_attention(query, key, value, alpha, valid, tiles=SMALL)
+    scores = scores_of(query.double(), key.double()).masked_fill(~valid[:, None, None], -torch.inf)
+    single = runs(lambda x: [entmax(scores_of(*x), alpha, allowed=valid[:, None, None])], [query, key])
     assert not over_budget([weights], single, [package.entmax_bisect(scores, alpha, n_iter=80)])
     assert ((weights == 0).double().mean() > 0.3).item()
     ones = torch.ones(1, 2, 40, dtype=torch.float64)

@@ -37,7 +37,7 @@ class Case:
     """One call: distances are clipped to -`back` and `columns` - 1 - `back`; without columns there is no bias."""
 
     intervals: Intervals
-    keep: Tensor | None
+    valid: Tensor | None
     drop: WeightDropout
     columns: int
     back: int = 5
@@ -46,7 +46,7 @@ class Case:
         """Output, and weights by distance where there are columns."""
         bias = leaves[3] if self.columns else None
         output, collected = interval_attention(
-            *leaves[:3], self.intervals, self.keep, scale=0.3, bias=bias, back=self.back, collect=self.columns > 0,
+            *leaves[:3], self.intervals, self.valid, scale=0.3, bias=bias, back=self.back, collect=self.columns > 0,
             drop=self.drop,
         )  # fmt: skip
         return [output] if collected is None else [output, collected]
@@ -60,21 +60,21 @@ class Case:
         column = column.expand(*query.shape[:2], *column.shape)
         if self.columns:
             scores = scores + leaves[3].gather(-1, column)
-        weights = self.drop.apply(masked_softmax(scores, seen(self.intervals, self.keep, i, j)))
+        weights = self.drop.apply(masked_softmax(scores, seen(self.intervals, self.valid, i, j)))
         output = weights.to(value.dtype) @ value
         if not self.columns:
             return [output]
         return [output, torch.zeros_like(leaves[3]).scatter_add(-1, column, weights)]
 
 
-def seen(intervals: Intervals, keep: Tensor | None, i: Tensor, j: Tensor) -> Tensor:
+def seen(intervals: Intervals, valid: Tensor | None, i: Tensor, j: Tensor) -> Tensor:
     """(batch, heads | 1, queries, keys), pair by pair as the module of the kernels says."""
     lower, upper = (x.view(-1 if x.shape[0] == 1 else BATCH, x.shape[0] // BATCH or 1, i.shape[0], 1)
                     for x in (intervals.lower, intervals.upper))  # fmt: skip
     found = (j >= lower) & (j < upper)
     if intervals.hide_self:
         found = found & ((i != j) | (upper - lower <= 1))
-    return found if keep is None else found & keep[:, None, None]
+    return found if valid is None else found & valid[:, None, None]
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
@@ -88,7 +88,7 @@ def test_every_pass_drops_the_pairs_of_the_eager_mask(rate: float) -> None:
     value = torch.eye(keys, device=DEVICE).expand(BATCH, HEADS, -1, -1).contiguous().requires_grad_()
     # a column for each distance
     bias = torch.zeros(BATCH, HEADS, queries, queries + keys, device=DEVICE, requires_grad=True)
-    case = Case(intervals=intervals, keep=None, drop=drop, columns=queries + keys, back=keys)
+    case = Case(intervals=intervals, valid=None, drop=drop, columns=queries + keys, back=keys)
     output, collected = case.kernel([query, torch.zeros_like(value), value, bias])
     i, j = torch.arange(queries, device=DEVICE)[:, None], torch.arange(keys, device=DEVICE)
     inside = seen(intervals, None, i, j)
@@ -130,11 +130,11 @@ def test_outputs_and_gradients_are_those_of_the_dense_definition_in_float64(
     ours = [torch.randn(BATCH, HEADS, *size, generator=generator).to(DEVICE, dtype).requires_grad_() for size in sizes]
     if columns:
         ours.append(torch.randn(BATCH, HEADS, queries, columns, generator=generator).to(DEVICE).requires_grad_())
-    keep = (torch.rand(BATCH, keys, generator=generator) > 0.3).to(DEVICE) if padded else None
+    valid = (torch.rand(BATCH, keys, generator=generator) > 0.3).to(DEVICE) if padded else None
     drop = WeightDropout.drawn(rate, torch.device(DEVICE))
     assert drop is not None
     intervals = drawn_intervals(queries, keys, offset, hide_self, rows=rows)
-    case = Case(intervals=intervals, keep=keep, drop=drop, columns=columns)
+    case = Case(intervals=intervals, valid=valid, drop=drop, columns=columns)
     outputs = case.kernel(ours)
     upstream = [torch.randn(x.shape, generator=generator).to(x) for x in outputs]
     found = [*outputs, *torch.autograd.grad(outputs, ours, upstream)]

@@ -68,19 +68,19 @@ def test_sums_and_gradients_are_those_of_the_float64_definition(
     queries: int, keys: int, head_dim: int, dtype: torch.dtype, causal: bool, padded: bool, tiles: Tiles | None
 ) -> None:
     ours = inputs(queries, keys, head_dim, dtype)
-    keep = padding(keys) if padded else None
-    sums = rela_attention(*ours, keep, causal, tiles=tiles)
+    valid = padding(keys) if padded else None
+    sums = rela_attention(*ours, valid, causal, tiles=tiles)
     upstream = torch.randn_like(sums)
     gradients = torch.autograd.grad(sums, ours, upstream)
     assert sums.dtype == torch.float32
     assert all(gradient.dtype == dtype for gradient in gradients)
-    assert_equals_definition([sums, *gradients], ours, Mask(keep=keep, causal=causal), upstream)
+    assert_equals_definition([sums, *gradients], ours, Mask(valid=valid, causal=causal), upstream)
 
 
 def test_queries_without_keys_give_zeros_and_no_gradient() -> None:
     ours = inputs(40, 40, 16)
-    keep = torch.tensor([[True], [False]], device=DEVICE).expand(2, 40)
-    sums = rela_attention(*ours, keep, tiles=SMALL)
+    valid = torch.tensor([[True], [False]], device=DEVICE).expand(2, 40)
+    sums = rela_attention(*ours, valid, tiles=SMALL)
     gradients = torch.autograd.grad(sums, ours, torch.full_like(sums, 1e4))
     assert sums[0].abs().max() > 0
     for tensor in (sums, *gradients):

@@ -84,9 +84,9 @@ def twins(selection: str, shape: AttentionShape) -> tuple[Variant, Variant, Vari
 
 def padding(keys: int) -> Tensor:
     """The first sequence begins with pads and has some in between, the second is padding from the middle on."""
-    keep = torch.ones(2, keys, dtype=torch.bool)
-    keep[0, :6] = keep[0, 20:23] = keep[1, keys // 2 :] = False
-    return keep
+    valid = torch.ones(2, keys, dtype=torch.bool)
+    valid[0, :6] = valid[0, 20:23] = valid[1, keys // 2 :] = False
+    return valid
 
 
 def compare(
