@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 MOST_LINE_BYTES = 16 * 2**20
 """Of one Record, event or curve: longer text is not even parsed."""
@@ -43,83 +43,47 @@ Texts = Annotated[tuple[Text, ...], Meta(max_length=1000)]
 NameByName = Annotated[dict[Name, Name], Meta(max_length=100_000)]
 TextByName = Annotated[dict[Name, Text], Meta(max_length=1000)]
 CountByName = Annotated[dict[Name, Count], Meta(max_length=100_000)]
-Samples = Annotated[tuple[float, ...], Meta(max_length=1_000_000)]
 
 if TYPE_CHECKING:
+    Number = float
+    Samples = tuple[float, ...]
     Open = dict[str, Any]
 else:
+    # JSON has neither NaN nor infinity: Records keep them as text
+    Number = Annotated[float, Meta(ge=-MOST_MAGNITUDE, le=MOST_MAGNITUDE)] | Literal["nan", "inf", "-inf"]
+    Samples = Annotated[tuple[Number, ...], Meta(max_length=1_000_000)]
     _Scalar = Text | Whole | float | bool | None
     Open = Annotated[dict[Name, _Scalar | Annotated[list[_Scalar], Meta(max_length=10_000)]], Meta(max_length=1000)]
-"""Keys that tasks and lanes choose, with scalars or lists of them; those that readers know are typed below."""
+"""Keys that tasks and lanes choose, with scalars or lists of them; the keys that readers know are typed below."""
 
 
-Rates = Annotated[list[float], Meta(max_length=1000)]
+def _open_keys(name: str, **names_of: tuple[Any, str]) -> type[Struct]:
+    """A structure of optional fields, each group of names with one type; it passes over all other keys."""
+    fields = [(key, kind | UnsetType, UNSET) for kind, keys in names_of.values() for key in keys.split()]
+    return defstruct(name, fields, frozen=True)
 
 
-class WhereKeys(Struct, frozen=True):
-    """The keys of a measurement's `where` that boards and pages read."""
+WhereKeys = _open_keys(
+    "WhereKeys",
+    names=(Name, "split set attention how stopped token"),
+    texts=(Text, "signature note"),
+    counts=(Count, "examples block length beam"),
+    indices=(Index, "layer head of_layer of_head"),
+    floats=(float, "drift"),
+    booleans=(bool, "shift"),
+)
+"""The keys of a measurement's `where` that boards and pages read."""
 
-    split: Name | UnsetType = UNSET
-    set: Name | UnsetType = UNSET
-    attention: Name | UnsetType = UNSET
-    how: Name | UnsetType = UNSET
-    stopped: Name | UnsetType = UNSET
-    signature: Text | UnsetType = UNSET
-    note: Text | UnsetType = UNSET
-    token: Name | UnsetType = UNSET
-    examples: Count | UnsetType = UNSET
-    layer: Index | UnsetType = UNSET
-    head: Index | UnsetType = UNSET
-    of_layer: Index | UnsetType = UNSET
-    of_head: Index | UnsetType = UNSET
-    block: Count | UnsetType = UNSET
-    length: Count | UnsetType = UNSET
-    beam: Count | UnsetType = UNSET
-    drift: float | UnsetType = UNSET
-    shift: bool | UnsetType = UNSET
-
-
-class SettingKeys(Struct, frozen=True):
-    """The fields of a preset that boards put into words or compute with."""
-
-    layers: Count | UnsetType = UNSET
-    width: Count | UnsetType = UNSET
-    heads: Count | UnsetType = UNSET
-    feed_forward: Count | UnsetType = UNSET
-    length: Count | UnsetType = UNSET
-    batch: Count | UnsetType = UNSET
-    steps: Count | UnsetType = UNSET
-    warmup: Count | UnsetType = UNSET
-    accumulate: Count | UnsetType = UNSET
-    averaged: Count | UnsetType = UNSET
-    vocabulary: Count | UnsetType = UNSET
-    tokens: Count | UnsetType = UNSET
-    beam: Count | UnsetType = UNSET
-    stride: Count | UnsetType = UNSET
-    learning_rate: float | UnsetType = UNSET
-    learning_rates: Rates | UnsetType = UNSET
-    tuning_seeds: Count | UnsetType = UNSET
-    label_smoothing: float | UnsetType = UNSET
-    length_penalty: float | UnsetType = UNSET
-    schedule: Name | UnsetType = UNSET
-    positions: Name | UnsetType = UNSET
-    pooling: Name | UnsetType = UNSET
-    norm: Name | UnsetType = UNSET
-    precision: Name | UnsetType = UNSET
-    ranked: bool | UnsetType = UNSET
-
-
-_Number = Annotated[float, Meta(ge=-MOST_MAGNITUDE, le=MOST_MAGNITUDE)] | Literal["nan", "inf", "-inf"]
-
-
-class _MeasurementKeys(Struct, frozen=True):
-    value: _Number = 0.0
-    samples: list[_Number] = []
-    where: WhereKeys = WhereKeys()
-
-
-class RecordKeys(Struct, frozen=True):
-    """A Record again as JSON, for its numbers and its open dictionaries alone: all else of it is skipped."""
-
-    measurements: Annotated[list[_MeasurementKeys], Meta(max_length=100_000)] = []
-    setting: SettingKeys = SettingKeys()
+SettingKeys = _open_keys(
+    "SettingKeys",
+    counts=(
+        Count,
+        "layers width heads feed_forward length batch steps warmup accumulate averaged vocabulary tokens beam stride "
+        "tuning_seeds",
+    ),
+    floats=(float, "learning_rate label_smoothing length_penalty"),
+    rates=(Annotated[list[float], Meta(max_length=1000)], "learning_rates"),
+    names=(Name, "schedule positions pooling norm precision"),
+    booleans=(bool, "ranked"),
+)
+"""The fields of a preset that boards put into words or compute with."""

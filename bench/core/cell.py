@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from .bounds import Count, Seed
@@ -25,7 +26,7 @@ Lane = Literal["train", "time", "baseline", "tune"]
 Selection = Literal["validation", "test"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """Variant × task × preset × seed × lane × model selection × protocol.
 
@@ -42,7 +43,7 @@ class Cell:
     selection: Selection = "validation"
     protocol: Count = PROTOCOL
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Hash of the canonical JSON: file name, cache key and citation."""
         return content_hash(self.to_json())

@@ -101,6 +101,14 @@ def check(kind: Any, values: Any, what: str) -> None:
         raise StoreError(f"not {what}: {brief(problem)}") from None
 
 
+def check_keys(kind: type[msgspec.Struct], values: dict[str, Any], name: str) -> None:
+    """Raises ValueError where known keys of the open dictionary `name` have other types than the structure `kind`."""
+    try:
+        msgspec.convert(values, kind)
+    except (msgspec.ValidationError, RecursionError, OverflowError) as problem:
+        raise ValueError(f"{name}: {brief(problem)}") from None
+
+
 def to_builtins(value: Any) -> Any:
     """Dataclasses as dictionaries in the order of their fields, Specs as text: what `convert` reads back."""
     return msgspec.to_builtins(value, enc_hook=encode_hook)

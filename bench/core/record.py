@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
+from time import perf_counter
 from typing import Any
 
 from .bounds import (
@@ -16,23 +18,26 @@ from .bounds import (
     Name,
     NameByName,
     Names,
+    Number,
     Open,
-    RecordKeys,
     Samples,
+    SettingKeys,
     Text,
     TextByName,
     Texts,
+    WhereKeys,
     Whole,
 )
 from .cell import Cell
-from .decode import brief, check, convert, parse_json, to_builtins, without_surrogates
+from .decode import brief, check_keys, convert, parse_json, to_builtins, without_surrogates
 from .errors import StoreError
 from .metrics import METRICS, Metric
 from .protocol import VERSION_ZERO
 
 SCHEMA = 1
 
-_NOT_FINITE = ("nan", "inf", "-inf")
+MOST_REASON = 2_000
+"""Characters of a reason. A longer one, such as a compiler's whole output, is cut where the Record is made."""
 
 
 class Outcome(StrEnum):
@@ -49,10 +54,18 @@ class Measurement:
     """One number with its raw samples. `where` narrows it: split, layer, head, block size, length."""
 
     name: Name
-    value: float
+    value: Number
     unit: Name
     samples: Samples = ()
     where: Open = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where `where` has a key that boards read with another type than they expect."""
+        check_keys(WhereKeys, self.where, "where")
+        if isinstance(self.value, str):
+            object.__setattr__(self, "value", float(self.value))
+        if str in map(type, self.samples):
+            object.__setattr__(self, "samples", tuple(map(float, self.samples)))
 
     @classmethod
     def of(cls, name: str, value: float, samples: tuple[float, ...] = (), **where: Any) -> Measurement:
@@ -98,6 +111,18 @@ class Provenance:
     notes: Texts = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """When work on a Cell began, by the calendar and by a clock that nobody sets."""
+
+    at: datetime
+    clock: float
+
+    @classmethod
+    def now(cls) -> Begun:
+        return cls(datetime.now(UTC), perf_counter())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """The outcome of one Cell and all that was measured. Appended the moment the Cell ends and never edited.
@@ -131,6 +156,21 @@ class Record:
     node: Name = ""
     device: Name = ""
     schema: Whole = SCHEMA
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a setting or a metric that boards cannot compute with."""
+        check_keys(SettingKeys, self.setting, "setting")
+        if self.metric is not None and not (self.metric.points > 0 and self.metric.margin >= 1e-6):
+            raise ValueError("no task is ranked by a metric without points and margin - at `$.metric`")
+
+    @classmethod
+    def of(cls, cell: Cell, outcome: Outcome, reason: str, begun: Begun, **fields: Any) -> Record:
+        """The Record of a Cell that ends now, with its reason cut to MOST_REASON: every run makes its Records here."""
+        seconds = fields.pop("seconds", round(perf_counter() - begun.clock, 3))
+        started = begun.at.isoformat(timespec="seconds")
+        return cls(
+            cell=cell, outcome=outcome, reason=brief(reason, MOST_REASON), started=started, seconds=seconds, **fields
+        )
 
     @property
     def key(self) -> str:
@@ -166,10 +206,10 @@ class Record:
         return values
 
     def to_line(self) -> bytes:
-        """One line of a file, its end included; `from_line` reads it back.
+        """One line of a file, its end included; `from_line` reads it back, and refuses texts or numbers out of bounds.
 
-        Raises StoreError for a value that no Record may hold, such as NaN outside measurements. Lone surrogates, which
-        names of files and messages of errors can hold, are written as `\\udcff`.
+        Raises StoreError for a number that JSON lacks outside measurements. Lone surrogates, which names of files and
+        messages of errors can hold, are written as `\\udcff`.
         """
         values = self.to_json()
         try:
@@ -178,9 +218,7 @@ class Record:
             raise StoreError(f"this Record cannot be written: {error}") from None
         if "\\ud" in text:
             text = json.dumps(without_surrogates(values), separators=(",", ":"))
-        line = text.encode()
-        self.from_line(line)
-        return line + b"\n"
+        return text.encode() + b"\n"
 
     @classmethod
     def from_json(cls, values: Any) -> Record:
@@ -193,18 +231,7 @@ class Record:
                 f"expected schema {SCHEMA}, got {brief(repr(schema), 60)}; read it with the version that wrote it"
             )
         rest = {name: value for name, value in values.items() if name != "key"}
-        kind = f"a record of schema {SCHEMA}"
-        try:
-            record = convert(cls, rest, kind)
-        except StoreError:
-            # few lines hold numbers that are not finite, so that these are looked for last
-            measurements = rest.get("measurements")
-            if not isinstance(measurements, list):
-                raise
-            record = convert(cls, rest | {"measurements": [_with_floats(m) for m in measurements]}, kind)
-        check(RecordKeys, rest, kind)
-        if record.metric is not None and not (record.metric.points > 0 and record.metric.margin >= 1e-6):
-            raise StoreError(f"not {kind}: no task is ranked by a metric without points and margin - at `$.metric`")
+        record = convert(cls, rest, f"a record of schema {SCHEMA}")
         if values.get("key") != record.key:
             raise StoreError(
                 f"a record's key {brief(repr(values.get('key')), 60)} does not match its cell ({record.key})"
@@ -235,16 +262,3 @@ def _finite_or_text(value: float) -> float | str:
     if abs(value) <= MOST_MAGNITUDE:
         return value
     return str(math.copysign(math.inf, value)) if value == value else "nan"
-
-
-def _with_floats(measurement: Any) -> Any:
-    """`measurement` with floats for the texts of `_finite_or_text`; all else is left for the decoder to judge."""
-    if not isinstance(measurement, dict):
-        return measurement
-    changed: dict[str, Any] = {}
-    value, samples = measurement.get("value"), measurement.get("samples")
-    if isinstance(value, str) and value in _NOT_FINITE:
-        changed["value"] = float(value)
-    if isinstance(samples, list) and any(text in samples for text in _NOT_FINITE):
-        changed["samples"] = [float(each) if each in _NOT_FINITE else each for each in samples]
-    return measurement | changed if changed else measurement

@@ -6,7 +6,6 @@ import io
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from time import perf_counter
 
 import numpy as np
@@ -17,7 +16,7 @@ from ...variants.contract import Variant
 from ..core.cell import Cell
 from ..core.errors import AttnbenchError, Unsupported
 from ..core.metrics import Metric
-from ..core.record import Machine, Measurement, Outcome, Provenance, Record
+from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
 from ..core.registry import TASKS
 from ..gate.build import Incorrect
 from ..measure.machine import describe, device_name
@@ -53,7 +52,7 @@ class WorkerContext:
         self.device_name = device_name(self.device)
 
     def open(self, cell: Cell) -> RecordBuilder:
-        return RecordBuilder(context=self, cell=cell, started=datetime.now(UTC), clock=perf_counter())
+        return RecordBuilder(context=self, cell=cell, begun=Begun.now())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,8 +64,7 @@ class RecordBuilder:
 
     context: WorkerContext
     cell: Cell
-    started: datetime
-    clock: float
+    begun: Begun
     recipe: Recipe | None = None
     metric: Metric | None = None
     data: Provenance | None = None
@@ -101,10 +99,11 @@ class RecordBuilder:
         self.artifacts["predictions"] = self.context.store.put_artifact(file.getvalue(), ".npz")
 
     def record(self, outcome: Outcome, reason: str = "") -> Record:
-        return Record(
-            cell=self.cell,
-            outcome=outcome,
-            reason=reason,
+        return Record.of(
+            self.cell,
+            outcome,
+            reason,
+            self.begun,
             measurements=tuple(self.measurements),
             machine=self.context.machine,
             data=self.data,
@@ -115,8 +114,6 @@ class RecordBuilder:
             absent=self.absent,
             implementation=self.implementation,
             artifacts=self.artifacts,
-            started=self.started.isoformat(timespec="seconds"),
-            seconds=round(perf_counter() - self.clock, 3),
             executor=self.context.executor,
             node=self.context.node,
             device=self.context.device_name,

@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from ..core.errors import DataError, SelectionError
 from ..core.hashing import content_hash
 from ..core.metrics import METRICS
 from ..core.protocol import LANE_VERSIONS
-from ..core.record import Machine, Measurement, Outcome, Provenance, Record
+from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
 from ..core.spec import Spec
 from ..measure.machine import describe
 from ..plan.fingerprint import variant_hash
@@ -232,7 +231,7 @@ class _Converter:
         for temperature in setting.temperatures:
             preset = Spec.of("zero-shot", temperature=temperature)
             for name in names:
-                begun = _Begun.now()
+                begun = Begun.now()
                 self._attend(name, temperature)
                 record = self._record(name, preset, 0, begun, self._measured())
                 yield record
@@ -245,7 +244,7 @@ class _Converter:
         preset = Spec.of("fine-tune", steps=setting.steps, temperature=temperature)
         for seed in range(setting.seeds):
             for name in dict.fromkeys((REFERENCE, setting.to)):
-                begun = _Begun.now()
+                begun = Begun.now()
                 # softmax at the temperature of its own training, the target at the best one
                 seconds = self._fine_tune(name, 1.0 if name == REFERENCE else temperature, seed)
                 more = [
@@ -376,16 +375,18 @@ class _Converter:
             self.model(input_ids=windows.to(self.device), use_cache=False)
         return np.stack([found[layer] for layer in sorted(found)]) if found else np.empty((0, 0))
 
-    def _record(self, name: str, preset: Spec, seed: int, begun: _Begun, measured: list[Measurement]) -> Record:
+    def _record(self, name: str, preset: Spec, seed: int, begun: Begun, measured: list[Measurement]) -> Record:
         task = Spec.of(TASK, model=self.checkpoint.name)
         cell = Cell(variant=Spec.parse(name), task=task, preset=preset, seed=seed)
         statistics = np.stack([self.evaluated["test"].bits, self.evaluated["test"].characters], axis=1)
         file = io.BytesIO()
         np.savez_compressed(file, statistics=statistics)
         data = content_hash([self.data.source, self.data.fidelity, self.data.files], 10)
-        record = Record(
-            cell=cell,
-            outcome=Outcome.OK,
+        record = Record.of(
+            cell,
+            Outcome.OK,
+            "",
+            begun,
             measurements=tuple(measured),
             machine=self.machine,
             data=self.data,
@@ -394,22 +395,10 @@ class _Converter:
             setting={**asdict(self.setting), "temperatures": list(self.setting.temperatures)},
             implementation="transformers",
             artifacts={"predictions": self.store.put_artifact(file.getvalue(), ".npz")},
-            started=begun.at.isoformat(timespec="seconds"),
-            seconds=round(time.perf_counter() - begun.clock, 3),
         )
         self.store.append(record)
         self.say(f"{name}, {preset}, seed {seed}: {record.measurements[2].value:.4f} bits per character")
         return record
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    at: datetime
-    clock: float
-
-    @classmethod
-    def now(cls) -> _Begun:
-        return cls(datetime.now(UTC), time.perf_counter())
 
 
 def default_text(data_dir: Path | None, notice: Callable[[str], None]) -> Path:

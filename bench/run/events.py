@@ -36,9 +36,15 @@ class CellStarted(_Event, tag="subject", frozen=True):
 
 
 class CellFinished(_Event, tag="finished", frozen=True):
-    """A Cell has ended, one way or another."""
+    """A Cell has ended, one way or another. `line`: its Record as the child wrote it and as the store appends it."""
 
     record: Record
+    line: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Raises StoreError for a Record that no file would take."""
+        if not self.line:
+            msgspec.structs.force_setattr(self, "line", self.record.to_line())
 
 
 class TrainingProgress(_Event, tag="progress", frozen=True):
@@ -109,8 +115,8 @@ _DECODER: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 def encode(event: Event) -> bytes:
-    """One line, its end included. Raises StoreError for a Record that no file would take."""
-    line = _RecordLine(msgspec.Raw(event.record.to_line()[:-1])) if isinstance(event, CellFinished) else event
+    """One line, its end included."""
+    line = _RecordLine(msgspec.Raw(event.line[:-1])) if isinstance(event, CellFinished) else event
     try:
         return msgspec.json.encode(line) + b"\n"
     except UnicodeEncodeError:
@@ -126,4 +132,7 @@ def decode(line: bytes) -> Event:
         event = _DECODER.decode(line)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"it is no event: {brief(error)}") from None
-    return CellFinished(Record.from_line(bytes(event.record))) if isinstance(event, _RecordLine) else event
+    if not isinstance(event, _RecordLine):
+        return event
+    text = bytes(event.record)
+    return CellFinished(Record.from_line(text), text + b"\n")

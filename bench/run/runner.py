@@ -7,7 +7,6 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +14,7 @@ import torch
 
 from ..core.cell import REFERENCE, Cell, Lane
 from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError, StoreError
-from ..core.record import Outcome, Provenance, Record
+from ..core.record import Begun, Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..plan.executor_settings import ExecutorSettings
@@ -173,9 +172,9 @@ class Runner:
             if isinstance(event, CellFinished):
                 outcomes.setdefault(event.record.block, Counter())[str(event.record.outcome)] += 1
                 # it may come from a file that was read before, as far as it went
-                if self.store.holds(event.record):
+                if self.store.holds(event.record, event.line):
                     return
-                self.store.append(event.record)
+                self.store.append(event.record, event.line)
             on_event(event)
 
         def submit() -> None:
@@ -220,13 +219,13 @@ class Runner:
     def _collect(self) -> None:
         """Stores what Blocks have measured since a process that submitted them has ended."""
         for block in self.files.blocks_with_events():
-            found = [event.record for event in self.files.events(block)[0] if isinstance(event, CellFinished)]
-            for record in found:
-                if not self.store.holds(record):
-                    self.store.append(record)
+            found = [event for event in self.files.events(block)[0] if isinstance(event, CellFinished)]
+            for event in found:
+                if not self.store.holds(event.record, event.line):
+                    self.store.append(event.record, event.line)
             submission = self.files.submission(block)
-            if submission is not None and len({record.key for record in found}) >= len(submission.cells):
-                self.files.end(block, dict(Counter(str(record.outcome) for record in found)))
+            if submission is not None and len({event.record.key for event in found}) >= len(submission.cells):
+                self.files.end(block, dict(Counter(str(event.record.outcome) for event in found)))
 
     def _job(self, block: Block, cells: tuple[Cell, ...]) -> Job:
         request = self.request
@@ -304,16 +303,16 @@ class Runner:
             setting = recipe_facts(cell.task, cell.preset).setting
         except PluginError:
             setting = {}
-        return Record(
-            cell=cell,
-            outcome=outcome,
-            reason=reason,
+        return Record.of(
+            cell,
+            outcome,
+            reason,
+            Begun.now(),
             machine=self.resources.machine,
             data=self.data[cell.task],
             digest=self._digest(cell),
             block=block.id,
             setting=setting,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
             executor=self.resources.site.executor,
         )
 

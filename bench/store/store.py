@@ -70,14 +70,14 @@ class Store:
                 with suppress(OSError):
                     path.rmdir()
 
-    def append(self, record: Record) -> None:
-        """Adds one line and returns once it is on disk.
+    def append(self, record: Record, line: bytes | None = None) -> None:
+        """Adds one line and returns once it is on disk. `line`: that of the Record, where it came as one.
 
         Raises StoreError where it cannot be; the file is then as it was and the line is kept in the temporary folder.
         """
         if not _MACHINE.fullmatch(record.machine.id):
             raise StoreError(f"expected a machine id of letters, digits, '.', '_', '-', got {record.machine.id!r}")
-        name, line = f"{record.machine.id}.jsonl", record.to_line()
+        name, line = f"{record.machine.id}.jsonl", line or record.to_line()
         try:
             (self.root / record_files.FOLDER).mkdir(parents=True, exist_ok=True)
             with record_files.opened(self.root, record_files.FOLDER) as folder:
@@ -131,8 +131,8 @@ class Store:
         final = [record for record in same if record.outcome is Outcome.OK or not retry]
         return final[-1] if final else None
 
-    def holds(self, record: Record) -> bool:
-        """Whether this very line is stored: a Record that came here on two ways is appended once.
+    def holds(self, record: Record, line: bytes) -> bool:
+        """Whether this very line of a Record is stored: a Record that came here on two ways is appended once.
 
         Only what was appended since the last call is read, and nothing is parsed, since it is asked for each Record.
         """
@@ -144,16 +144,16 @@ class Store:
                 open_regular(name, folder=folder, follow=False) as file,
             ):
                 file.seek(end)
-                for line in iter(file.readline, b""):
-                    if line.endswith(b"\n"):
-                        known.add(hashlib.sha256(line).digest())
-                        end += len(line)
+                for each in iter(file.readline, b""):
+                    if each.endswith(b"\n"):
+                        known.add(hashlib.sha256(each).digest())
+                        end += len(each)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise StoreError(_unreadable(self.root, error)) from error
         self._lines[name] = (end, known)
-        return hashlib.sha256(record.to_line()).digest() in known
+        return hashlib.sha256(line).digest() in known
 
     def checkpoint(self, cell: Cell, digest: str) -> Path:
         """Where a Cell's training state belongs; other code or other data never resumes it."""

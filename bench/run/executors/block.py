@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from ...core.cell import Cell
+from ...core.decode import brief
 from ...core.errors import AttnbenchError, DeviceError
-from ...core.record import Machine, Outcome, Record
+from ...core.record import Begun, Machine, Outcome, Record
 from ...process.child import Cancelled, ChannelError, Child
 from ..events import Began, CellFinished, CellStarted, Event, Failed, Restarted, decode
 from ..job import WORKER, DescribeJob, Job, encode_job, environment_of
@@ -80,7 +80,7 @@ def run_block(
     """
     device = job.device if not job.gpu else f"cuda {job.gpu}"
     while job.cells and not (cancellation and cancellation.is_wished):
-        started, kills = datetime.now(UTC), oom_kills()
+        begun, kills = Begun.now(), oom_kills()
         left = {cell.key: cell for cell in job.cells}
         current = reason = ""
         outcome = Outcome.CRASHED
@@ -139,15 +139,14 @@ def run_block(
         if not reason:
             outcome, reason = classify_exit(child.exit_code, child.last_errors, oom_kills() > kills)
         yield CellFinished(
-            Record(
-                cell=ended,
-                outcome=outcome,
-                reason=reason,
+            Record.of(
+                ended,
+                outcome,
+                reason,
+                begun,
                 machine=machine,
                 digest=job.digests[ended.key],
                 block=job.block,
-                started=started.isoformat(timespec="seconds"),
-                seconds=round((datetime.now(UTC) - started).total_seconds(), 3),
                 executor=job.executor,
                 node=job.node,
                 device=device,
@@ -182,8 +181,8 @@ def _event(line: bytes | None, left: Mapping[str, Cell]) -> Event | None:
         return None
     try:
         event = decode(line)
-    except (msgspec.DecodeError, AttnbenchError, ValueError, RecursionError):
-        raise ChannelError(f"it wrote on its channel what is no event: {line[:60]!r}") from None
+    except (msgspec.DecodeError, AttnbenchError, ValueError, RecursionError) as error:
+        raise ChannelError(f"it wrote on its channel what is no event: {line[:60]!r}: {brief(error)}") from None
     if isinstance(event, CellFinished) and event.record.cell != left.get(event.record.key):
         raise ChannelError("it wrote a Record of a cell that it was not to measure")
     return event

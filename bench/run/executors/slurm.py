@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ import psutil
 
 from ...core.errors import SelectionError, StoreError
 from ...core.files import is_trusted, make_private
-from ...core.record import Outcome, Record
+from ...core.record import Begun, Outcome, Record
 from ...plan.executor_settings import SlurmOptions, gigabytes_of, seconds_of
 from ..events import Began, CellFinished, CellStarted, OnEvent
 from ..job import Job, decode_job, encode_job
@@ -90,14 +89,14 @@ class RunBlock:
         except BaseException:
             if self._is_over:
                 self._keep_timeout(
-                    Record(
-                        cell=current,
-                        outcome=Outcome.TIMEOUT,
-                        reason=f"over the {self.seconds / 60:g} min that slurm gives a Block, {self.timeouts} times",
+                    Record.of(
+                        current,
+                        Outcome.TIMEOUT,
+                        f"over the {self.seconds / 60:g} min that slurm gives a Block, {self.timeouts} times",
+                        Begun.now(),
                         machine=machine,
                         digest=job.digests[current.key],
                         block=job.block,
-                        started=datetime.now(UTC).isoformat(timespec="seconds"),
                         seconds=round(self.timeouts * self.seconds, 3),
                         executor=job.executor,
                         node=job.node,

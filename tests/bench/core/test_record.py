@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.metrics import METRICS
-from attnbench.bench.core.record import Machine, Measurement, Outcome, Provenance, Record
+from attnbench.bench.core.record import MOST_REASON, Begun, Machine, Measurement, Outcome, Provenance, Record
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 
@@ -115,10 +115,20 @@ def test_a_note_of_a_measurement_that_is_not_a_number_is_not_written():
     assert back.where == {"length": 512}
 
 
-def test_a_record_that_could_not_be_read_again_is_not_written():
-    for change in ({"seconds": math.nan}, {"setting": {"steps": "many"}}, {"reason": "x" * 200_000}):
-        with pytest.raises(StoreError):
-            replace(RECORD, **change).to_line()
+def test_a_record_that_could_not_be_read_again_is_neither_made_nor_written_nor_read():
+    with pytest.raises(StoreError, match="cannot be written"):
+        replace(RECORD, seconds=math.nan).to_line()
+    with pytest.raises(ValueError, match=r"setting: Expected `int`, got `str` - at `\$.steps`"):
+        replace(RECORD, setting={"steps": "many"})
+    with pytest.raises(ValueError, match=r"where: Expected `int` <= 9999 - at `\$.layer`"):
+        Measurement.of("sparsity", 0.5, layer=10**6)
+    with pytest.raises(StoreError, match="length <= 100000"):
+        Record.from_line(replace(RECORD, reason="x" * 200_000).to_line())
+
+
+def test_a_reason_of_any_length_is_cut_where_the_record_is_made():
+    made = Record.of(RECORD.cell, Outcome.INCORRECT, "x" * 50_000_000, Begun.now(), machine=RECORD.machine)
+    assert made.reason == "x" * MOST_REASON + "…" and Record.from_line(made.to_line()) == made
 
 
 def test_numbers_of_numpy_are_written_as_numbers():
@@ -223,11 +233,11 @@ ENDLESS = "a[" + ",".join(f"{name}=1,2,3,4,5,6,7,8" for name in "bcdefghijklmnop
         (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"task": ENDLESS}}, "expected one name, got several"),
         (RECORD.to_json() | {"cell": RECORD.cell.to_json() | {"task": "a[b=1..1000000000000]"}}, "got several"),
         (RECORD.to_json() | {"machine": RECORD.to_json()["machine"] | {"id": "../x"}}, "matching regex"),
-        (RECORD.to_json() | {"setting": {"steps": None}}, r"got `null` - at `\$.setting.steps`"),
+        (RECORD.to_json() | {"setting": {"steps": None}}, r"setting: Expected `int`, got `null` - at `\$.steps`"),
         (RECORD.to_json() | {"setting": {"other": {"deep": 1}}}, r"got `object` - at `\$.setting"),
         (RECORD.to_json() | {"data": {"source": "", "fidelity": "", "counts": {"test": 1.5}}}, "Expected `int`"),
         (RECORD.to_json() | {"metric": {"name": "accuracy", "unit": "", "better": "", "points": 1}}, "without points"),
-        (where(layer=None), r"got `null` - at `\$.measurements\[0\].where.layer`"),
+        (where(layer=None), r"where: Expected `int`, got `null` - at `\$.layer` - at `\$.measurements\[0\]`"),
         (where(layer=10**6), "`int` <= 9999"),
         (where(examples="many"), "Expected `int"),
         (where(set=["a"]), "Expected `str"),

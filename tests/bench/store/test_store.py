@@ -382,10 +382,10 @@ def test_a_run_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
 
 def test_a_record_is_held_once_its_line_is_stored(store):
     one, two = record(0), record(1)
-    assert not store.holds(one)
+    assert not store.holds(one, one.to_line())
     store.append(one)
-    assert store.holds(one) and not store.holds(two)
+    assert store.holds(one, one.to_line()) and not store.holds(two, two.to_line())
     # the same cell, measured another time, is another Record
-    assert not store.holds(replace(one, seconds=one.seconds + 1))
+    assert not store.holds(one, replace(one, seconds=one.seconds + 1).to_line())
     Store(store.root).append(two)
-    assert store.holds(two)
+    assert store.holds(two, two.to_line())
