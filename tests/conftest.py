@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from seeds import seed
+from small_run import SmallRun, small_run_in
 
 if TYPE_CHECKING:
     from attnbench.tasks.contract import DataPlace
@@ -43,6 +44,22 @@ def _drawn_from_one_seed() -> None:
     """What a test draws depends neither on the tests before it nor on which process runs it."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed())
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
+    """A run of two variants, made once for all processes of the session; tests only read it."""
+    folder = tmp_path_factory.getbasetemp()
+    # with xdist each process has a folder of its own below that of the session
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    return small_run_in(folder / "small-run")
+
+
+@pytest.fixture
+def own_results(small_run: SmallRun, tmp_path: Path) -> Path:
+    """A copy of the results of `small_run`, which one test may change."""
+    return Path(shutil.copytree(small_run.results, tmp_path / "results"))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from small_run import SmallRun
 from typer.testing import CliRunner
 
 from attnbench.bench.cli import completion, pages
@@ -88,29 +89,27 @@ def test_a_plan_of_unknown_cost_states_no_time(tmp_path: Path) -> None:
     assert shown[-1] == "4 cells, 4 to run: 2 cells of unknown cost, until one like them has run here"
 
 
-def test_a_run_ends_with_a_page_to_open_and_with_no_page_where_nothing_can_draw(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = ["run", "--variants", "linear", "--task", "sweep[length=16,batch=1,heads=1]", "--preset", "smoke"]
+def test_a_run_ends_with_its_boards_and_a_page_to_open(small_run: SmallRun) -> None:
+    pytest.importorskip("altair")
+    page = small_run.results / "page" / "index.html"
+    assert "A training step of linear" in small_run.printed
+    assert small_run.printed.rstrip("\n").endswith(f"open: {page}") and "<html" in page.read_text(encoding="utf-8")
+
+
+def test_a_run_without_a_page_says_why(own_results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["run", "--task", "sweep[length=16,batch=1,heads=1]", "--preset", "smoke[timing_seconds=0.2]"]
+    command += ["--device", "cpu", "--threads", "1", "--results", str(own_results), "--variants"]
+    again = CliRunner().invoke(app, [*command, "linear"])
+    assert again.exit_code == 0 and "Nothing to do" in again.output and "open:" not in again.output
+    page = own_results / "page" / "index.html"
+    page.unlink()
     monkeypatch.setattr(pages, "missing_extra", lambda: ["altair"])
-    without = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "a")])
+    without = CliRunner().invoke(app, [*command, "performer"])
     assert without.exit_code == 0, without.output
-    assert f"'attnbench[dashboard]'; attnbench dashboard --results {tmp_path / 'a'}" in without.output
-    assert not (tmp_path / "a" / "page").exists()
-    assert "length=16], seed 0, time" in without.stderr and "smoke, seed" not in without.stderr
+    assert f"'attnbench[dashboard]'; attnbench dashboard --results {own_results}" in without.output
+    assert "seed 0, time" in without.stderr and not page.exists()
     monkeypatch.undo()
     pytest.importorskip("altair")
-    suite = tmp_path / "two.toml"
-    tasks = '["sweep[length=16,batch=1,heads=1]", "sweep[length=32,batch=1,heads=1]"]'
-    suite.write_text(f'tasks = {tasks}\nvariants = ["linear"]\npreset = "smoke"\n', encoding="utf-8")
-    done = CliRunner().invoke(app, ["run", "--suite", str(suite), "--results", str(tmp_path / "b")])
-    # sweeps have no quality that a suite's board could average
-    assert "A training step of linear" in done.output and "no board" not in done.stderr
-    page = tmp_path / "b" / "page" / "index.html"
-    assert done.output.rstrip("\n").endswith(f"open: {page}") and "<html" in page.read_text(encoding="utf-8")
-    page.unlink()
     page.mkdir()
-    unwritable = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "b"), "--variants", "performer"])
+    unwritable = CliRunner().invoke(app, [*command, "fastformer"])
     assert unwritable.exit_code == 0 and "no page: cannot write" in unwritable.stderr
-    again = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "b")])
-    assert "Nothing to do" in again.output and "open:" not in again.output
