@@ -1,43 +1,41 @@
 """One page for each variant and task of attnbench, written from the registry when the site is built.
 
-A new entry point, parameter, preset or board appears without a change here. Names of other packages are left out: they
-are not attnbench's to document.
+A new entry point, parameter, preset or board appears without a change here. Names of other packages are left out: their
+own documents describe them.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
+import json
 import re
 import shlex
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnbench.bench.board.published import Table, published
-from attnbench.bench.cli.catalogue import DescribePlugin, Fact
+from typer.testing import CliRunner
+
+from attnbench.bench.board.published import published
+from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.registry import TASKS, VARIANTS, Registry
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.process.ask import ask
-from attnbench.tasks.data.data import place
+from attnbench.tasks.contract import Availability, DataPlace
 
-from . import board_excerpts
 from .attention_map import LENGTH, attention_map
+from .boards import BoardTable, tables
 from .markdown import cell, code, table
 from .repository import ROOT
 
-DATA = "DATA"
-"""What stands for the folder of original data, which is another on each machine."""
+DATA = Path("DATA")
+"""What stands for the folder of original data, which is another one on each machine. Nothing is in it."""
 
 IMPLEMENTATIONS = {
     "auto": "chosen by device, dtype and size; the Record says which ran",
     "eager": "plain PyTorch operators; the definition, with which all others are compared",
     "sdpa": "PyTorch's fused `scaled_dot_product_attention`",
-    "blocked": "block by block in PyTorch, so that not all scores are held",
-    "compiled": "the same blocks through `torch.compile`",
     "cpp": "C++ for CPUs, built on first use",
     "triton": "Triton kernels for GPUs",
     "flex": "PyTorch's FlexAttention",
@@ -51,7 +49,7 @@ FAMILIES = {
     "low_rank": "Low rank",
     "pooling": "Pooling",
 }
-"""Titles of the folders of variants and tasks; another folder has its name as title."""
+"""Titles of the folders of variants; another folder has its name as title."""
 
 TASK_FAMILIES = {
     "synthetic": "Synthetic problems",
@@ -61,124 +59,133 @@ TASK_FAMILIES = {
     "": "Cost over lengths",
 }
 
+REGISTRIES: tuple[tuple[Registry, str, str, Mapping[str, str], str], ...] = (
+    (VARIANTS, "variants", "Variants", FAMILIES, "Attention mechanisms, by what they change."),
+    (TASKS, "tasks", "Tasks", TASK_FAMILIES, "What variants are trained and timed on."),
+)
+"""Registry, folder of its pages, title, titles of its families, introduction."""
+
 
 def names(registry: Registry) -> list[str]:
     """The names that attnbench itself brings."""
     return [entry.name for entry in registry.entries() if registry.is_own(entry.name)]
 
 
-def family(registry: Registry, name: str) -> str:
-    """The folder of a variant or task, such as `maps`; empty for a file outside one."""
-    source = registry.source(name)
-    parts = source.relative_to(ROOT).parts if source else ()
-    return parts[1] if len(parts) > 2 else ""
+def by_family(registry: Registry, families: Mapping[str, str]) -> dict[str, list[str]]:
+    """Title of a family → its names, in the order of `families`; a family is a folder of the code, such as `maps`."""
+    grouped: dict[str, list[str]] = {folder: [] for folder in families}
+    for name in names(registry):
+        source = registry.source(name)
+        parts = source.relative_to(ROOT).parts if source else ()
+        grouped.setdefault(parts[1] if len(parts) > 2 else "", []).append(name)
+    titled = {families.get(folder, folder.replace("_", " ").capitalize()): found for folder, found in grouped.items()}
+    return {title: found for title, found in titled.items() if found}
+
+
+def index_page(registry: Registry, title: str, introduction: str, families: Mapping[str, str]) -> str:
+    """The list of all pages of a registry, by family."""
+    parts = [f"# {title}", introduction]
+    for family, found in by_family(registry, families).items():
+        rows = [[f"[{name}]({name}.md)", _prose(registry.describe(name))] for name in found]
+        parts += [f"## {family}", table(("name", "what"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def navigation(registry: Registry, folder: str, families: Mapping[str, str]) -> list[Any]:
+    """The pages of a registry for the navigation of the site."""
+    grouped = by_family(registry, families).items()
+    pages = ({family: [{name: f"docs/{folder}/{name}.md"} for name in found]} for family, found in grouped)
+    return [f"docs/{folder}/index.md", *pages]
 
 
 def variant_page(name: str) -> tuple[str, dict[str, bytes]]:
-    """The page of a variant and its pictures by file name."""
-    facts = _facts(VARIANTS, name)
-    parts = [f"# {name}", *_head(VARIANTS, name, facts), "## In short", _fact_table(facts)]
+    """The page of a variant, and its pictures by file name."""
+    facts = _facts(name)
+    parts = [*_head(VARIANTS, name, facts), _fact_table(facts)]
     parts += [*_parameters(facts, "variant", name), *_implementations(facts, name)]
-    pictures = {}
-    for causal, word in ((False, "full"), (True, "causal")):
-        drawn = attention_map(name, causal)
-        if drawn:
-            pictures[f"{name}-{word}.png"] = drawn
+    maps = {word: attention_map(name, causal=word == "causal") for word in ("full", "causal")}
+    pictures = {f"maps/{name}-{word}.png": drawn for word, drawn in maps.items() if drawn}
     if pictures:
-        images = [f"![Weights of {name}, {file.split('-')[-1][:-4]}](maps/{file}){{ .map }}" for file in pictures]
         parts += [
             "## Attention map",
             f"The weights of one head before any training, {LENGTH} queries (down) by {LENGTH} keys (across), on drawn "
             "input in which neighbours are alike: without a mask, and causal where there are two. Dark is a large "
             "weight, pale a small one, grey exactly zero.",
-            " ".join(images),
+            " ".join(f"![Weights of {name}, {file.split('-')[-1][:-4]}]({file}){{ .map }}" for file in pictures),
         ]
-    parts += _measured(board_excerpts.of_variant(name), f"No committed board has {code(name)} yet.")
-    parts += ["## Try it", _commands([f"attnbench check {name}", *_run_lines(name)])]
+    excerpts = ((board, board.excerpt(name)) for board in tables())
+    parts += _measured(
+        ((board, lines) for board, lines in excerpts if lines), f"No committed board has {code(name)} yet."
+    )
+    sweep = f"attnbench run --variants {name} --task 'sweep[length=256..4096]'"
+    training = f"attnbench run --variants {name} --task lra-text --seeds 3"
+    parts += _try(f"attnbench check {name}", sweep, training)
     return "\n\n".join(parts) + "\n", pictures
 
 
-def task_page(name: str) -> str:
-    """The page of a task."""
-    with _empty_data_folder() as folder:
-        facts = _facts(TASKS, name, folder)
-        sources = _sources(name, folder)
-    task = TASKS.load(name)
-    parts = [f"# {name}", *_head(TASKS, name, facts), "## In short"]
-    suites = ", ".join(task.suites)
-    short = [fact for fact in facts if fact.label in ("problem", "metric")]
-    short += [Fact(label="lanes", value=", ".join(task.lanes)), Fact(label="version", value=str(task.version))]
-    short += [Fact(label="suites", value=suites)] if suites else []
-    parts.append(_fact_table(short))
-    parts += _parameters(facts, "task", name)
-    presets = [fact for fact in facts if fact.label.startswith("preset ")]
+def task_page(name: str) -> tuple[str, dict[str, bytes]]:
+    """The page of a task; it has no pictures."""
+    facts, task = _facts(name), TASKS.load(name)
+    short = {label: facts[label] for label in ("problem", "metric") if label in facts}
+    short |= {"lanes": ", ".join(task.lanes), "version": str(task.version), "suites": ", ".join(task.suites)}
+    parts = [*_head(TASKS, name, facts), _fact_table(short), *_parameters(facts, "task", name)]
+    presets = [[code(label[7:]), cell(value)] for label, value in facts.items() if label.startswith("preset ")]
     if presets:
-        rows = [[code(fact.label.removeprefix("preset ")), cell(fact.value)] for fact in presets]
-        parts += ["## Presets", table(("preset", "setting"), rows)]
-    parts += ["## Data", sources]
+        parts += ["## Presets", table(("preset", "setting"), presets)]
+    found = _availability(name)
+    parts += ["## Data", _sources(found) if isinstance(found, list) else f"They depend on parameters: {cell(found)}."]
     if task.baselines:
-        lines = [f"- {code(word)}: {_sentence(baseline)}" for word, baseline in task.baselines.items()]
+        lines = [f"- {code(word)}: {_first_line(baseline)}" for word, baseline in task.baselines.items()]
         parts += ["## Baselines", "Trivial predictors that are rows of every board:", "\n".join(lines)]
-    parts += _measured(board_excerpts.of_task(name), "No committed board has this task yet.")
-    parts += _published(name)
+    own = ((board, list(board.lines)) for board in tables() if board.task == name)
+    parts += [*_measured(own, "No committed board has this task yet."), *_published(name)]
     if task.lanes == ("time",):
-        commands = [f"attnbench run --variants rela,linear --task '{name}[length=256..4096]'"]
+        parts += _try(f"attnbench run --variants rela,linear --task '{name}[length=256..4096]'")
     else:
-        selection = shlex.quote(_selection(name))
-        commands = [
-            f"attnbench data list {name}",
-            f"attnbench run --variants rela,entmax15 --task {selection} --seeds 3",
-        ]
-    parts += ["## Try it", _commands(commands)]
-    return "\n\n".join(parts) + "\n"
+        # a task that cannot do without parameters names them in its error
+        asked = re.search(re.escape(name) + r"\[[^\]]*\]", str(found))
+        selection = shlex.quote(asked[0] if asked else name)
+        run = f"attnbench run --variants rela,entmax15 --task {selection} --seeds 3"
+        parts += _try(f"attnbench data list {name}", run)
+    return "\n\n".join(parts) + "\n", {}
 
 
-def index_page(registry: Registry, title: str, introduction: str, families: dict[str, str]) -> str:
-    """The list of all pages of a registry, by family."""
-    parts = [f"# {title}", introduction]
-    grouped: dict[str, list[str]] = {}
-    for name in names(registry):
-        grouped.setdefault(family(registry, name), []).append(name)
-    for folder in sorted(grouped, key=lambda word: (list(families).index(word) if word in families else 99, word)):
-        rows = [[f"[{name}]({name}.md)", _prose(registry.describe(name))] for name in grouped[folder]]
-        parts += [f"## {families.get(folder, folder.replace('_', ' ').capitalize())}", table(("name", "what"), rows)]
-    return "\n\n".join(parts) + "\n"
+@cache
+def _facts(name: str) -> dict[str, str]:
+    """The lines of `attnbench show`: label → value."""
+    shown: dict[str, str] = json.loads(CliRunner().invoke(app, ["show", name, "--json"]).stdout)
+    return shown
 
 
-def _facts(registry: Registry, name: str, data_dir: Path | None = None) -> list[Fact]:
-    return ask(registry, name, DescribePlugin(registry.noun, Spec(name), data_dir))
-
-
-def _head(registry: Registry, name: str, facts: list[Fact]) -> Iterator[str]:
+def _head(registry: Registry, name: str, facts: Mapping[str, str]) -> Iterator[str]:
     """Description, equation, paper, and where the code is."""
+    yield f"# {name}"
     first, _, rest = (inspect.getdoc(registry.load(name)) or "").partition("\n")
     yield _prose(first)
-    value = {fact.label: fact.value for fact in facts}
-    if value.get("equation"):
+    if facts.get("equation"):
         # one statement a line, as long ones are cut on a narrow page
-        yield "```text\n" + "\n".join(value["equation"].split("; ")) + "\n```"
+        yield "```text\n" + "\n".join(facts["equation"].split("; ")) + "\n```"
     if rest.strip():
         yield _prose(rest.strip())
-    lines = [f"- **Paper**: {cell(value['paper'])}"]
     source = registry.source(name)
-    if source:
-        path = source.relative_to(ROOT).as_posix()
-        lines.append(f"- **Source**: [{path}](../../{path})")
-    yield "\n".join(lines)
+    path = source.relative_to(ROOT).as_posix() if source else ""
+    yield f"- **Paper**: {cell(facts['paper'])}" + (f"\n- **Source**: [{path}](../../{path})" if path else "")
+    yield "## In short"
 
 
-def _fact_table(facts: list[Fact]) -> str:
-    left_out = ("variant", "task", "origin", "description", "paper", "equation")
-    shown = [fact for fact in facts if fact.label not in left_out and not fact.label.startswith("parameter ")]
-    return table(("property", "value"), [[cell(fact.label), cell(fact.value)] for fact in shown])
+def _fact_table(facts: Mapping[str, str]) -> str:
+    left_out = ("name", "variant", "task", "origin", "description", "paper", "equation")
+    shown = {label: value for label, value in facts.items() if value and label not in left_out}
+    rows = [[cell(label), cell(value)] for label, value in shown.items() if not label.startswith("parameter ")]
+    return table(("property", "value"), rows)
 
 
-def _parameters(facts: list[Fact], noun: str, name: str) -> Iterator[str]:
+def _parameters(facts: Mapping[str, str], noun: str, name: str) -> Iterator[str]:
     rows = []
-    for fact in facts:
-        if fact.label.startswith("parameter "):
-            kind, _, default = fact.value.rpartition(", default")
-            rows.append([code(fact.label.removeprefix("parameter ")), cell(kind), code(default.strip() or "(empty)")])
+    for label, value in facts.items():
+        if label.startswith("parameter "):
+            kind, _, default = value.rpartition(", default")
+            rows.append([code(label.removeprefix("parameter ")), cell(kind), code(default.strip() or "(empty)")])
     if rows:
         yield "## Parameters"
         first = rows[0][0].strip("`")
@@ -186,81 +193,60 @@ def _parameters(facts: list[Fact], noun: str, name: str) -> Iterator[str]:
         yield table(("parameter", "values", "default"), rows)
 
 
-def _implementations(facts: list[Fact], name: str) -> Iterator[str]:
-    stated = next((fact.value for fact in facts if fact.label == "parameter impl"), "")
-    if stated:
-        words = [word.strip() for word in stated.rpartition(", default")[0].split("|")]
-        rows = [[code(word), IMPLEMENTATIONS.get(word, "")] for word in words]
+def _implementations(facts: Mapping[str, str], name: str) -> Iterator[str]:
+    if "parameter impl" in facts:
+        words = [word.strip() for word in facts["parameter impl"].rpartition(", default")[0].split("|")]
         yield "## Implementations"
         yield f"`{name}[impl=…]` forces one. All compute the same function, which the gate checks forward and backward."
-        yield table(("impl", "what runs"), rows)
+        yield table(("impl", "what runs"), [[code(word), IMPLEMENTATIONS.get(word, "")] for word in words])
 
 
-def _measured(found: Iterator[tuple[board_excerpts.StoredBoard, str]], otherwise: str) -> Iterator[str]:
-    excerpts = list(found)
+def _measured(excerpts: Iterable[tuple[BoardTable, list[str]]], otherwise: str) -> Iterator[str]:
+    found = list(excerpts)
     yield "## Measured"
-    yield "From the committed boards; each names its machine, versions and notes." if excerpts else otherwise
-    for board, excerpt in excerpts:
-        headline = board.values.get("headline", "")
-        yield f"**{cell(board.title)}** ([whole board](../../{board.page}))" + (
-            f": {cell(headline)}" if headline else ""
-        )
-        yield excerpt
+    yield "From the committed boards; each names its machine, versions and notes." if found else otherwise
+    for board, lines in found:
+        if board.part:
+            yield f"*{board.part}*"
+        else:
+            yield f"**{cell(board.title)}** ([whole board](../../{board.page})): {board.headline}"
+        yield "\n".join(lines)
 
 
-def _sources(name: str, folder: Path) -> str:
+def _availability(name: str) -> list[Availability] | str:
+    """The sources of a task's data where there are no data, or why they are not known."""
     try:
-        found = TASKS.build(Spec(name)).availability(place(folder, offline=True))
+        return list(TASKS.build(Spec(name)).availability(DataPlace(root=DATA, cache=DATA, offline=True)))
     except AttnbenchError as error:
-        return f"They depend on parameters: {cell(error)}."
+        return str(error)
+
+
+def _sources(found: list[Availability]) -> str:
     rows = []
     for source in found:
         how = source.advice or ("nothing is needed" if source.ready else source.detail)
-        texts = [cell(text.replace(str(folder), DATA)) for text in (how, source.estimate)]
-        rows.append([cell(source.source), source.fidelity, *texts])
+        rows.append([cell(source.source), source.fidelity, cell(how), cell(source.estimate)])
     note = f"`{DATA}` is the folder of `--data-dir` or `ATTNBENCH_DATA`. The first source that is there counts."
-    return f"{note}\n\n{table(('source', 'fidelity', 'how to get it', 'time and space'), rows)}"
+    return f"{note}\n\n{table(('source', 'data', 'how to get it', 'time and space'), rows)}"
 
 
 def _published(name: str) -> Iterator[str]:
     """The tables of papers that have this task as a column."""
-    tables = [each for each in published()[0] if name in each.columns]
-    if tables:
+    tables_of_papers = [each for each in published()[0] if name in each.columns]
+    if tables_of_papers:
         yield "## Published numbers"
         yield "As printed in the papers; models, data and lengths differ from ours, so they are never ranked with ours."
-    for each in tables:
+    for each in tables_of_papers:
         yield f"**{cell(each.paper)} ({each.year}), {cell(each.title)}**, {cell(each.quantity)} in {cell(each.unit)}"
-        rows = [[cell(model), cell(_own(each, model)), cell(each.cells(model)[name])] for model in each.rows]
+        rows = [[cell(model), cell(each.ours.get(model, "")), cell(each.cells(model)[name])] for model in each.rows]
         yield table(("model", "here", name), [row for row in rows if row[2]], right=(2,))
 
 
-def _own(each: Table, model: str) -> str:
-    return each.ours.get(model, "")
+def _try(*commands: str) -> list[str]:
+    return ["## Try it", "```sh\n" + "\n".join(commands) + "\n```"]
 
 
-def _selection(name: str) -> str:
-    """How to name a task in a command: with the parameters that its own error asks for, where it cannot do without."""
-    with _empty_data_folder() as folder:
-        try:
-            TASKS.build(Spec(name)).availability(place(folder, offline=True))
-        except AttnbenchError as error:
-            asked = re.search(re.escape(name) + r"\[[^\]]*\]", str(error))
-            return asked[0] if asked else name
-    return name
-
-
-def _run_lines(name: str) -> list[str]:
-    return [
-        f"attnbench run --variants {name} --task 'sweep[length=256..4096]'",
-        f"attnbench run --variants {name} --task lra-text --seeds 3",
-    ]
-
-
-def _commands(lines: list[str]) -> str:
-    return "```sh\n" + "\n".join(lines) + "\n```"
-
-
-def _sentence(function: Any) -> str:
+def _first_line(function: Any) -> str:
     """The first line of the docstring of a function, or of one with some arguments filled in."""
     inner = getattr(function, "func", function)
     return _prose((inspect.getdoc(inner) or "a trivial predictor").partition("\n")[0])
@@ -270,18 +256,3 @@ def _prose(text: str) -> str:
     """A docstring as Markdown: code in backticks stays, and no other sign is taken as markup."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if at % 2 else part.replace("<", "&lt;").replace("*", "\\*") for at, part in enumerate(parts))
-
-
-@contextmanager
-def _empty_data_folder() -> Iterator[Path]:
-    """A folder in which no data lie, as root and cache, so that a page is the same wherever it is built."""
-    before = os.environ.get("ATTNBENCH_CACHE")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["ATTNBENCH_CACHE"] = folder
-        try:
-            yield Path(folder)
-        finally:
-            if before is None:
-                del os.environ["ATTNBENCH_CACHE"]
-            else:
-                os.environ["ATTNBENCH_CACHE"] = before

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from attnbench.docs.generator import lists, markdown, repository
+from attnbench.docs.generator import lists, markdown
 
 
 def test_the_examples_of_the_text_functions_hold():
-    for module in (lists, markdown, repository):
+    for module in (lists, markdown):
         assert doctest.testmod(module).failed == 0 and doctest.testmod(module).attempted > 0
 
 
