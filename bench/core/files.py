@@ -1,11 +1,13 @@
-"""Files that others may have made: opened only where they are regular, read within a limit, trusted only where safe."""
+"""Files that others may have made: opened only where they are regular, read within a limit, written beside links."""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,6 +66,26 @@ def open_to_append(path: str | Path, *, folder: int | None = None) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` at the end of the `with` statement, whole and on disk, or not at all.
+
+    It is written under a name that nobody can know before, and never through a link: whoever may write in the folder
+    cannot choose another file to be overwritten. Raises OSError where it cannot be written.
+    """
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.unfinished")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(unfinished, flags, 0o644), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
 def open_folder(path: str | Path, *, folder: int | None = None, follow: bool = True) -> int:

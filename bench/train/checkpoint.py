@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
-from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..core.errors import StoreError
-from ..core.files import open_regular
+from ..core.files import open_regular, replacing
 
 if TYPE_CHECKING:
     from .state import Training
@@ -37,22 +35,13 @@ def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.
         "random": torch.get_rng_state(),
         "cuda_random": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
-    unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside the old checkpoint, flushed to the disk, and only then renamed: a rename is atomic, and a kill
-        # at any moment leaves one whole file.
-        with unfinished.open("wb") as file:
+        with replacing(path) as file:
             torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
     # torch reports a full disk as a RuntimeError
     except (OSError, RuntimeError) as error:
         raise StoreError(f"cannot write the checkpoint {path}: {error}; free space, or use other --results") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
 
 
 def read_checkpoint(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.bench.core import files
-from attnbench.bench.core.files import is_trusted, make_private, open_folder, open_regular, read_regular
+from attnbench.bench.core.files import is_trusted, make_private, open_folder, open_regular, read_regular, replacing
 
 
 def make_link(path: Path) -> None:
@@ -59,6 +59,33 @@ def test_size_is_bounded_before_anything_is_read(tmp_path: Path) -> None:
         file.truncate(2**42)
     with pytest.raises(OSError, match=r"it has 4,398,046,511,104 bytes; at most 1,000 are read"):
         read_regular(tmp_path / "holes", 1000)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in (b"first", b"second"):
+        with replacing(path) as file:
+            file.write(content)
+        assert path.read_bytes() == content
+    with pytest.raises(RuntimeError), replacing(path) as file:
+        file.write(b"third")
+        raise RuntimeError
+    assert path.read_bytes() == b"second" and list(tmp_path.iterdir()) == [path]
+
+
+def test_no_link_that_somebody_planted_is_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "file"
+    victim.write_bytes(b"precious")
+    path.symlink_to(victim)
+    with replacing(path) as file:
+        file.write(b"new")
+    assert victim.read_bytes() == b"precious" and not path.is_symlink() and path.read_bytes() == b"new"
+    # even where the name was guessed
+    monkeypatch.setattr(files.secrets, "token_hex", lambda count: "guessed")
+    (tmp_path / "file.guessed.unfinished").symlink_to(victim)
+    with pytest.raises(FileExistsError), replacing(path) as file:
+        file.write(b"newer")
+    assert victim.read_bytes() == b"precious"
 
 
 def test_a_folder_that_is_a_link_is_refused_unless_links_are_followed(tmp_path: Path) -> None:

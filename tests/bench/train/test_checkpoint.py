@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -135,3 +136,12 @@ def test_a_write_that_fails_leaves_the_old_checkpoint_and_no_other_file(
     with pytest.raises(StoreError, match="cannot write the checkpoint"):
         write_checkpoint(path, *made())
     assert path.read_bytes() == content and [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "checkpoint.pt"
+    victim.write_bytes(b"precious")
+    for suffix in (f".{os.getpid()}.unfinished", ".unfinished", ".pt"):
+        path.with_suffix(suffix).symlink_to(victim)
+    write_checkpoint(path, *made())
+    assert victim.read_bytes() == b"precious" and not path.is_symlink()
