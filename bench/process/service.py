@@ -6,6 +6,7 @@ import sys
 import traceback
 from typing import IO
 
+from ..core.decode import brief
 from ..core.errors import AttnbenchError, PluginError
 from ..core.registry import import_foreign_plugins_here
 from .ask import (
@@ -23,6 +24,9 @@ from .ask import (
     encode_value,
 )
 
+MOST_CHARACTERS = 2_000
+"""Of a message for a person: what compilers and plugins say may have millions."""
+
 
 def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     import_foreign_plugins_here()
@@ -32,17 +36,17 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         channel.flush()
 
     told = Told(
-        notice=lambda message: say(Noticed(message)),
-        progress=lambda what, done, total: say(Progressed(what, done, total)),
+        notice=lambda message: say(Noticed(brief(message, MOST_CHARACTERS))),
+        progress=lambda what, done, total: say(Progressed(brief(what), done, total)),
     )
     for line in orders:
         question = decode_question(decode_line(line.rstrip(b"\n"), Asked))
         try:
             said: Said = Answered(encode_value(question.answer(told)))
         except PluginError as error:
-            said = Refused(PluginError.__name__, error.reason)
+            said = Refused(PluginError.__name__, brief(error.reason, MOST_CHARACTERS))
         except AttnbenchError as error:
-            said = Refused(type(error).__name__, str(error))
+            said = Refused(type(error).__name__, brief(error, MOST_CHARACTERS))
         except BaseException as error:
             # the reason names the exception and its place; the whole traceback is for the error stream
             traceback.print_exc(file=sys.stderr)

@@ -7,13 +7,19 @@ types, and whoever shows a run reads fields instead of dictionaries.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 
-from ..core.bounds import MOST_LINE_BYTES, Count, Name, Seconds, Text
+from ..core.bounds import MOST_LINE_BYTES, Count, Name, Text
 from ..core.decode import brief, without_surrogates
 from ..core.errors import StoreError
 from ..core.record import Machine, Record
+
+MOST_CHARACTERS = 2_000
+"""Of a message for a person: what compilers and plugins say may have millions."""
+
+_LAST_SECOND = 2.0**37  # in the year 6325; calendars end at 9999
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -26,7 +32,7 @@ class Began(_Event, tag="began", frozen=True):
     machine: Machine
     node: Name = ""
     device: Name = ""
-    time: Seconds = 0.0
+    time: Annotated[float, msgspec.Meta(ge=0, le=_LAST_SECOND)] = 0.0
 
 
 class CellStarted(_Event, tag="subject", frozen=True):
@@ -115,8 +121,16 @@ _DECODER: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 def encode(event: Event) -> bytes:
-    """One line, its end included."""
-    line = _RecordLine(msgspec.Raw(event.line[:-1])) if isinstance(event, CellFinished) else event
+    """One line, its end included; messages are cut."""
+    line: _Line
+    if isinstance(event, CellFinished):
+        line = _RecordLine(msgspec.Raw(event.line[:-1]))
+    elif isinstance(event, Warned | Failed):
+        line = msgspec.structs.replace(event, message=brief(event.message, MOST_CHARACTERS))
+    elif isinstance(event, LengthTried):
+        line = msgspec.structs.replace(event, error=brief(event.error, MOST_CHARACTERS))
+    else:
+        line = event
     try:
         return msgspec.json.encode(line) + b"\n"
     except UnicodeEncodeError:

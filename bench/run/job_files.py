@@ -14,21 +14,21 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
-from ..core.bounds import MOST_LINE_BYTES, Count, CountByName, Name, Names, Seconds
+from ..core.bounds import MOST_LINE_BYTES, Count, CountByName, Name, NameByName, Seconds
 from ..core.cell import Lane
 from ..core.decode import convert, parse_json, to_builtins
 from ..core.errors import AttnbenchError, StoreError
-from ..core.files import open_regular, open_to_append, read_regular
+from ..core.files import open_folder, open_regular, open_to_append, read_regular, replacing
 from .events import Alive, Began, CellFinished, CellStarted, Event, TrainingProgress, decode, encode
 from .job import Job
 
@@ -41,12 +41,16 @@ CLAIM_SECONDS = 0.5
 """How often whoever waits for a Block that runs elsewhere looks again."""
 
 _BLOCK = re.compile(r"[0-9a-f]{6,64}")
+
+Handle = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,18}(_[0-9]{1,9})?)?\Z")]
+"""How an engine calls a job, such as `123_4`; no other text comes near `scancel` or a shell."""
+
 _LARGEST_SUBMISSION = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A Block that was given to an executor. `cells`: in words. `handle`: how the engine calls it, empty for none yet.
+    """A Block that was given to an executor. `cells`: in words, by key. `handle`: empty while the engine has no job.
 
     `seconds`: what it is likely to take. `node`: where it ran, once it has ended. `submitted`, `ended`: UTC, ISO 8601;
     `ended` is empty until its Records are stored, and `outcomes` counts them then. `lost`: times the engine lost it.
@@ -54,9 +58,9 @@ class Submission:
 
     block: Name
     lane: Lane
-    cells: Names
+    cells: NameByName
     executor: Name
-    handle: Name = ""
+    handle: Handle = ""
     submitted: Name = ""
     seconds: Seconds | None = None
     node: Name = ""
@@ -76,7 +80,7 @@ class JobFiles:
     def submitting(self) -> Iterator[None]:
         """Held by a process that submits, so that others see that one is at work."""
         with self._writing():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._make()
             descriptor = open_to_append(self.folder / "driver")
         try:
             with suppress(OSError):
@@ -100,12 +104,10 @@ class JobFiles:
     def submit(self, submission: Submission) -> None:
         """Writes a submission, in the place of one of the same Block."""
         content = msgspec.json.encode(to_builtins(submission))
-        path = self._submission(submission.block)
-        unfinished = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.unfinished")
         with self._writing():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(content)
-            unfinished.replace(path)
+            self._make()
+            with replacing(self._submission(submission.block)) as file:
+                file.write(content)
 
     def end(self, block: str, outcomes: dict[str, int]) -> None:
         """Marks a Block whose Records are stored, and removes its events."""
@@ -136,16 +138,12 @@ class JobFiles:
 
     def submissions(self) -> list[Submission]:
         """All that were made and not forgotten, oldest first."""
-        try:
-            names = sorted(path.stem for path in self.folder.glob("*.json") if _BLOCK.fullmatch(path.stem))
-        except OSError:
-            return []
-        found = [submission for name in names if (submission := self.submission(name)) is not None]
+        found = [submission for name in self._blocks("json") if (submission := self.submission(name)) is not None]
         return sorted(found, key=lambda each: each.submitted)
 
     def blocks_with_events(self) -> list[str]:
         """The Blocks whose Records may not all be stored."""
-        return sorted(path.stem for path in self.folder.glob("*.events") if _BLOCK.fullmatch(path.stem))
+        return self._blocks("events")
 
     def events(self, block: str, start: int = 0) -> tuple[list[Event], int]:
         """The events of a Block from a byte of the file on, and the byte behind the last whole line.
@@ -171,7 +169,7 @@ class JobFiles:
     def claim(self, block: str) -> EventLog | None:
         """The events of a Block to be written; None where another process runs it. The caller closes it."""
         with self._writing():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._make()
             descriptor = open_to_append(self._events(block))
         if not _locked(descriptor, fcntl.LOCK_EX):
             os.close(descriptor)
@@ -182,6 +180,19 @@ class JobFiles:
                 # a process that died while it wrote left half a line, which must not begin the next one
                 os.write(descriptor, b"\n")
         return EventLog(descriptor)
+
+    def _make(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # a link would lead writing and deleting to another folder
+        os.close(open_folder(self.folder, follow=False))
+
+    def _blocks(self, kind: str) -> list[str]:
+        """The Blocks with a file of this kind; where the folder is a link, nothing in it is ours."""
+        try:
+            paths = [] if self.folder.is_symlink() else list(self.folder.glob(f"*.{kind}"))
+        except OSError:
+            return []
+        return sorted(path.stem for path in paths if _BLOCK.fullmatch(path.stem))
 
     def _submission(self, block: str) -> Path:
         return self.folder / f"{block}.json"
@@ -251,7 +262,7 @@ def submission_of(job: Job, seconds: float | None) -> Submission:
     return Submission(
         block=job.block,
         lane=job.cells[0].lane,
-        cells=tuple(str(cell) for cell in job.cells[:1000]),
+        cells={cell.key: str(cell) for cell in job.cells},
         executor=job.executor,
         submitted=now(),
         seconds=seconds,

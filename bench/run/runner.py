@@ -219,13 +219,22 @@ class Runner:
     def _collect(self) -> None:
         """Stores what Blocks have measured since a process that submitted them has ended."""
         for block in self.files.blocks_with_events():
+            submission = self.files.submission(block)
+            asked = set(submission.cells) if submission else set()
             found = [event for event in self.files.events(block)[0] if isinstance(event, CellFinished)]
-            for event in found:
+            strange = [e.record for e in found if e.record.key not in asked or e.record.block != block]
+            if strange:
+                # whoever may write in the folder may have written them
+                self.on_warning(
+                    f"{len(strange)} Records in {self.files.folder / block}.events are not stored: expected cells that "
+                    f"{block}.json names, got `{strange[0].cell}`; delete the file if nobody needs them"
+                )
+            own = [event for event in found if event.record not in strange]
+            for event in own:
                 if not self.store.holds(event.record, event.line):
                     self.store.append(event.record, event.line)
-            submission = self.files.submission(block)
-            if submission is not None and len({event.record.key for event in found}) >= len(submission.cells):
-                self.files.end(block, dict(Counter(str(event.record.outcome) for event in found)))
+            if asked and asked <= {event.record.key for event in own}:
+                self.files.end(block, dict(Counter(str(event.record.outcome) for event in own)))
 
     def _job(self, block: Block, cells: tuple[Cell, ...]) -> Job:
         request = self.request

@@ -92,11 +92,11 @@ def _status(submission: Submission, files: JobFiles, submitting: bool) -> BlockS
             left = pace * (last.of - last.done)
         elif left is not None:
             left = max(left - spent, 0.0)
-    more = f" and {len(submission.cells) - 1} more" if len(submission.cells) > 1 else ""
+    cells = list(submission.cells.values()) or [submission.lane]
     return BlockStatus(
         block=submission.block,
         state=state,
-        what=(submission.cells[0] if submission.cells else submission.lane) + more,
+        what=cells[0] + (f" and {len(cells) - 1} more" if len(cells) > 1 else ""),
         executor=submission.executor,
         handle=submission.handle,
         node=began[-1].node if began else submission.node,

@@ -10,7 +10,7 @@ from typing import IO
 import torch
 
 from ...tasks.data.data import place
-from ..core.errors import AttnbenchError, SelectionError
+from ..core.errors import AttnbenchError, SelectionError, StoreError
 from ..core.record import Record
 from ..core.registry import import_foreign_plugins_here
 from ..measure.machine import describe, device_name
@@ -65,11 +65,22 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     try:
         _refuse_edited_code(job)
         for record in records_of(job, send):
-            send(CellFinished(record))
+            send(_finished(record))
     except AttnbenchError as error:
         send(Failed(str(error), error.exit_code))
         return error.exit_code
     return 0
+
+
+def _finished(record: Record) -> CellFinished:
+    """The event of a Record. Raises ValueError, which ends this process, for one that no file takes.
+
+    A plugin has chosen its numbers: its own cell crashes, and the others run.
+    """
+    try:
+        return CellFinished(record)
+    except StoreError as error:
+        raise ValueError(str(error)) from None
 
 
 def _refuse_edited_code(job: Job) -> None:

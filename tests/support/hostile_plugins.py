@@ -112,6 +112,7 @@ PLUGINS = (
     HostilePlugin("constructor-memory", "constructor", "self.x = bytearray(2**60)", ("crashed", "out_of_memory")),
     HostilePlugin("forward-exit", "forward", "import os; os._exit(0)"),
     HostilePlugin("forward-raise", "forward", "raise ValueError('no')", ("crashed", "incorrect")),
+    HostilePlugin("forward-long-reason", "forward", "raise ValueError('x' * 150_000)", ("crashed", "incorrect")),
     HostilePlugin("forward-system-exit", "forward", "raise SystemExit(0)"),
     HostilePlugin("forward-segfault", "forward", "import ctypes; ctypes.string_at(0)"),
     HostilePlugin("forward-hang", "forward", "import time; time.sleep(1000)", ("timeout",)),

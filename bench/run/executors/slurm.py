@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,8 @@ from .node import describe_node, prepare_data, run_here
 
 if TYPE_CHECKING:
     import submitit
+
+JOB_NAME = "attnbench"
 
 MOST_LOST = 2
 """How often a Block that the engine lost is submitted again by one command."""
@@ -134,7 +136,6 @@ class _Submitted:
     handle: str = ""
     lost: int = 0
     missed: int = 0
-    engine_job: Any = field(default=None)
 
 
 class SlurmExecutor:
@@ -199,10 +200,12 @@ class SlurmExecutor:
             return
         if self.options.cluster == "slurm":
             with suppress(OSError):
-                subprocess.run(["scancel", entry.handle], check=False, capture_output=True)
-        elif entry.handle.isdigit():
+                # a job of another name that has got this number by now goes on
+                subprocess.run(["scancel", f"--name={JOB_NAME}", entry.handle], check=False, capture_output=True)
+        else:
             with suppress(psutil.Error):
-                psutil.Process(int(entry.handle)).terminate()
+                if self._is_process(entry.handle):
+                    psutil.Process(int(entry.handle)).terminate()
         self.files.forget(block)
 
     def _flush(self) -> None:
@@ -229,13 +232,15 @@ class SlurmExecutor:
         with engine.batch():
             jobs = [engine.submit(RunBlock(encode_job(entry.followed.job), seconds)) for entry in entries]
         for entry, job in zip(entries, jobs, strict=True):
-            entry.handle, entry.engine_job, entry.missed = job.job_id, job, 0
+            entry.handle, entry.missed = job.job_id, 0
+            self._running[entry.followed.block] = entry
+            if self.options.cluster == "debug":
+                # it runs here and now, and no other command can find it
+                job.wait()
+                continue
             known = self.files.submission(entry.followed.block)
             if known is not None:
                 self.files.submit(replace(known, handle=entry.handle))
-            self._running[entry.followed.block] = entry
-            if self.options.cluster == "debug":
-                job.wait()
 
     def _engine(self, needs: Needs) -> submitit.AutoExecutor:
         try:
@@ -244,7 +249,7 @@ class SlurmExecutor:
             raise SelectionError("expected submitit for --executor slurm: pip install 'attnbench[slurm]'") from None
         options = self.options
         make_private(self.folder)
-        if not is_trusted(self.folder):
+        if self.folder.is_symlink() or not is_trusted(self.folder):
             raise StoreError(
                 f"expected a folder that nobody else can write in, got {self.folder}: submitit keeps there what the "
                 "nodes run; name other --results, or take the rights of others away"
@@ -258,7 +263,7 @@ class SlurmExecutor:
         more: dict[str, Any] = {name.replace("-", "_"): value for name, value in options.sbatch.items()}
         partition = options.partition or more.pop("partition", None)
         engine.update_parameters(
-            name="attnbench",
+            name=JOB_NAME,
             timeout_min=max(seconds_of(options.time) // 60, 1),
             cpus_per_task=needs.threads,
             gpus_per_node=needs.gpus or None,
@@ -309,7 +314,7 @@ class SlurmExecutor:
     def _alive(self) -> set[str] | None:
         """The handles of what waits or runs; None where the engine does not say."""
         if self.options.cluster != "slurm":
-            return {entry.handle for entry in self._running.values() if _is_process(entry)}
+            return {entry.handle for entry in self._running.values() if self._is_process(entry.handle)}
         command = ["squeue", "--array", "--noheader", "--format=%i", f"--user={os.getuid()}"]
         try:
             said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
@@ -317,13 +322,11 @@ class SlurmExecutor:
             return None
         return set(said.stdout.split())
 
-
-def _is_process(entry: _Submitted) -> bool:
-    """Whether submitit's own process for a Block on this machine lives."""
-    if entry.engine_job is not None:
-        return not entry.engine_job.done()
-    try:
-        found = psutil.Process(int(entry.handle))
-        return found.status() != psutil.STATUS_ZOMBIE and "submitit.local._local" in found.cmdline()
-    except (psutil.Error, ValueError):
-        return False
+    def _is_process(self, handle: str) -> bool:
+        """Whether the process of this number is submitit's own for a Block of this folder, and lives."""
+        try:
+            found = psutil.Process(int(handle))
+            words = found.cmdline() if found.status() != psutil.STATUS_ZOMBIE else []
+        except (psutil.Error, ValueError):
+            return False
+        return "submitit.local._local" in words and any(word.startswith(f"{self.folder}/") for word in words)

@@ -46,12 +46,22 @@ def test_a_message_that_is_no_unicode_is_passed_on_in_ascii() -> None:
     assert decode(encode(Warned("bad \udcff name"))) == Warned(r"bad \udcff name")
 
 
+def test_what_a_plugin_says_too_much_is_cut() -> None:
+    for event in (Warned("x" * 10**6), Failed("x" * 10**6, 3)):
+        found = decode(encode(event))
+        assert isinstance(found, Warned | Failed) and 100 < len(found.message) < 10_000
+    tried = decode(encode(LengthTried(None, "x" * 10**6)))
+    assert isinstance(tried, LengthTried) and 100 < len(tried.error) < 10_000
+
+
 @pytest.mark.parametrize(
     "line",
     [
         b"hello\n", b"\xff\n", b"[" * 100_000, b"{}", b"[]", b'{"event":"party"}', b'{"event":"alive"}',
         b'{"event":"alive","key":1}', b'{"event":"alive","key":"\\ud800"}', b'{"event":"record","record":{}}',
         b'{"event":"progress","key":"k","done":-1,"of":2,"metric":"m"}',
+        b'{"event":"began","time":1e12,"machine":{"id":"m","system":"s","processor":"p","cores":1,"threads":1,'
+        b'"memory_bytes":1}}',
         b'{"event":"error","message":"' + b"x" * 200_000 + b'","exit_code":1}',
     ],
 )  # fmt: skip

