@@ -13,6 +13,7 @@ from .output import warn, write
 
 if TYPE_CHECKING:
     from ..board.board import Board
+    from ..core.errors import StoreError
 
 
 @sharing(FILTERS)
@@ -62,23 +63,31 @@ def show(
 
     from ...dashboards import csv_json, latex, markdown, terminal
 
-    if out is not None and out.is_dir():
-        for board in boards:
-            show([board], format, out / file_name(board, format), all_notes=all_notes, command=command)
-        return
     if format is Format.RICH and out is None:
         from .rich_console import console
 
         terminal.show(boards, console(), all_notes=all_notes, command=command)
         return
-    render: dict[Format, Callable[[Sequence[Board]], str]] = {
+    renderers: dict[Format, Callable[[Sequence[Board]], str]] = {
         Format.RICH: partial(terminal.render, all_notes=all_notes, command=command),
         Format.MARKDOWN: markdown.render,
         Format.CSV: csv_json.to_csv,
         Format.JSON: csv_json.to_json,
         Format.LATEX: latex.to_latex,
     }
-    emit(render[format](boards), out)
+    render = renderers[format]
+    if out is None:
+        write(render(boards))
+    elif out.is_dir():
+        for board in boards:
+            replace_text(out / file_name(board, format), render([board]))
+    else:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            # a person who names a link or a device means what is behind it
+            out.write_text(render(boards), encoding="utf-8")
+        except OSError as error:
+            raise _unwritable(out, error) from None
 
 
 def file_name(board: Board, format: Format) -> str:
@@ -89,15 +98,25 @@ def file_name(board: Board, format: Format) -> str:
     return re.sub(r"[^A-Za-z0-9.=]+", "-", board.name).strip("-")[:150] + f".{suffix}"
 
 
-def emit(text: str, out: Path | None) -> None:
-    """Writes to the file, or to the terminal; raises StoreError where the file cannot be written."""
+def replace_text(path: Path, text: str, *, follow: bool = True) -> None:
+    """Writes the file; a link in its place is replaced. Without `follow`, its folder must be no link either.
+
+    Raises StoreError where it cannot be written.
+    """
+    import os
+
+    from ..core.files import open_folder, replacing
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(open_folder(path.parent, follow=follow))
+        with replacing(path) as file:
+            file.write(text.encode("utf-8"))
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
     from ..core.errors import StoreError
 
-    if out is None:
-        write(text)
-        return
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"cannot write {out}: {error.strerror or error}; name another file with --out") from None
+    return StoreError(f"cannot write {path}: {error.strerror or error}; name another file with --out")

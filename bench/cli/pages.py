@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .leaderboard import emit
+from .leaderboard import replace_text
 from .options import FILTERS, Figures, Picture, Published, folder, sharing
 from .output import say, warn
 
@@ -51,12 +51,15 @@ def dashboard(
         say(f"{out / 'figures'}: {counted(len(charts), 'figure')}")
 
 
-def write_page(reports: Sequence[Report], path: Path) -> None:
-    """The page of these reports, of several with an overview; raises StoreError where it cannot be written."""
+def write_page(reports: Sequence[Report], path: Path, *, follow: bool = True) -> None:
+    """Writes the page of these reports, with an overview of several; without `follow`, its folder must be no link.
+
+    Raises StoreError where it cannot be written.
+    """
     from ...dashboards import html
     from .. import api
 
-    emit(html.render(reports, api.overview(reports) if len(reports) > 1 else None), path)
+    replace_text(path, html.render(reports, api.overview(reports) if len(reports) > 1 else None), follow=follow)
 
 
 def say_page(results: Path) -> None:
@@ -71,7 +74,8 @@ def say_page(results: Path) -> None:
     page = results / "page" / "index.html"
     try:
         # what the Records lack was said before, beside the answer
-        write_page(api.reports(results, notice=lambda text: None), page)
+        # the folder may come from others, who may have planted links in it
+        write_page(api.reports(results, notice=lambda text: None), page, follow=False)
         say(f"open: {page}")
     except StoreError as error:
         # the Records are stored; a page is made again at any time
@@ -138,7 +142,7 @@ def explain(
         + (f" Of the random scores, {'; '.join(nulls)}." if nulls else ""),
     ]
     charts = ternary.charts(figure)
-    emit(html.render_figures("From scores to weights", paragraphs, charts), out / "simplex.html")
+    replace_text(out / "simplex.html", html.render_figures("From scores to weights", paragraphs, charts))
     say(str(out / "simplex.html"))
     if figures is not None:
         save({f"simplex-{name}": chart for name, chart in charts.items()}, out, figures)

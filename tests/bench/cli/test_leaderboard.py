@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from attnbench.bench.cli.answers import choose, compare
 from attnbench.bench.cli.leaderboard import leaderboard
-from attnbench.bench.cli.pages import dashboard
+from attnbench.bench.cli.pages import dashboard, say_page
 from attnbench.bench.core.errors import SelectionError, StoreError
 from attnbench.bench.store.store import Store
 
@@ -180,6 +180,26 @@ def test_choose_understands_lengths_and_sizes(results: Path) -> None:
         run("--results", str(results), "--length", "long", command=choose)
     with pytest.raises(SelectionError, match="a size such as"):
         run("--results", str(results), "--length", "1k", "--memory", "much", command=choose)
+
+
+def test_the_page_of_a_run_goes_through_no_planted_link(
+    results: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("altair", reason="the extra dashboard is not installed")
+    pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "victim").write_text("precious")
+    page = results / "page"
+    page.mkdir()
+    (page / "index.html").symlink_to(elsewhere / "victim")
+    say_page(results)
+    assert not (page / "index.html").is_symlink() and "<html" in (page / "index.html").read_text(encoding="utf-8")
+    (page / "index.html").unlink()
+    page.rmdir()
+    page.symlink_to(elsewhere)
+    say_page(results)
+    assert "no page: cannot write" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in elsewhere.iterdir()] == [("victim", "precious")]
 
 
 def test_an_existing_folder_takes_one_file_a_board(results: Path, tmp_path: Path) -> None:
