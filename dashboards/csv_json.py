@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
-from ..bench.board.board import Board, TableCell
+from ..bench.board.board import Board
 from .escape import in_csv
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def to_csv(boards: Sequence[Board]) -> str:
-    """One line per row of every board: group, ranks, then value (text where there is none), low and high by column.
+    """The rows of every board, as `Board.to_pandas` has them, after its title; its parts follow under both titles.
 
-    The parts of a board follow it, under its title and theirs.
+    All text is in quotes, so that no spreadsheet finds a formula behind a separator of its own.
     """
-    boards = list(with_parts(boards))
-    names = list(dict.fromkeys(column.name for board in boards for column in board.columns))
-    header = ["board", "group", "rank_first", "rank_last", "variant", "reason"]
-    header += [f"{in_csv(name)}{end}" for name in names for end in ("", "_low", "_high")]
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    for board in boards:
-        for group, row in board.rows:
-            cells = {column.name: cell for column, cell in zip(board.columns, row.entries, strict=True)}
-            shown = (_numbers(cells.get(name, TableCell())) for name in names)
-            numbers = [number for own in shown for number in own]
-            named = [in_csv(board.title), group, row.first, row.last, in_csv(row.name), in_csv(row.reason)]
-            writer.writerow([*named, *numbers])
-    return file.getvalue()
+    import pandas as pd
+
+    frames = []
+    for board in with_parts(boards):
+        frame = board.to_pandas()
+        frame.insert(0, "board", board.title)
+        frames.append(frame)
+    if not frames:
+        return ""
+    # of boards with other columns, each row is empty in the columns that its board lacks
+    whole = pd.concat([frame.astype(object) for frame in frames], ignore_index=True)
+    safe = whole.map(lambda value: in_csv(value) if isinstance(value, str) else value).rename(columns=in_csv)
+    return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
 
 
 def to_json(boards: Sequence[Board]) -> str:
@@ -46,11 +43,7 @@ def with_parts(boards: Sequence[Board]) -> Iterator[Board]:
     for board in boards:
         yield board
         for part in board.parts:
-            yield replace(part, title=f"{board.title}: {part.title}", question=part.question)
-
-
-def _numbers(cell: TableCell) -> tuple[float | str | None, ...]:
-    return in_csv(cell.text) if cell.value is None else cell.value, cell.low, cell.high
+            yield replace(part, title=f"{board.title}: {part.title}")
 
 
 def _board(board: Board) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import unicodedata
@@ -11,6 +10,11 @@ from typing import Any
 LONGEST_WORD = 160
 """Characters without a blank that are shown in full; a path may have 4,096, and a name of others any number."""
 
+MOST_MARKS = 4
+"""Combining marks after one letter that are shown; more of them cover other lines."""
+
+# joiners, fillers and variation selectors, which show nothing though they count as letters and marks
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _MARKUP = re.compile(r"([\\`*_\[\]|~$]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 _MENTION = re.compile(r"@(?=\w)")
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
@@ -20,7 +24,7 @@ _LATEX = {
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "×": r"$\times$", "−": "$-$", "±": r"$\pm$", "≈": r"$\approx$", "–": "--", "†": r"\dag{}",
     "α": r"$\alpha$", "µ": r"$\mu$", "…": r"\dots{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "·": r"$\cdot$",
-    "≤": r"$\leq$", "●": r"$\bullet$",
+    "≤": r"$\leq$", "●": r"$\bullet$", "`": r"\textasciigrave{}",
 }  # fmt: skip
 
 
@@ -33,9 +37,14 @@ def visible(text: str, longest: int | None = None) -> str:
     if longest is not None and len(text) > longest:
         text, rest = text[:longest], len(text) - longest
         return visible(text) + f"… ({rest:,} more characters)"
-    if text.isprintable():
+    if text.isascii() and text.isprintable():
         return text
-    return "".join(_shown(letter) for letter in text.replace("\r\n", "\n").replace("\n", " ").replace("\t", " "))
+    shown: list[str] = []
+    marks = 0
+    for letter in text.replace("\r\n", "\n").replace("\n", " ").replace("\t", " "):
+        marks = marks + 1 if unicodedata.combining(letter) else 0
+        shown.append(_code(letter) if marks > MOST_MARKS or _is_hidden(letter) else letter)
+    return "".join(shown)
 
 
 def in_markdown(text: str, longest: int | None = None) -> str:
@@ -69,9 +78,9 @@ def in_csv(text: str) -> str:
     return f"'{visible(text)}" if _FORMULA.match(text) else visible(text)
 
 
-def in_html(text: str) -> str:
-    """`text` as that of an element or of an attribute in quotes."""
-    return html.escape(visible(text), quote=True)
+def in_html(value: Any) -> Any:
+    """A value as a template shows it: text is `visible`, and the template escapes it; markup of ours stays."""
+    return value if hasattr(value, "__html__") else visible(str(value))
 
 
 def in_script(values: Any) -> str:
@@ -108,9 +117,11 @@ def _ends(word: str, longest: int) -> str:
     return f"{word[:half]}…({len(word) - 2 * half:,} more)…{word[-half:]}"
 
 
-def _shown(letter: str) -> str:
+def _is_hidden(letter: str) -> bool:
     # Cc controls, Cf formats (bidirectional overrides, zero-width joiners), Cs lone surrogates, Zl and Zp line ends
-    if unicodedata.category(letter) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-        return letter
+    return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") or _BLANK.match(letter) is not None
+
+
+def _code(letter: str) -> str:
     code = ord(letter)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cache
 from importlib.resources import files
 from operator import attrgetter
 from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from ..bench.board.board import Board, Column
 from ..bench.board.report import Overview, RecordSummary, Report
@@ -52,39 +54,43 @@ def render(reports: Sequence[Report], overview: Overview | None = None) -> str:
             "commands": dict(report.commands),
             "machines": dict(report.machines),
         }
-        name = in_html(report.name)
-        blocks.append(f'<script type="application/json" data-name="{name}">{in_script(values)}</script>')
+        blocks.append((report.name, values))
+    front = None
     if overview is not None:
-        values = {
+        front = {
             "lead": overview.lead,
             "groups": [asdict(group) for group in overview.groups],
             **drawn(overview_specs(overview), overview_datasets(overview)),
         }
-        blocks.append(f'<script type="application/json" id="all-boards">{in_script(values)}</script>')
     shared = {
         "columns": [[{**asdict(c), "heading": c.heading} for c in group] for group in columns],
         "charts": [*map(_vega, charts)],
     }
-    blocks.append(f'<script type="application/json" id="shared">{in_script(shared)}</script>')
-    return _page("page.html", "page.js", {"reports": "\n".join(blocks)})
+    return _page("page.html", "page.js", {"reports": blocks, "overview": front, "shared": shared})
 
 
 def render_figures(title: str, paragraphs: Sequence[str], charts: Mapping[str, Chart]) -> str:
     """A page of text and charts alone, under the same policy."""
-    parts = {
-        "title": in_html(title),
-        "text": "\n".join(f"<p>{in_html(text)}</p>" for text in paragraphs),
-        "data": in_script({name: chart.to_dict() for name, chart in charts.items()}),
-    }
-    return _page("figures.html", "figures.js", parts)
+    data = {name: chart.to_dict() for name, chart in charts.items()}
+    return _page("figures.html", "figures.js", {"title": title, "paragraphs": paragraphs, "data": data})
 
 
-def _page(template: str, script_file: str, parts: Mapping[str, str]) -> str:
+def _page(template: str, script_file: str, values: Mapping[str, Any]) -> str:
     bundle, script = _bundle(), _part(script_file)
     digests = [hashlib.sha256(text.encode()).digest() for text in (bundle, script)]
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     own = {"hashes": hashes, "style": _part("page.css"), "bundle": bundle, "script": script}
-    return _filled(_part(template), {**parts, **own})
+    # our own files are markup; whatever else a template shows is escaped
+    return _templates().get_template(template).render(values | {name: Markup(text) for name, text in own.items()})
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader(__package__), autoescape=True, finalize=in_html, undefined=StrictUndefined
+    )
+    templates.filters["json"] = lambda values: Markup(in_script(values))
+    return templates
 
 
 def _vega(spec: FigureSpec) -> Any:
@@ -110,6 +116,7 @@ def _board(board: Board, columns: dict[tuple[Column, ...], int]) -> dict[str, An
         "title": board.title,
         "question": board.question,
         "columns": columns.setdefault(board.columns, len(columns)),
+        "shownColumns": [board.columns[at].name for at in board.shown_columns],
         "headline": board.headline,
         "notes": [
             {**asdict(note), "warning": note.warning, "shown": note in board.shown_notes} for note in board.notes
@@ -117,11 +124,6 @@ def _board(board: Board, columns: dict[tuple[Column, ...], int]) -> dict[str, An
         "parts": [_board(part, columns) for part in board.parts],
         "rows": rows,
     }
-
-
-def _filled(template: str, parts: Mapping[str, str]) -> str:
-    """Each `{{name}}` of the template replaced once; the replacements are not searched again."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
 @cache

@@ -10,7 +10,7 @@ import typer
 
 from . import completion
 from .leaderboard import show
-from .options import FILTERS, Format, Json, Mode, Notes, ShownAs, sharing
+from .options import FILTERS, Columns, Format, Json, Mode, Notes, ShownAs, sharing
 from .output import say, say_json, warn
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def choose(
         str | None, typer.Option(help="Memory limit of a training step, or of decoding one sequence, such as 40GB.")
     ] = None,
     notes: Notes = False,
+    columns: Columns = "",
     format: ShownAs = Format.RICH,
     **filters: Any,
 ) -> None:
@@ -86,7 +87,7 @@ def choose(
         _say_lengths(api.lengths_to_choose_at(results, notice=warn, **filters), results)
         return
     board = api.choose(length, mode=mode.value, memory=memory, notice=warn, **filters)
-    show([board], format, all_notes=notes, command="choose")
+    show([board], format, all_notes=notes, columns=columns, command="choose")
 
 
 def _say_lengths(timed: Mapping[CostMode, Sequence[int]], results: Path) -> None:

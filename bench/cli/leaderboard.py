@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import FILTERS, Format, Mode, Notes, Published, ShownAs, named, sharing
+from .options import FILTERS, Columns, Format, Mode, Notes, Published, ShownAs, named, sharing
 from .output import warn, write
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def leaderboard(
         Mode | None, typer.Option(help="Time that a board of cost alone shows (default: every one measured).")
     ] = None,
     notes: Notes = False,
+    columns: Columns = "",
     format: ShownAs = Format.RICH,
     out: Annotated[
         Path | None,
@@ -44,7 +45,7 @@ def leaderboard(
     boards = api.boards(
         suite=suite, lengths=lengths, mode=mode.value if mode else None, published=published, notice=warn, **filters
     )
-    show(boards, format, out, all_notes=notes)
+    show(boards, format, out, all_notes=notes, columns=columns)
 
 
 def show(
@@ -53,27 +54,34 @@ def show(
     out: Path | None = None,
     *,
     all_notes: bool = False,
+    columns: str = "",
     command: str = "leaderboard",
 ) -> None:
-    """The boards in that format, to the terminal or a file. `all_notes`: where they are drawn as text, too.
+    """Prints the boards in that format, or writes them to `out`; the rest as in `View`.
 
-    `command`: the one whose option shows all notes.
+    Raises SelectionError for a column that no board has.
     """
     from functools import partial
 
     from ...dashboards import csv_json, latex, markdown, terminal
+    from ...dashboards.view import View
+    from ..core.errors import SelectionError
 
+    view = View(all_notes=all_notes, columns=columns, command=command)
+    if unknown := view.unknown(boards):
+        known = dict.fromkeys(column.name for board in boards for column in board.columns)
+        raise SelectionError(f"no column named {unknown[0]!r}; there are: {', '.join(known)}; or `all`")
     if format is Format.RICH and out is None:
         from .rich_console import console
 
-        terminal.show(boards, console(), all_notes=all_notes, command=command)
+        terminal.show(boards, console(), view)
         return
     renderers: dict[Format, Callable[[Sequence[Board]], str]] = {
-        Format.RICH: partial(terminal.render, all_notes=all_notes, command=command),
-        Format.MARKDOWN: markdown.render,
+        Format.RICH: partial(terminal.render, view=view),
+        Format.MARKDOWN: partial(markdown.render, view=view),
         Format.CSV: csv_json.to_csv,
         Format.JSON: csv_json.to_json,
-        Format.LATEX: latex.to_latex,
+        Format.LATEX: partial(latex.to_latex, view=view),
     }
     render = renderers[format]
     if out is None:

@@ -96,7 +96,10 @@ Figures = Annotated[Picture | None, typer.Option("--figures", help="Also write e
 Published = Annotated[
     bool, typer.Option("--published", help="Show numbers that papers reported beside ours; they are never ranked.")
 ]
-Notes = Annotated[bool, typer.Option("--notes", help="Show all notes, in full; other formats always do.")]
+Notes = Annotated[bool, typer.Option("--notes", help="Show all notes, not only the first six.")]
+Columns = Annotated[
+    str, typer.Option("--columns", metavar="NAMES", help="Show these columns, with commas between, or `all`.")
+]
 ShownAs = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
 Preset = Annotated[
     str | None,

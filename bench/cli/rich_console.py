@@ -10,6 +10,8 @@ from rich.segment import Segment
 
 from ...dashboards.escape import visible
 
+UNKNOWN_WIDTH = 80
+
 
 class VisibleConsole(Console):
     """A console that styles text, while the text itself moves no cursor, changes no colour and reorders nothing."""
@@ -17,7 +19,7 @@ class VisibleConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         # every text passes here before it is measured and cut; rich's own control codes are segments of their own kind
         for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
+            if segment.control or (segment.text.isascii() and segment.text.isprintable()):
                 yield segment
             else:
                 text = "\n".join(map(visible, segment.text.split("\n")))
@@ -26,4 +28,6 @@ class VisibleConsole(Console):
 
 def console(**options: Any) -> Console:
     """A console of the commands; `options` as rich's Console takes them."""
-    return VisibleConsole(**{"highlight": False} | options)
+    made = VisibleConsole(**{"highlight": False} | options)
+    # COLUMNS=0 stands for an unknown width, which rich takes by its word
+    return made if made.width else VisibleConsole(**{"highlight": False} | options, width=UNKNOWN_WIDTH)

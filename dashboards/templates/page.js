@@ -7,11 +7,11 @@
   const overview = $("all-boards") && JSON.parse($("all-boards").textContent);
   const parsed = new Map();
   // q: number of the board, -1 for the overview
-  const state = { q: 0, sort: "", dir: "", show: "", row: "", theme: "", notes: "" };
+  const state = { q: 0, sort: "", dir: "", show: "", row: "", theme: "", notes: "", columns: "" };
 
   // characters that a cell of a table shows in one line
   const LONGEST_LINE = 40;
-  const KEPT = ["sort", "dir", "show", "row", "theme", "notes"];
+  const KEPT = ["sort", "dir", "show", "row", "theme", "notes", "columns"];
 
   function make(tag, text, properties = {}) {
     const element = document.createElement(tag);
@@ -98,6 +98,12 @@
     return board.columns.filter((c) => board.rows.some((row) => row.entries[c.name].text));
   }
 
+  // the columns that answer the board's question, or all of them
+  function drawnColumns(board) {
+    if (state.columns === "all") return filledColumns(board);
+    return board.columns.filter((c) => board.shownColumns.includes(c.name));
+  }
+
   function description(column) {
     return `${column.description} (${column.unit || "text"})`;
   }
@@ -147,7 +153,7 @@
 
   function drawTable() {
     const { board } = report();
-    const columns = filledColumns(board);
+    const columns = drawnColumns(board);
     const table = $("table");
     const head = make("tr");
     head.append(heading("rank", "", "95 % rank interval; ties in alphabetical order", ""));
@@ -192,6 +198,9 @@
     table.classList.toggle("stacked", isTooWide());
     const wider = isTooWide();
     markMore();
+    const hidden = filledColumns(board).length - board.shownColumns.length;
+    $("more-columns").hidden = !hidden;
+    $("more-columns").textContent = state.columns === "all" ? "Fewer columns" : `${hidden} more column${hidden > 1 ? "s" : ""}`;
     $("count").textContent = `${rows.length} of ${board.rows.length} variants and baselines${wider ? "; scroll the table for more columns" : ""}`;
   }
 
@@ -199,7 +208,7 @@
   function drawParts() {
     const wanted = state.show.toLowerCase();
     $("parts").replaceChildren(...report().board.parts.flatMap((part, at) => {
-      const columns = filledColumns(part);
+      const columns = drawnColumns(part);
       const head = make("tr");
       head.append(make("td"), make("th", "variant", { scope: "col" }));
       for (const c of columns) head.append(make("th", c.heading, { scope: "col", title: description(c) }));
@@ -460,17 +469,18 @@
     }));
   }
 
-  // a line for each of the most important notes; all of them, in full, in a section that opens
+  // the most important notes; the others in a section that opens
   function drawNotes({ notes }) {
-    const lines = (chosen, words) => chosen.flatMap((note) => {
+    const lines = (chosen) => chosen.flatMap((note) => {
       const className = note.warning ? "warning" : "";
-      return [make("dt", (note.warning ? "⚠ " : "") + note.topic, { className }), make("dd", words(note), { className })];
+      return [make("dt", (note.warning ? "⚠ " : "") + note.topic, { className }), make("dd", note.text, { className })];
     });
-    $("chief-notes").replaceChildren(...lines(notes.filter((note) => note.shown), (note) => note.text));
-    $("notes").replaceChildren(...lines(notes, (note) => note.text));
-    $("all-notes").hidden = !notes.length;
+    const rest = notes.filter((note) => !note.shown);
+    $("chief-notes").replaceChildren(...lines(notes.filter((note) => note.shown)));
+    $("notes").replaceChildren(...lines(rest));
+    $("all-notes").hidden = !rest.length;
     $("all-notes").open = state.notes === "all";
-    $("all-notes").firstElementChild.textContent = notes.length === 1 ? "The note in full" : `All ${notes.length} notes`;
+    $("all-notes").firstElementChild.textContent = `${rest.length} more note${rest.length > 1 ? "s" : ""}`;
     const { board } = report();
     const columns = [board, ...board.parts].flatMap(filledColumns).filter((column) => column.description);
     const meanings = new Map(columns.map((column) => [column.heading, description(column)]));
@@ -556,6 +566,12 @@
   });
   $("all-notes").addEventListener("toggle", () => {
     state.notes = $("all-notes").open ? "all" : "";
+    writeAddress();
+  });
+  $("more-columns").addEventListener("click", () => {
+    state.columns = state.columns === "all" ? "" : "all";
+    drawTable();
+    drawParts();
     writeAddress();
   });
   $("table").parentElement.addEventListener("scroll", markMore);

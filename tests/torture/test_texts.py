@@ -34,7 +34,9 @@ pytest.importorskip("altair", reason="the extra dashboard is not installed")
 
 from attnbench.dashboards import attention_maps, csv_json, escape, latex, markdown, terminal
 from attnbench.dashboards import html as page
+from attnbench.dashboards.view import View
 
+DETAILS = View(all_notes=True, columns="all")
 HARMLESS = "word"
 LONG = "w" * 400
 
@@ -198,7 +200,7 @@ def problems_of_boards(boards: Sequence[Board]) -> dict[str, str | None]:
     """Each route that a board takes, with what went wrong there."""
     found = {
         f"terminal of {width} columns{', all notes' * notes}": problem_of_terminal(
-            terminal.render(boards, width, all_notes=notes), width
+            terminal.render(boards, width, DETAILS if notes else View()), width
         )
         for width in (80, 200)
         for notes in (False, True)
@@ -251,9 +253,9 @@ def problem_of_terminal(text: str, width: int) -> str | None:
 def problem_of_colours(boards: Sequence[Board]) -> str | None:
     """Colours are drawn, but none that a text asks for, and no link."""
     file = io.StringIO()
-    terminal.show(boards, console(file=file, width=120, force_terminal=True, color_system="standard"), all_notes=True)
+    terminal.show(boards, console(file=file, width=120, force_terminal=True, color_system="standard"), DETAILS)
     shown = re.sub(r"\x1b\[(?:0|1|2|32|31|33|1;2|2;1|1;33|1;32|1;31)m", "", file.getvalue())
-    plain = terminal.render(boards, 120, all_notes=True)
+    plain = terminal.render(boards, 120, DETAILS)
     if [line.rstrip() for line in shown.split("\n")] != plain.split("\n"):
         return "with colours it reads otherwise"
     return problem_of_text(shown)

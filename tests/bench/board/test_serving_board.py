@@ -13,6 +13,7 @@ from attnbench.bench.store.artifacts import StoredPredictions
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
 from attnbench.dashboards import markdown, terminal
+from attnbench.dashboards.view import View
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
 POINTS = [(batch, length) for batch in (1, 8) for length in (256, 1024)]
@@ -114,7 +115,7 @@ def test_a_machine_that_changed_is_told_by_point(bench) -> None:
 
 def test_text_and_markdown_show_both_tables(bench) -> None:
     found = boards(serving(bench, "decode", {"linear": 0.5, "nystrom": None}))
-    for text in (terminal.render(found, all_notes=True), markdown.render(found)):
+    for text in (terminal.render(found, view=View(all_notes=True)), markdown.render(found)):
         assert "8 × 1,024" in text and "state of one sequence" in text and "it cannot decode" in text
 
 

@@ -52,7 +52,7 @@ def test_shows_the_board_of_a_folder(results: Path) -> None:
     ("form", "begin"),
     [
         ("markdown", "## Which attention is"),
-        ("csv", "board,group"),
+        ("csv", '"board","variant"'),
         ("json", "{"),
         ("latex", "\\begin{table}"),
     ],
@@ -79,9 +79,14 @@ def test_missing_or_broken_predictions_are_told_and_cost_only_the_pairing(result
 
 def test_a_terminal_gets_a_few_notes_and_all_where_they_are_asked_for(results: Path) -> None:
     few, whole = run("--results", str(results)), run("--results", str(results), "--notes")
-    assert "notes with `leaderboard --notes`" in few and "Student's t" not in few
-    assert "Student's t" in whole and "leaderboard --notes" not in whole
-    assert len(few.split("\n")) < len(whole.split("\n"))
+    assert "(--notes)" in few and "(--notes)" not in whole and len(few.split("\n")) < len(whole.split("\n"))
+
+
+def test_columns_are_chosen_by_name_and_an_unknown_one_names_the_others(results: Path) -> None:
+    shown = run("--results", str(results), "--columns", "accuracy")
+    assert "vs softmax" not in shown and "70.0" in shown
+    with pytest.raises(SelectionError, match="no column named 'speed'; there are: accuracy, gap"):
+        run("--results", str(results), "--columns", "accuracy,speed")
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
