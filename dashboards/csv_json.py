@@ -30,7 +30,7 @@ def to_csv(boards: Sequence[Board]) -> str:
     # of boards with other columns, each row is empty in the columns that its board lacks
     whole = pd.concat([frame.astype(object) for frame in frames], ignore_index=True)
     safe = whole.map(lambda value: in_csv(value) if isinstance(value, str) else value).rename(columns=in_csv)
-    return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    return str(safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n"))
 
 
 def to_json(boards: Sequence[Board]) -> str:

@@ -81,7 +81,7 @@ def _page(template: str, script_file: str, values: Mapping[str, Any]) -> str:
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     own = {"hashes": hashes, "style": _part("page.css"), "bundle": bundle, "script": script}
     # our own files are markup; whatever else a template shows is escaped
-    return _templates().get_template(template).render(values | {name: Markup(text) for name, text in own.items()})
+    return _templates().get_template(template).render({**values, **{name: Markup(text) for name, text in own.items()}})
 
 
 @cache

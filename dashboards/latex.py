@@ -42,5 +42,4 @@ def _tabular(board: Board, places: Sequence[int]) -> str:
     ]
     headings = ["rank", "variant", *(board.columns[at].heading for at in places)]
     frame = pd.DataFrame(rows, columns=list(map(in_latex, headings)), dtype=object).map(in_latex)
-    # two columns may have the same heading, which a Styler refuses
-    return frame.to_latex(index=False, column_format="ll" + "r" * len(places)).rstrip("\n")
+    return str(frame.to_latex(index=False, column_format="ll" + "r" * len(places))).rstrip("\n")

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @sharing(FILTERS)
 def leaderboard(
-    suite: Annotated[str | None, typer.Option(help="Average over the tasks of this suite.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Average over the tasks of this suite instead.")] = None,
+    with_suites: Annotated[
+        str, typer.Option(metavar="NAMES", help="Also average over the tasks of these suites, with commas between.")
+    ] = "",
     published: Published = False,
     lengths: Annotated[bool, typer.Option("--lengths", help="Show cost over lengths instead of quality.")] = False,
     mode: Annotated[
@@ -42,9 +45,11 @@ def leaderboard(
     """Rank variants by quality, with their cost and intervals, from the Records of past runs."""
     from .. import api
 
-    boards = api.boards(
-        suite=suite, lengths=lengths, mode=mode.value if mode else None, published=published, notice=warn, **filters
-    )
+    boards = []
+    for name in [suite, *(name.strip() for name in with_suites.split(",") if name.strip())]:
+        boards += api.boards(
+            suite=name, lengths=lengths, mode=mode.value if mode else None, published=published, notice=warn, **filters
+        )
     show(boards, format, out, all_notes=notes, columns=columns)
 
 
