@@ -24,6 +24,7 @@ EXAMPLES = {
     "merge": "attnbench merge FOLDER --results results",
     "validate": "attnbench validate FOLDER",
     "doctor": "attnbench doctor --noise",
+    "results pack": "attnbench results pack FOLDER",
     "data list": "attnbench data list lra-text",
     "data get": "attnbench data get lra-text",
     "data verify": "attnbench data verify lra-text",

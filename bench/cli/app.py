@@ -32,6 +32,7 @@ from .plugin import new
 from .probe import probe
 from .run import plan, run
 from .sample import sample
+from .sharing import app as results
 from .sharing import merge, validate
 from .status import status
 
@@ -82,11 +83,12 @@ COMMANDS: dict[str, Command] = {
     "validate": validate, "explain": explain, "sample": sample, "convert": convert, "inspect": inspect,
     "doctor": doctor,
 }  # fmt: skip
-"""All but those of `data`, in the order of the help."""
+"""All but those of `data` and `results`, in the order of the help."""
 
 for _name, _command in COMMANDS.items():
     app.command(_name, epilog=example_of(_name))(_command)
 app.add_typer(data, name="data")
+app.add_typer(results, name="results")
 
 
 def run_app() -> int:

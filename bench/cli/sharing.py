@@ -1,4 +1,4 @@
-"""`attnbench validate` and `merge`: Records of other people, checked before they count."""
+"""`attnbench validate`, `merge`, `results`: Records of other people, checked before they count; a folder to commit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import Annotated
 
 import typer
 
+from .advice import example_of
 from .options import Json
 from .output import say, say_json, warn
+
+app = typer.Typer(no_args_is_help=True, help="Keep a results folder that is committed.")
+
+
+@app.callback()
+def results() -> None:
+    """Keep a results folder that is committed."""
 
 
 def validate(
@@ -84,3 +92,19 @@ def merge(
         say(visible(f"{folder}: {added} added, {len(found.sound) - added} known already, {left_out} left out"))
     if refused:
         raise typer.Exit(1)
+
+
+@app.command("pack", epilog=example_of("results pack"))
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Folder that holds records/ and artifacts/.")] = Path("results"),
+) -> None:
+    """Put the artifacts of a folder into few files, one a task, preset and kind; what is packed stays as it is."""
+    from ...dashboards.escape import visible
+    from ..stats.format import counted
+    from ..store.store import Store
+
+    store = Store(folder, warn)
+    made = store.pack()
+    for name, members in made.items():
+        say(visible(f"{name}: {counted(members, 'artifact')}"))
+    say(visible(f"{folder}: {counted(sum(made.values()), 'artifact')} put into {counted(len(made), 'file')}"))

@@ -24,8 +24,11 @@ MOST_ARRAYS = 64
 
 _KINDS = "biufU"
 _HEADER_CHARACTERS = 10_000
-_END = b"PK\x05\x06"
-"""The signature of the end of an archive's directory, at most 64 KiB before the end of the file."""
+LONGEST_END = 65_557
+"""Bytes from the end of an archive's directory to the end of the file."""
+
+_END, _LONG_END = b"PK\x05\x06", b"PK\x06\x07"
+_MOST_ENTRY_BYTES = 1000
 
 
 class DamagedArtifact(StoreError):
@@ -35,7 +38,7 @@ class DamagedArtifact(StoreError):
 def arrays_of(content: bytes, *names: str) -> dict[str, npt.NDArray[Any]]:
     """Those arrays of these names that the .npz has; raises DamagedArtifact where it is none, or none that is safe."""
     try:
-        _refuse_many(content)
+        refuse_many(content, MOST_ARRAYS)
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             found = {info.filename: info for info in archive.infolist()}
             wanted = {name: found[f"{name}.npy"] for name in names if f"{name}.npy" in found}
@@ -50,14 +53,17 @@ def arrays_of(content: bytes, *names: str) -> dict[str, npt.NDArray[Any]]:
         raise DamagedArtifact(f"it is no readable .npz: {type(error).__name__}") from None
 
 
-def _refuse_many(content: bytes) -> None:
-    """A directory of a million entries takes zipfile seconds; the count stands at its end."""
-    at = content.rfind(_END, -65_557)
-    if at < 0 or len(content) < at + 12:
-        raise DamagedArtifact("it is no readable .npz: it has no directory")
-    [count] = struct.unpack_from("<H", content, at + 10)
-    if count > MOST_ARRAYS:
-        raise DamagedArtifact(f"it has {count:,} arrays; at most {MOST_ARRAYS} are read")
+def refuse_many(content: bytes, most: int) -> None:
+    """Raises DamagedArtifact where a zip, or its last 64 KiB, announces more members than `most`, or no list of them.
+
+    zipfile reads the whole list, of whatever length, and a longer kind of list where one is announced beside it.
+    """
+    at = content.rfind(_END, -LONGEST_END)
+    if at < 0 or len(content) < at + 22:
+        raise DamagedArtifact("it is no readable zip: it has no directory")
+    count, length = struct.unpack_from("<HL", content, at + 10)
+    if count > most or length > most * _MOST_ENTRY_BYTES or content[max(0, at - 20) : at].startswith(_LONG_END):
+        raise DamagedArtifact(f"it has {count:,} members or more; at most {most} are read")
 
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:

@@ -3,6 +3,7 @@
 root/records/MACHINE.jsonl    one Record per line, only ever appended
 root/records/arrivals.txt     the order in which Records of several machines came, see `arrivals.py`
 root/artifacts/HASH.SUFFIX    curves, predictions, maps; named by their content
+root/artifacts/LABEL.zip      many of them in one file, see `packs.py`
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ..core.cell import Cell
 from ..core.decode import brief
@@ -23,12 +25,15 @@ from ..core.record import Outcome, Record
 from ..core.site import Site
 from . import record_files
 from .arrivals import in_order_of_arrival, log_arrival, read_log
+from .packs import MOST_MEMBERS, member_names, pack_name, pack_names, read_member, write_pack
 from .record_files import RecordFile
 
 LOCAL = Path("results/local")
 """The default folder of runs; `results/` itself holds the committed Records."""
 
 MOST_ARTIFACT_BYTES = 64 * 2**20
+
+MOST_PACK_BYTES = 2**30
 
 MOST_NOTICES = 20
 """Of bad lines in one file; the others are counted."""
@@ -47,6 +52,8 @@ class Store:
         self._warnings: set[str] = set()
         self._parsed: dict[str, RecordFile] = {}
         self._lines: dict[str, tuple[int, set[bytes]]] = {}
+        self._packs: set[str] = set()
+        self._packs_of: dict[str, list[str]] = {}
 
     def prepare(self) -> None:
         """Tries to write in the folders; raises StoreError, before anything is measured.
@@ -164,26 +171,31 @@ class Store:
         if not _SUFFIX.fullmatch(suffix):
             raise StoreError(f"expected a suffix such as '.json', got {suffix!r}")
         name = hashlib.sha256(data).hexdigest()[:24] + suffix
-        target = self._artifacts / name
+        with self._writing(name) as file:
+            file.write(data)
+        return name
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[BinaryIO]:
+        """A file to write, that gets its name among the artifacts once it is whole and on disk."""
         try:
             self._artifacts.mkdir(parents=True, exist_ok=True)
             os.close(open_folder(self._artifacts, follow=False))
             handle, temporary = tempfile.mkstemp(dir=self._artifacts, prefix=".")
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(data)
+                    yield file
                     file.flush()
                     os.fsync(file.fileno())
-                Path(temporary).replace(target)
+                Path(temporary).replace(self._artifacts / name)
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
                 raise
         except OSError as error:
             raise StoreError(_advice(self.root, error)) from error
-        return name
 
     def artifact(self, name: str) -> bytes:
-        """The content of that file.
+        """The content of that file, or of the member of a pack that has its name.
 
         Raises StoreError for a file that is missing, no regular file or longer than MOST_ARTIFACT_BYTES, and for a name
         that `put_artifact` never gives.
@@ -192,13 +204,63 @@ class Store:
             raise StoreError(f"{brief(repr(name))} is not the name of an artifact: expected 24 hexadecimal digits")
         try:
             with record_files.opened(self.root, "artifacts") as folder:
-                return read_regular(name, MOST_ARTIFACT_BYTES, folder=folder, follow=False)
+                try:
+                    return read_regular(name, MOST_ARTIFACT_BYTES, folder=folder, follow=False)
+                except FileNotFoundError:
+                    found = self._packed(folder, name)
+                    if found is None:
+                        raise
+                    return found
         except FileNotFoundError:
             raise StoreError(
                 f"artifact {name} is missing from {self._artifacts}; copy that folder with the records"
             ) from None
         except OSError as error:
             raise StoreError(f"artifact {name} cannot be read: {error.strerror or error}") from None
+
+    def _packed(self, folder: int, name: str) -> bytes | None:
+        if name not in self._packs_of:
+            for pack in pack_names(folder):
+                if pack not in self._packs:
+                    self._packs.add(pack)
+                    try:
+                        for member in member_names(folder, pack):
+                            self._packs_of.setdefault(member, []).append(pack)
+                    except (OSError, StoreError) as error:
+                        self.warn(f"{self._artifacts / pack}: {error}")
+        packs = self._packs_of.get(name, ())
+        contents = (read_member(folder, pack, name, MOST_ARTIFACT_BYTES) for pack in packs)
+        return next((content for content in contents if content is not None), None)
+
+    def pack(self) -> dict[str, int]:
+        """Puts the single artifacts of the stored Records into packs, one a task, preset and kind.
+
+        Returns how many each new pack holds. The single files go once their pack is on disk and was read again; those
+        that no Record names stay.
+        """
+        groups: dict[str, dict[str, int]] = {}
+        packed: set[str] = set()
+        for record in self.records():
+            for kind, name in record.artifacts.items():
+                path = self._artifacts / name
+                if is_artifact_name(name) and name not in packed and path.is_file() and not path.is_symlink():
+                    packed.add(name)
+                    label = f"{record.cell.task.name}-{record.cell.preset.name}-{kind}"
+                    groups.setdefault(label, {})[name] = path.stat().st_size
+        made = {}
+        for label, sizes in sorted(groups.items()):
+            for members in _portions(sizes):
+                pack = pack_name(label, members)
+                with self._writing(pack) as file:
+                    write_pack(file, members, self.artifact)
+                with record_files.opened(self.root, "artifacts") as folder:
+                    for name in members:
+                        if read_member(folder, pack, name, MOST_ARTIFACT_BYTES) is None:
+                            raise StoreError(f"{self._artifacts / name} does not have the content that its name says")
+                    for name in members:
+                        os.unlink(name, dir_fd=folder)
+                made[pack] = len(members)
+        return made
 
     @property
     def _artifacts(self) -> Path:
@@ -228,6 +290,19 @@ def _rescue(name: str, line: bytes) -> str:
         (folder / name).write_bytes(line)
         return f". The record just made was kept in {folder / name}: append that line to the file by hand"
     return ". The record just made could not be kept anywhere"
+
+
+def _portions(sizes: dict[str, int]) -> Iterator[list[str]]:
+    """The names in portions that one pack holds."""
+    portion: list[str] = []
+    size = 0
+    for name, own in sorted(sizes.items()):
+        if portion and (size + own > MOST_PACK_BYTES or len(portion) == MOST_MEMBERS):
+            yield portion
+            portion, size = [], 0
+        portion.append(name)
+        size += own
+    yield portion
 
 
 def is_artifact_name(name: str) -> bool:

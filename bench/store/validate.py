@@ -71,7 +71,9 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
     errors: list[tuple[str, int, str]] = []
     warnings: list[ValidationIssue] = []
     sound: list[Record] = []
-    copies, repeats, store = Copies(), Repeats(), Store(root)
+    copies, repeats, damaged = Copies(), Repeats(), list[str]()
+    # of artifacts alone, a store warns of packs
+    store = Store(root, damaged.append)
     if beside is not None:
         _remember(beside, copies, repeats)
     files, log = _record_files(root)
@@ -86,6 +88,7 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
             sound.append(arrived.record)
             found = [*copies.add(arrived.place, arrived.record, contents.get("predictions")), *repeats.add(arrived)]
             warnings += [ValidationIssue("warning", arrived.place, text) for text in found]
+    errors += [("artifacts", 0, text) for text in damaged]
     warnings += [
         ValidationIssue("warning", place, text)
         for place, text in (

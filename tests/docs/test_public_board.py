@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from attnbench.bench.store.store import Store
 from attnbench.docs.generator.repository import ROOT
 
 TEMPLATE = ROOT / "docs" / "public-board"
@@ -39,12 +40,13 @@ def board(tmp_path):
     git(clone, "switch", "-q", "-c", "my-records")
     (clone / "results" / "records").mkdir(parents=True)
     (clone / "results" / "artifacts").mkdir()
+    committed = Store(ROOT / "results")
     for source in sorted((ROOT / "results" / "records").glob("*.jsonl")):
         kept = [line for line in source.read_text(encoding="utf-8").split("\n") if wanted(line)]
         if kept:
             (clone / "results" / "records" / source.name).write_text("\n".join(kept) + "\n", encoding="utf-8")
             for name in {file for line in kept for file in json.loads(line).get("artifacts", {}).values()}:
-                shutil.copy(ROOT / "results" / "artifacts" / name, clone / "results" / "artifacts")
+                (clone / "results" / "artifacts" / name).write_bytes(committed.artifact(name))
     git(clone, "add", "results")
     git(clone, "commit", "-q", "-m", "Add Records")
     return clone

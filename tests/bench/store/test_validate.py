@@ -144,7 +144,7 @@ def test_a_record_that_contradicts_itself(folder: Path, change: Callable[[dict],
         ("curve", b"[" * 100_000, "artifact curve is damaged: it is not JSON"),
         ("curve", curve(0.6).replace(b"100", b'"x"'), "artifact curve is damaged: not a curve"),
         ("curve", b'[{"step": 1, "deep": [[1]]}]', "artifact curve is damaged: not a curve"),
-        ("predictions", b"no zip", "artifact predictions is damaged: it is no readable .npz"),
+        ("predictions", b"no zip", "artifact predictions is damaged: it is no readable"),
         ("predictions", predictions(np.full(20, 2)), "artifact predictions is damaged: its results are neither"),
     ],
 )

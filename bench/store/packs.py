@@ -1,0 +1,89 @@
+"""Packs: many artifacts in one file, for a folder that is committed.
+
+`artifacts/TASK-PRESET-KIND-HASH.zip` holds the artifacts of one kind, such as predictions, that Records of a task and
+preset name. Its members have the names of the artifacts and lie in it uncompressed, as they are, so that the same
+artifacts make the same bytes and nothing grows when it is read. HASH is that of the members' names, which are hashes of
+their content. A pack is never edited: what is new goes into a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import zipfile
+from collections.abc import Callable, Iterable
+from typing import BinaryIO
+
+from ..core.files import open_regular
+from .arrays import LONGEST_END, DamagedArtifact, refuse_many
+
+MOST_MEMBERS = 10_000
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9=._-]{0,150}-[0-9a-f]{12}\.zip")
+_WHEN = (1980, 1, 1, 0, 0, 0)
+
+
+def pack_name(label: str, members: Iterable[str]) -> str:
+    """The name of a pack of these members; `label`: what they are of.
+
+    >>> pack_name("recall[length=64]-quick-curve", [])
+    'recall-length=64-quick-curve-e3b0c44298fc.zip'
+    """
+    digest = hashlib.sha256("\n".join(sorted(members)).encode()).hexdigest()[:12]
+    return f"{re.sub(r'[^A-Za-z0-9=.]+', '-', label).strip('-.')[:150]}-{digest}.zip"
+
+
+def pack_names(folder: int) -> list[str]:
+    """The names of the packs in a folder, sorted."""
+    return sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
+
+
+def write_pack(file: BinaryIO, members: Iterable[str], read: Callable[[str], bytes]) -> None:
+    """Writes the members in the order of their names; equal ones give equal bytes, whenever and wherever."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=False) as archive:
+        for name in sorted(members):
+            entry = zipfile.ZipInfo(name, _WHEN)
+            # the default differs between systems
+            entry.create_system = 3
+            archive.writestr(entry, read(name))
+
+
+def member_names(folder: int, pack: str) -> list[str]:
+    """The names of the members. Raises DamagedArtifact, or OSError, for what is no pack."""
+    with open_regular(pack, folder=folder, follow=False) as file:
+        return _opened(file).namelist()
+
+
+def read_member(folder: int, pack: str, name: str, most_bytes: int) -> bytes | None:
+    """The content of a member; None where it is not the one that its name is the hash of, or too long.
+
+    Raises DamagedArtifact, or OSError, for what is no pack.
+    """
+    with open_regular(pack, folder=folder, follow=False) as file:
+        archive = _opened(file)
+        entry = archive.NameToInfo.get(name)
+        if entry is None or entry.file_size > most_bytes:
+            return None
+        try:
+            content = archive.read(entry)
+        except Exception as error:
+            raise DamagedArtifact(f"{name} cannot be read: {type(error).__name__}") from None
+    # a stranger's pack must not hide the artifact that another one has
+    return content if hashlib.sha256(content).hexdigest()[:24] == name[:24] else None
+
+
+def _opened(file: BinaryIO) -> zipfile.ZipFile:
+    """The archive, once it is known to be short and uncompressed."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - LONGEST_END - 20))
+    refuse_many(file.read(), MOST_MEMBERS)
+    try:
+        archive = zipfile.ZipFile(file)
+    except Exception as error:
+        # zipfile raises many kinds for bytes that are not its own
+        raise DamagedArtifact(f"it is no readable zip: {type(error).__name__}") from None
+    for entry in archive.infolist():
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+            raise DamagedArtifact("a member is compressed; packs hold artifacts as they are")
+    return archive
