@@ -1,6 +1,6 @@
 """Attention on CPU, forward and backward, as multiples of scaled_dot_product_attention in the same rounds.
 
-    OMP_NUM_THREADS=2 python tools/cpu_kernels.py [--seconds 120] [--json PATH] [--only cpp,compiled]
+    OMP_NUM_THREADS=2 python tools/cpu_kernels.py [--seconds 120] [--json PATH] [--only cpp,eager]
 
 Inputs are standard normal, [batch, heads, length, head_dim]; `spread` scales the queries, so that small ones make dense
 weights. Every subject is first compared with the eager path in float64 on a small input. Ratios are medians over
@@ -29,7 +29,7 @@ from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
 
 REFERENCE = "scaled_dot_product_attention"
-IMPLS = ("cpp", "compiled", "blocked", "eager")
+IMPLS = ("cpp", "eager")
 BARE = " without its norm"
 NAMES = ("rela", f"rela{BARE}", "sparsemax", "entmax15", "entmax[alpha=1.25]", "entmax[alpha=learned]")
 # queries of that size make nearly all weights of entmax15 positive, and a fifth of those of sparsemax
@@ -126,7 +126,7 @@ def main() -> None:
         for name in chosen.names.split(";"):
             for impl, rate in itertools.product(chosen.only.split(","), sorted({0.0, chosen.dropout})):
                 # ReLA's cost does not depend on the spread, and one input is enough for what is slow
-                if at and (name.startswith("rela") or impl in ("eager", "package", "blocked")):
+                if at and (name.startswith("rela") or impl in ("eager", "package")):
                     continue
                 if impl == "package" and rate:
                     continue

@@ -23,10 +23,10 @@ from .view import PARTS, RunSetting, VariantInSetting, with_heads
 FACTOR = 4
 HEAD_DIMS = (67, 5)
 TOO_LARGE = "float64 has no room for more than 2,048 tokens, or for scores of more than 2 GiB"
-SLOW = {"compiled", "flex", "triton"}
+SLOW = {"flex", "triton"}
 """Built or interpreted anew for every shape, which takes seconds."""
 EAGER = "eager"
-ON_DEMAND = {"cpu": {"compiled", "flex", "triton"}, "cuda": {"compiled", "flex"}}
+ON_DEMAND = {"cpu": {"flex", "triton"}, "cuda": {"flex"}}
 """Implementations that run on such a device only where a selection names them."""
 
 

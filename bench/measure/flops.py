@@ -17,7 +17,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ...variants.contract import AttentionShape
 
-VISIBLE = ("eager", "sdpa", "flash", "cudnn", "efficient", "math", "blocked", "compiled")
+VISIBLE = ("eager", "sdpa", "flash", "cudnn", "efficient", "math")
 """Implementations whose operators PyTorch sees, so that their count is whole."""
 
 BACKWARD = 2.0

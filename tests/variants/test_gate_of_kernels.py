@@ -32,15 +32,14 @@ SELECTIONS = (
     "routing[clusters=2,form=strict,window=6]", "local-routing[clusters=2,flange=3,form=strict,query_block=5,window=6]",
 )  # fmt: skip
 CASES = [(name, impl) for name in SELECTIONS for impl in VariantFactory.of(name).implementations if impl != "auto"]
-# the interpreter and the compiler take seconds to half a minute a case; each kind of kernel has one that is not slow
+# the interpreter takes seconds to half a minute a case; each kind of kernel has one case that is not left to `soak`
 QUICK = ("rela", "additive-lm", "local[query_block=5,flange=3]")
 # few positions: the interpreter takes about as long for one tile, however much of it is used
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=12, causal=True)
 
 
 def marked(selection: str, impl: str = "triton") -> tuple[pytest.MarkDecorator, ...]:
-    slow = impl == "compiled" or (impl == "triton" and selection not in QUICK)
-    return (pytest.mark.slow,) if slow else ()
+    return (pytest.mark.soak,) if impl == "triton" and selection not in QUICK else ()
 
 
 def forced(selection: str, impl: str) -> str:
@@ -53,7 +52,7 @@ def missing(impl: str) -> str:
         return "Triton is not installed"
     if impl == "triton" and not triton_launch.interpreted():
         return "needs TRITON_INTERPRET=1"
-    if impl in ("compiled", "cpp") and not cpu_build.compiler():
+    if impl == "cpp" and not cpu_build.compiler():
         return "needs a C++ compiler"
     return ""
 
@@ -114,9 +113,8 @@ def test_without_the_interpreter_the_reason_says_how_to_turn_it_on(monkeypatch: 
     monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
     ready("rela", "eager")
     refusals = {path.name: path.refusal for path in paths("rela", SHAPE)}
-    assert set(refusals) == {"eager", "blocked", "compiled", "cpp", "triton"}
+    assert set(refusals) == {"eager", "cpp", "triton"}
     assert not refusals["eager"]
-    assert not refusals["blocked"]
     if importlib.util.find_spec("triton") is not None:
         assert "need a CUDA device, or TRITON_INTERPRET=1 in the environment" in refusals["triton"]
 

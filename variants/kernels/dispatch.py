@@ -22,7 +22,7 @@ SMALL = 2**15
 # queries; with fewer, as in decoding, a product is bound by reading the keys, and heads together read them faster
 FEW = 16
 # all fused forms of ReLA and the entmax family: they drop weights inside, by the mask of `ops/dropout`
-DROPPING = frozenset({"blocked", "compiled", "cpp", "triton"})
+DROPPING = frozenset({"cpp", "triton"})
 
 
 def choose_implementation(
@@ -40,9 +40,9 @@ def choose_implementation(
     query: (batch, heads, queries, head_dim); `others`: the key, then what else must have its dtype. `dtype`: that of
     the kernels, where it is not that of the inputs. `dropout`: that of the attention weights which this forward
     applies. `dropping`: the forms of the variant that drop weights inside; with dropout auto takes one of them, or goes
-    the eager way. `bounds`: whether the mask has some, which no kernel heeds. `cpu_kernels`: the variant has the forms
-    "cpp" and "blocked", which auto takes on a CPU. Raises Unsupported where Triton is asked for and cannot run, any
-    kernel with bounds, or with dropout a form that drops nothing.
+    the eager way. `bounds`: whether the mask has some, which no kernel heeds. `cpu_kernels`: the variant has the form
+    "cpp", which auto takes on a CPU where a compiler has built it. Raises Unsupported where Triton is asked for and
+    cannot run, any kernel with bounds, or with dropout a form that drops nothing.
     """
     device = query.device.type
     if bounds:
@@ -106,14 +106,10 @@ def refusal(
         reason = None if device == "cuda" else "FlexAttention needs a CUDA device: it has no backward pass on a CPU"
     elif device != "cpu":
         reason = f"it runs on the CPU, not on {device}"
-    elif dtype not in _SINGLE and impl != "blocked":
+    elif dtype not in _SINGLE:
         reason = f"it computes in float32, not in {shape.dtype}"
     elif impl == "cpp":
         reason = cpu_build.failure()
-    elif impl == "compiled" and not cpu_build.compiler():
-        reason = "torch.compile found no C++ compiler; install g++, or name one in CXX"
-    elif impl == "compiled" and len(words := cpu_build.compiler()) > 1:
-        reason = f"torch.compile takes one program in CXX, not {len(words)} words, {' '.join(words)!r}"
     return f"impl={impl}: {reason}" if reason else None
 
 
@@ -128,12 +124,13 @@ def _on_cpu(query: Tensor, key: Tensor) -> str:
     small = query.shape[2] < FEW or query.shape[:3].numel() * key.shape[2] < SMALL
     if small or query.dtype not in _SINGLE:
         return "eager"
-    return "cpp" if _has_kernels() else "blocked"
+    return "cpp" if _has_kernels() else "eager"
 
 
 @cache
 def _has_kernels() -> bool:
     reason = cpu_build.failure()
     if reason:
-        print(f"attnbench: no C++ attention kernels, plain PyTorch instead: {reason}", file=sys.stderr, flush=True)
+        said = f"attnbench: no C++ attention kernels, so sparse maps run eager and hold all scores: {reason}"
+        print(said, file=sys.stderr, flush=True)
     return reason is None

@@ -36,7 +36,7 @@ class ASEntmax(SparseMap):
         alpha: Annotated[float, Range(1, 1e6)] = 1.5,
         delta: Annotated[float, Range(-100, 100)] = 1.0,
         gamma_range: Annotated[float, Range(0, 100)] = 2.0,
-        impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
+        impl: Literal["auto", "eager", "cpp", "triton"] = "auto",
     ):
         super().__init__(shape, impl=impl)
         if not 1.0 <= alpha < float("inf"):

@@ -30,7 +30,7 @@ class Entmax(SparseMap):
         shape: AttentionShape,
         *,
         alpha: Annotated[float, Range(1, 1e6)] | Literal["learned"] = 1.5,
-        impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
+        impl: Literal["auto", "eager", "cpp", "triton"] = "auto",
     ):
         super().__init__(shape, impl=impl)
         # drawn, so that the heads differ from the start

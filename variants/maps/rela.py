@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ..contract import AttentionShape, Mask, Range, ScoredVariant
 from ..kernels.dispatch import DROPPING, choose_implementation, refusal
 from ..ops.dropout import WeightDropout
-from ..ops.first_derivative import THROUGH_EAGER, differentiable_once
 from ..ops.inputs import check_inputs
 
 
@@ -48,7 +47,7 @@ class ReLA(ScoredVariant):
         gated: bool = True,
         norm: Literal["concat", "head"] = "concat",
         epsilon: Annotated[float, Range(0, 1)] = 1e-8,
-        impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
+        impl: Literal["auto", "eager", "cpp", "triton"] = "auto",
     ):
         super().__init__(shape)
         self.impl = impl
@@ -82,19 +81,6 @@ class ReLA(ScoredVariant):
             from ..kernels.cpu import norm as cpu_norm
 
             return cpu_norm.gated_rms_norm(sums, *parameters, self.norm).to(value.dtype)
-        if self.implementation == "compiled":
-            from ..kernels.cpu import blocks as cpu_blocks
-
-            # one graph for the elementwise part, which is bound by memory
-            def norm(sums: Tensor, scale: Tensor, gate: Tensor | None = None) -> Tensor:
-                compiled = cpu_blocks.compiled_form(gated_rms_norm)
-                return cast(Tensor, compiled(sums, scale, gate, self.epsilon, self.norm == "concat"))
-
-            learned = [self.scale, *([] if self.gate is None else [self.gate])]
-            around = cpu_blocks.compilations
-            with around():
-                output = differentiable_once(THROUGH_EAGER, norm, sums, *learned, around=around)
-            return output.to(value.dtype)
         return self.normalise(sums).to(value.dtype)
 
     def sums(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -115,15 +101,9 @@ class ReLA(ScoredVariant):
             from ..kernels.triton import rela as triton_rela
 
             return triton_rela.rela_attention(query, key, value, mask.valid, mask.causal, drop)
-        if self.implementation == "cpp":
-            from ..kernels.cpu import rela as cpu_rela
+        from ..kernels.cpu import rela as cpu_rela
 
-            return cpu_rela.rela_attention(query, key, value, mask, drop)
-        from ..kernels.cpu import block_maps as cpu_block_maps
-        from ..kernels.cpu import blocks as cpu_blocks
-
-        compiled = self.implementation == "compiled"
-        return cpu_blocks.attention(query, key, value, mask, cpu_block_maps.RELA, compiled=compiled, drop=drop)
+        return cpu_rela.rela_attention(query, key, value, mask, drop)
 
     def normalise(self, sums: Tensor) -> Tensor:
         """The gated norm of the weighted sums of values, both (batch, heads, queries, head_dim), float32 at least."""

@@ -32,7 +32,7 @@ class SparseMap(ScoredVariant):
         self,
         shape: AttentionShape,
         *,
-        impl: Literal["auto", "eager", "blocked", "compiled", "cpp", "triton"] = "auto",
+        impl: Literal["auto", "eager", "cpp", "triton"] = "auto",
     ):
         super().__init__(shape)
         self.impl = impl
@@ -89,16 +89,6 @@ class SparseMap(ScoredVariant):
             # its products take one dtype
             query = query.to(key.dtype)
             return triton_entmax.entmax_attention(query, key, value, alpha, mask.valid, mask.causal, drop)
-        if self.implementation == "cpp":
-            from ..kernels.cpu import entmax as cpu_entmax
+        from ..kernels.cpu import entmax as cpu_entmax
 
-            return cpu_entmax.entmax_attention(query, key, value, alpha, mask, drop)
-        from ..kernels.cpu import block_maps as cpu_block_maps
-        from ..kernels.cpu import blocks as cpu_blocks
-
-        # only the general map takes alpha row by row
-        form, each = cpu_block_maps.form_of(alpha), None
-        if form is cpu_block_maps.ENTMAX:
-            each = self.alpha()
-        compiled = self.implementation == "compiled"
-        return cpu_blocks.attention(query, key, value, mask, form, each, compiled=compiled, drop=drop).to(value.dtype)
+        return cpu_entmax.entmax_attention(query, key, value, alpha, mask, drop)

@@ -245,7 +245,7 @@ def files_that_count(monkeypatch, name, device):
 @pytest.mark.parametrize(
     ("name", "device", "counts", "does_not_count"),
     [
-        ("entmax15", "cpu", {"kernels/cpu/entmax.cpp", "kernels/cpu/blocks.py"}, "kernels/triton/"),
+        ("entmax15", "cpu", {"kernels/cpu/entmax.cpp", "kernels/cpu/packing.py"}, "kernels/triton/"),
         ("entmax15", "cuda", {"kernels/triton/entmax.py", "kernels/triton/support.py"}, "kernels/cpu/"),
         # Triton's interpreter runs it there
         ("entmax15[impl=triton]", "cpu", {"kernels/triton/entmax.py", "kernels/cpu/entmax.cpp"}, None),

@@ -9,7 +9,6 @@ from seeds import seed
 
 from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.contract import repeat_heads
-from attnbench.variants.kernels.cpu import blocks as cpu_blocks
 from attnbench.variants.kernels.cpu import build as cpu_build
 from attnbench.variants.kernels.triton import launch as triton_launch
 
@@ -30,15 +29,13 @@ def passes(variant, inputs, mask, upstream):
 
 
 @pytest.mark.parametrize(("kv_heads", "padded"), [(2, False), (1, True)])
-@pytest.mark.parametrize("impl", ["cpp", "blocked", pytest.param("triton", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("impl", ["cpp", pytest.param("triton", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
-def test_grouped_heads_equal_repeated_ones(name, impl, kv_heads, padded, monkeypatch):
+def test_grouped_heads_equal_repeated_ones(name, impl, kv_heads, padded):
     if impl == "cpp" and (reason := cpu_build.failure()):
         pytest.skip(reason)
     if impl == "triton" and not INTERPRETED:
         pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1")
-    # blocks of fewer heads than share keys, and several pieces of the queries
-    monkeypatch.setattr(cpu_blocks, "_BLOCK_SCORES", 128 * 128 * 2)
     queries, keys = (37, 45) if impl == "triton" else (301, 310)
     shape = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=keys, causal=True)
     made = []

@@ -1,1 +1,1 @@
-"""C++ and blocked kernels for CPU."""
+"""C++ kernels for CPU."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...contract import Mask
-from ...ops.dropout import WeightDropout, keep_rows, threshold
+from ...ops.dropout import WeightDropout, threshold
 
 # floats of the widest vector
 _VECTOR = 16
@@ -49,23 +49,9 @@ class Packing:
             return None, 0, None
         return drop.seed, threshold(drop.rate), None if self.order is None else self.order.int()
 
-    def drop_kept(self, drop: WeightDropout, of: slice, heads: int, rows: slice, seen: int) -> Tensor:
-        """Whether dropout keeps the weights of the first `seen` packed keys: Boolean (heads in `of`, rows, seen).
-
-        of: of batch · heads, `heads` in each sequence.
-        """
-        every = torch.arange(of.start, of.stop)[:, None]
-        # the mask is that of the keys as they came, so all of them are asked about where they were moved
-        keys = seen if self.order is None else self.order.shape[1]
-        row = torch.arange(rows.start, rows.stop)
-        kept = keep_rows(drop.seed, drop.rate, every // heads, every % heads, row, keys)
-        if self.order is not None:
-            kept = kept.take_along_dim(self.order[every // heads, :seen], -1)
-        return kept
-
-    def pack(self, x: Tensor, dtype: torch.dtype = torch.float32, columns: int = 0) -> Tensor:
+    def pack(self, x: Tensor, columns: int) -> Tensor:
         """(batch, heads, keys, head_dim) to (batch · heads, keys, columns), as `flat` does."""
-        return flat(x if self.order is None else x.take_along_dim(self.order[:, None, :, None], 2), dtype, columns)
+        return flat(x if self.order is None else x.take_along_dim(self.order[:, None, :, None], 2), columns)
 
     def unpack(self, x: Tensor, like: Tensor) -> Tensor:
         """The other way, in the shape and dtype of `like`."""
@@ -73,13 +59,14 @@ class Packing:
         return x if self.order is None else x.take_along_dim(self.order.argsort(dim=1)[:, None, :, None], 2)
 
 
-def flat(x: Tensor, dtype: torch.dtype = torch.float32, columns: int = 0) -> Tensor:
-    """(batch, heads, positions, head_dim) to (batch · heads, positions, columns): contiguous, 16 | columns.
+def flat(x: Tensor, columns: int) -> Tensor:
+    """(batch, heads, positions, head_dim) to (batch · heads, positions, columns), float32 and contiguous.
 
-    `columns`: at least so many.
+    At least `columns` columns, and a multiple of 16.
     """
     # zero columns change no product, and spare the kernels a tail of single numbers
-    return F.pad(x.to(dtype), (0, _columns(max(x.shape[-1], columns)) - x.shape[-1])).flatten(0, 1).contiguous()
+    width = -(-max(x.shape[-1], columns) // _VECTOR) * _VECTOR
+    return F.pad(x.float(), (0, width - x.shape[-1])).flatten(0, 1).contiguous()
 
 
 def unflat(x: Tensor, like: Tensor, width: int, dtype: torch.dtype) -> Tensor:
@@ -90,7 +77,3 @@ def unflat(x: Tensor, like: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 def common_width(key: Tensor, value: Tensor) -> int:
     """Columns for a kernel that takes keys and values of one width: those of the wider."""
     return max(key.shape[-1], value.shape[-1])
-
-
-def _columns(width: int) -> int:
-    return -(-width // _VECTOR) * _VECTOR

@@ -1,13 +1,10 @@
 """The compiler that builds the kernels, as CXX names it."""
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from attnbench.variants.contract import AttentionShape
-from attnbench.variants.kernels import dispatch
 from attnbench.variants.kernels.cpu import build as cpu_build
 
 
@@ -75,9 +72,3 @@ def test_an_empty_name_is_that_of_the_default(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("CXX", "")
     found = shutil.which("c++")
     assert cpu_build.compiler() == ((found,) if found else ())
-
-
-def test_the_compiled_path_says_that_it_takes_one_program(wrapper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", f"{os.path.relpath('/bin/sh')} c++")
-    refusal = dispatch.refusal("compiled", AttentionShape(heads=1, head_dim=8, max_length=8))
-    assert refusal is not None and "takes one program in CXX, not 2 words" in refusal
