@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from ..bench.core.errors import SelectionError
 from ..bench.core.spec import Range, Spec, value_text
@@ -101,6 +102,24 @@ class Recipe:
         if changed.width % changed.heads:
             raise SelectionError(f"expected heads to divide width, got heads={changed.heads}, width={changed.width}")
         return changed
+
+
+R = TypeVar("R", bound=Recipe)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def recipe_with(**defaults: Any) -> Callable[[type[R]], type[R]]:
+    """Make a dataclass of a subclass of `Recipe` that gives some fields of `Recipe` other defaults."""
+
+    def decorated(subclass: type[R]) -> type[R]:
+        kinds = get_type_hints(Recipe)
+        # a dataclass takes a new default for an inherited field only where the field is annotated again
+        subclass.__annotations__ = {name: kinds[name] for name in defaults} | subclass.__annotations__
+        for name, default in defaults.items():
+            setattr(subclass, name, default)
+        return dataclass(frozen=True, slots=True, kw_only=True)(subclass)
+
+    return decorated
 
 
 _NO_PARAMETERS = ("ranked", "departures")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from ..contract import BatchLayout, Ids, Problem, Recipe, SelectionError, Spec, Split, Subset, TokenRows, Whole
+from ..preset import recipe_with
 from .vocabulary import BYTES, Vocabulary
 
 
@@ -26,7 +27,11 @@ class Language(Problem):
     padded: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@recipe_with(
+    width=128, heads=4, feed_forward=512, dropout=0.0, attention_dropout=0.0, length=128, batch=8,
+    steps=1_500, learning_rate=3e-3, warmup=100, schedule="cosine", beta2=0.98, epsilon=1e-8,
+    evaluate_every=250, evaluate_batch=32, validation_examples=200, test_examples=500,
+)  # fmt: skip
 class LanguageRecipe(Recipe):
     """A preset of language modeling. `length`: tokens of context; `stride`: distance between evaluation windows.
 
@@ -34,27 +39,10 @@ class LanguageRecipe(Recipe):
     windows; `validation_examples` and `test_examples` are spread evenly over the text. `pooling` has no effect.
     """
 
-    width: int = 128
-    heads: int = 4
-    feed_forward: int = 512
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    length: int = 128
     stride: int = 64
-    batch: int = 8
-    steps: int = 1_500
-    learning_rate: float = 3e-3
-    warmup: int = 100
-    schedule: Literal["linear", "cosine", "constant", "rsqrt"] = "cosine"
-    beta2: float = 0.98
-    epsilon: float = 1e-8
-    evaluate_every: int = 250
-    evaluate_batch: int = 32
-    validation_examples: int | None = 200
-    test_examples: int | None = 500
 
     def with_overrides(self, preset: Spec) -> Self:
-        changed = super(LanguageRecipe, self).with_overrides(preset)
+        changed = Recipe.with_overrides(self, preset)
         if changed.stride > changed.length:
             raise SelectionError(
                 f"expected a stride of at most the length, got stride={changed.stride}, length={changed.length}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from ...bench.core.hashing import axis_seed
 from ..contract import Ids, Problem, Recipe, SelectionError, Spec, Split, Subset, Whole
+from ..preset import recipe_with
 
 Setting = Mapping[str, float]
 """How long and how hard sequences are, such as {"length": 64, "pairs": 4}; every setting has a `length`."""
@@ -43,7 +44,11 @@ class TokenPrediction(Problem):
         return self.copies * length + self.extra
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@recipe_with(
+    layers=1, heads=1, dropout=0.0, attention_dropout=0.0, positions="none", deviation=0.5, length=64, batch=64,
+    steps=1_000, learning_rate=2e-3, warmup=50, schedule="cosine", weight_decay=0.01, beta2=0.98, epsilon=1e-8,
+    validation_examples=128, test_examples=600,
+)  # fmt: skip
 class TokenRecipe(Recipe):
     """A preset of token prediction: small, of one head, without positions, so that a task shows one ability at a time.
 
@@ -52,32 +57,11 @@ class TokenRecipe(Recipe):
     are evaluated at once. `pooling` has no effect.
     """
 
-    layers: int = 1
-    width: int = 64
-    heads: int = 1
-    feed_forward: int = 128
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    positions: Literal["learned", "sinusoidal", "none", "rope", "alibi"] = "none"
-    deviation: float = 0.5
     shortest: int = 32
-    length: int = 64
     longest: int = 1_024
-    batch: int = 64
-    steps: int = 1_000
-    learning_rate: float = 2e-3
-    warmup: int = 50
-    schedule: Literal["linear", "cosine", "constant", "rsqrt", "one_cycle"] = "cosine"
-    weight_decay: float = 0.01
-    beta2: float = 0.98
-    epsilon: float = 1e-8
-    evaluate_every: int = 50
-    evaluate_batch: int = 64
-    validation_examples: int | None = 128
-    test_examples: int | None = 600
 
     def with_overrides(self, preset: Spec) -> Self:
-        changed = super(TokenRecipe, self).with_overrides(preset)
+        changed = Recipe.with_overrides(self, preset)
         if changed.shortest > changed.length:
             raise SelectionError(
                 f"expected shortest of at most length, got shortest={changed.shortest}, length={changed.length}"

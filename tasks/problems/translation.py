@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract import BatchLayout, DataError, Dataset, Ids, Problem, Recipe, SelectionError, Subset, Whole
+from ..preset import recipe_with
 
 Links = frozenset[tuple[int, int]]
 """(source word, target word), counted from 0."""
@@ -35,7 +36,11 @@ class Translation(Problem):
     sentences: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@recipe_with(
+    width=128, heads=4, feed_forward=512, positions="sinusoidal", length=192,
+    steps=2_500, learning_rate=2e-3, warmup=500, schedule="rsqrt", beta2=0.98, epsilon=1e-8,
+    label_smoothing=0.1, evaluate_every=250, evaluate_batch=32, validation_examples=1_000,
+)  # fmt: skip
 class TranslationRecipe(Recipe):
     """A preset of translation. `length`: most tokens of a source and of a translation; `tokens`: per batch and side.
 
@@ -44,26 +49,9 @@ class TranslationRecipe(Recipe):
     et al. 2016, eq. 14). `batch` and `pooling` have no effect.
     """
 
-    width: int = 128
-    heads: int = 4
-    feed_forward: int = 512
-    attention_dropout: float = 0.1
-    positions: Literal["learned", "sinusoidal", "none", "rope", "alibi"] = "sinusoidal"
     norm: Literal["pre", "post"] = "pre"
     vocabulary: int = 6_000
-    length: int = 192
     tokens: int = 2_048
-    steps: int = 2_500
-    learning_rate: float = 2e-3
-    warmup: int = 500
-    schedule: Literal["linear", "cosine", "constant", "rsqrt"] = "rsqrt"
-    beta2: float = 0.98
-    epsilon: float = 1e-8
-    clip: float = 1.0
-    label_smoothing: float = 0.1
-    evaluate_every: int = 250
-    evaluate_batch: int = 32
-    validation_examples: int | None = 1_000
     beam: int = 4
     length_penalty: float = 0.6
 
