@@ -1,24 +1,20 @@
-"""Download: one file by HTTP, resumed after a break, checked by size and SHA-256; members of tar archives."""
+"""Download: one file by HTTP through pooch, resumed after a break; members of tar archives."""
 
 from __future__ import annotations
 
 import re
 import tarfile
-import threading
 import time
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from ..contract import DataError, DataPlace
-from .prepared import file_digest, write_errors
+from .prepared import write_errors
 
 CHUNK = 1 << 18
 CONNECT_SECONDS = 5.0
@@ -28,7 +24,7 @@ RETRY_SECONDS = 3_600.0
 
 PATIENCE_SECONDS = 120.0
 SLOWEST = 20_000
-"""Bytes a second, below which a server is given up once it has had PATIENCE_SECONDS."""
+"""Bytes a second. A slower server is given up once it has had PATIENCE_SECONDS."""
 
 LARGEST_MEMBER = 2**30
 """Bytes of one member of an archive."""
@@ -36,7 +32,7 @@ LARGEST_MEMBER = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
-    """A file at any of `urls`. `bytes` and `sha256` are those of the whole file."""
+    """A file at any of `urls`. `bytes` and `sha256` describe the whole file."""
 
     name: str
     urls: tuple[str, ...]
@@ -49,13 +45,13 @@ class Unreachable(Exception):
 
 
 def fetch(remote: RemoteFile, place: DataPlace) -> Path:
-    """The file under `place.cache`, downloaded if it is not there. A broken download is resumed.
+    """Return the file under `place.cache`, downloaded if it is not there. A broken download is resumed.
 
-    Raises Unreachable if no URL answers in a few seconds (remembered for an hour, see `forget_failures`), and DataError
-    if the content is not that of the published file.
+    Raises Unreachable if no URL gives the file (remembered for an hour, see `forget_failures`), and DataError if the
+    content is not that of the published file.
     """
     path = downloaded(remote, place)
-    failure = _failure(remote, place)
+    failure = path.with_name(f"{remote.name}.failed")
     if path.is_file():
         return path
     if failure.is_file() and time.time() - failure.stat().st_mtime < RETRY_SECONDS:
@@ -66,7 +62,7 @@ def fetch(remote: RemoteFile, place: DataPlace) -> Path:
         with FileLock(f"{path}.lock"):
             if not path.is_file():
                 try:
-                    _fetch(remote, path, place)
+                    _retrieve(remote, path, place)
                 except Unreachable as error:
                     failure.write_text(str(error), encoding="utf-8")
                     raise
@@ -81,115 +77,93 @@ def forget_failures(place: DataPlace) -> None:
 
 
 def downloaded(remote: RemoteFile, place: DataPlace) -> Path:
-    """The path of the file once `fetch` has it. Only a whole, checked file ever has this name."""
+    """Return the path of the file once `fetch` has it. Only a whole, checked file ever has this name."""
     return place.cache / "downloads" / remote.name
 
 
-def _failure(remote: RemoteFile, place: DataPlace) -> Path:
-    return downloaded(remote, place).with_name(f"{remote.name}.failed")
+def _retrieve(remote: RemoteFile, path: Path, place: DataPlace) -> None:
+    # imported here, since listing tasks needs neither
+    import pooch
 
-
-def _fetch(remote: RemoteFile, path: Path, place: DataPlace) -> None:
-    partial = path.with_name(f"{path.name}.part")
+    pooch.get_logger().setLevel("WARNING")
     problems = []
     for url in remote.urls:
         try:
-            _fetch_from(url, remote, partial, place)
+            pooch.retrieve(
+                url, f"sha256:{remote.sha256}", remote.name, path.parent, downloader=_Resuming(remote, place)
+            )
+            return
         except Unreachable as error:
             problems.append(f"{url}: {error}")
-            continue
-        digest = file_digest(partial)
-        if digest == remote.sha256:
-            partial.replace(path)
-            return
-        # the next URL would go on from these bytes, so a wrong file must go
-        partial.unlink()
-        raise DataError(f"{url} gave SHA-256 {digest}, expected {remote.sha256}; the file was deleted, try again later")
+        except ValueError as error:
+            # pooch has deleted the file, so that the next try does not go on from these bytes
+            raise DataError(
+                f"{url} gave another file than the published one, expected SHA-256 {remote.sha256}; try again later"
+            ) from error
     raise Unreachable("; ".join(problems))
 
 
-def _fetch_from(url: str, remote: RemoteFile, partial: Path, place: DataPlace) -> None:
-    # only tries without a single byte count as failed: a slow line with many breaks still gets the file
-    barren, began, first = 0, time.monotonic(), partial.stat().st_size if partial.exists() else 0
-    while True:
-        have = partial.stat().st_size if partial.exists() else 0
-        if have > remote.bytes:
-            partial.unlink()
-            have = 0
-        if have == remote.bytes:
-            return
-        try:
-            with _open(url, have) as answer:
-                _receive(answer, remote, partial, have, place, _Clock(began, have - first))
-            problem = "the connection closed early"
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code < 500 and error.code != 429:
-                raise Unreachable(f"HTTP {error.code} {error.reason}") from error
-            problem = f"HTTP {error.code} {error.reason}"
-        # a redirect to no address at all is a ValueError
-        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError, ValueError) as error:
-            if have == 0 and not partial.exists():
-                raise Unreachable(str(getattr(error, "reason", error)) or type(error).__name__) from error
-            problem = str(error)
-        now = partial.stat().st_size if partial.exists() else 0
-        barren = 0 if now > have else barren + 1
-        if barren == TRIES:
-            raise Unreachable(f"{problem} ({now:,} of {remote.bytes:,} bytes are kept for the next try)")
-        time.sleep(0.2 * 2**barren if barren else 0)
-
-
 @dataclass(frozen=True, slots=True)
-class _Clock:
-    """When a download began, and how much it had brought before this connection."""
+class _Resuming:
+    """A downloader for pooch that goes on where an earlier download of the file broke."""
 
-    began: float
-    bytes: int
+    remote: RemoteFile
+    place: DataPlace
 
-    def check(self, more: int) -> None:
-        """Raises Unreachable where the server is too slow to wait for."""
-        passed = time.monotonic() - self.began
-        if passed > PATIENCE_SECONDS and (self.bytes + more) / passed < SLOWEST:
-            speed = (self.bytes + more) / passed
-            raise Unreachable(f"it sent {speed:,.0f} bytes a second for {passed:.0f} s; what came is kept")
+    def __call__(self, url: str, output_file: str, mover: Any) -> None:
+        from requests import RequestException
+        from urllib3.exceptions import HTTPError
+
+        partial = downloaded(self.remote, self.place).with_name(f"{self.remote.name}.part")
+        # only tries without a single byte count as failed: a slow line with many breaks still gets the file
+        barren, began, first = 0, time.monotonic(), _size(partial)
+        while (have := _size(partial)) != self.remote.bytes:
+            try:
+                for size in self._receive(url, partial, have):
+                    passed = time.monotonic() - began
+                    if passed > PATIENCE_SECONDS and (size - first) / passed < SLOWEST:
+                        raise Unreachable(f"it sent {(size - first) / passed:,.0f} bytes a second for {passed:.0f} s")
+                problem = "the connection closed early"
+            # a redirect to no address at all is a ValueError
+            except (RequestException, HTTPError, ValueError) as error:
+                problem = str(error)
+                # no server there: the next mirror is tried at once
+                if not partial.exists():
+                    raise Unreachable(problem) from error
+            barren = 0 if _size(partial) > have else barren + 1
+            if barren == TRIES:
+                raise Unreachable(
+                    f"{problem} ({_size(partial):,} of {self.remote.bytes:,} bytes are kept for the next try)"
+                )
+            time.sleep(0.2 * 2**barren if barren else 0)
+        partial.replace(output_file)
+
+    def _receive(self, url: str, partial: Path, have: int) -> Iterator[int]:
+        """Append what one connection sends to `partial`, and yield its size after each piece."""
+        import requests
+
+        # gzip on the way would make other bytes of an archive
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+        timeouts = (CONNECT_SECONDS, READ_SECONDS)
+        with requests.get(url, headers=headers, stream=True, timeout=timeouts) as answer:
+            if 400 <= answer.status_code < 500 and answer.status_code != 429:
+                raise Unreachable(f"HTTP {answer.status_code} {answer.reason}")
+            answer.raise_for_status()
+            # a server that ignores ranges starts again
+            have = have if answer.status_code == 206 else 0
+            with partial.open("ab" if have else "wb") as file:
+                # read1: what is there, since a whole block of a server that sends a byte now and then takes for ever
+                while block := answer.raw.read1(CHUNK):
+                    file.write(block)
+                    have += len(block)
+                    self.place.progress(f"downloading {self.remote.name}", have, self.remote.bytes)
+                    if have > self.remote.bytes:
+                        raise Unreachable(f"it sends more than the expected {self.remote.bytes:,} bytes")
+                    yield have
 
 
-def _receive(answer: Any, remote: RemoteFile, partial: Path, have: int, place: DataPlace, clock: _Clock) -> None:
-    if answer.status != 206:
-        # the server ignores ranges and starts again
-        have = 0
-    with partial.open("ab" if have else "wb") as file:
-        came = 0
-        # read1: what is there, since a whole block of a server that sends a byte now and then takes for ever
-        while block := answer.read1(CHUNK):
-            file.write(block)
-            have += len(block)
-            came += len(block)
-            clock.check(came)
-            place.progress(f"downloading {remote.name}", have, remote.bytes)
-            if have > remote.bytes:
-                raise Unreachable(f"it sends more than the expected {remote.bytes:,} bytes")
-
-
-def _open(url: str, have: int) -> Any:
-    """The response, or an error in a few seconds. Name resolution has no timeout of its own, hence the thread."""
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    outcome: list[Any] = []
-
-    def connect() -> None:
-        try:
-            outcome.append(urllib.request.urlopen(request, timeout=READ_SECONDS))
-        except Exception as error:  # handed to the caller's thread
-            outcome.append(error)
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(CONNECT_SECONDS)
-    if not outcome:
-        raise TimeoutError(f"no answer within {CONNECT_SECONDS:.0f} s")
-    if isinstance(outcome[0], Exception):
-        raise outcome[0]
-    return outcome[0]
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -89,22 +89,22 @@ def prepare(
     Raises DataError where the cache cannot be written.
     """
     folder = prepared_folder(place, name, identity)
-    if not is_complete(folder):
-        with write_errors(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(f"{folder}.lock")
-            lock.acquire()
-        try:
-            # another process may have built it while this one waited for the lock
-            if not is_complete(folder):
-                _build(place, folder, name, build)
-        finally:
-            lock.release()
-    try:
-        return open_prepared(folder)
-    except DataError as error:
-        with write_errors(folder), FileLock(f"{folder}.lock"):
-            place.notice(f"{error}; it was set aside as {_set_aside(folder).name}")
+    if is_complete(folder):
+        with suppress(DataError):
+            return open_prepared(folder)
+    with write_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if is_complete(folder):
+                try:
+                    # another process has built it while this one waited for the lock
+                    return open_prepared(folder)
+                except DataError as error:
+                    damaged = folder.with_name(f".damaged-{folder.name}")
+                    place.notice(f"{error}; it was set aside as {damaged.name}")
+                    # what was set aside before goes
+                    shutil.rmtree(damaged, ignore_errors=True)
+                    folder.rename(damaged)
             _build(place, folder, name, build)
     return open_prepared(folder)
 
@@ -117,15 +117,7 @@ def _build(place: DataPlace, folder: Path, name: str, build: Callable[[], Prepar
         # a header alone would pass for data, train on nothing and divide by zero
         if not len(split):
             raise DataError(f"expected examples in the {split_name} split of {name}, got none")
-    with write_errors(folder):
-        _write(folder, name, built)
-
-
-def _set_aside(folder: Path) -> Path:
-    """Renames damaged data, so that they are made anew; what was set aside before goes."""
-    damaged = folder.with_name(f".damaged-{folder.name}")
-    shutil.rmtree(damaged, ignore_errors=True)
-    return folder.rename(damaged)
+    _write(folder, name, built)
 
 
 @contextmanager
@@ -284,7 +276,7 @@ def _write(folder: Path, name: str, prepared: PreparedData) -> None:
     # the manifest marks the folder as complete, so it comes after the arrays are on the disk
     (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     _sync(partial / MANIFEST)
-    partial.rename(folder)
+    partial.replace(folder)
 
 
 def _sync(path: Path) -> None:
