@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -21,6 +20,7 @@ from ..stats.format import counted
 from . import completion
 from .options import DataDir, Json
 from .output import say, say_json
+from .tables import print_rows
 
 if TYPE_CHECKING:
     from ...tasks.contract import Problem, Recipe, Task
@@ -69,14 +69,14 @@ def list_(
     if json:
         shown = ("name", "origin", "description", *(("problem",) if load else ()))
         values = {k.value: [{name: getattr(item, name) for name in shown} for item in listed[k]] for k in kinds}
-        _print_json(values if what is None else values[what.value])
+        say_json(values if what is None else values[what.value])
         return
     for at, kind in enumerate(kinds):
         if what is None:
             say(("\n" if at else "") + kind.value)
         rows = [(item.name, item.origin, item.problem or item.description) for item in listed[kind]]
         second = "tasks" if kind is What.PRESETS else "origin"
-        _print_rows(rows, ("name", second, "description"), ["red" if item.problem else "" for item in listed[kind]])
+        print_rows(rows, ("name", second, "description"), ["red" if item.problem else "" for item in listed[kind]])
 
 
 def show(
@@ -93,9 +93,9 @@ def show(
     spec = Spec.parse(name)
     context = list(_facts(spec, data_dir))
     if json:
-        _print_json({"name": str(spec)} | {fact.label: fact.value for fact in context})
+        say_json({"name": str(spec)} | {fact.label: fact.value for fact in context})
         return
-    _print_rows([(fact.label, fact.value) for fact in context])
+    print_rows([(fact.label, fact.value) for fact in context])
 
 
 def _items(what: What, load: bool) -> Iterator[Item]:
@@ -316,28 +316,3 @@ def _recipe_line(recipe: Recipe) -> str:
 
 def _paragraphs(plugin: type[Any]) -> str:
     return " ".join((plugin.__doc__ or "").split())
-
-
-def _print_json(values: Any) -> None:
-    say_json(values)
-
-
-def _print_rows(rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = (), styles: Sequence[str] = ()) -> None:
-    """A table on a terminal; elsewhere plain lines, uncut, for other programs. Text is never taken as markup."""
-    if not sys.stdout.isatty():
-        widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
-        for row in rows:
-            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            say("  ".join([*padded, row[-1]]).rstrip())
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    from .rich_console import console
-
-    table = Table(box=None, show_header=bool(header), pad_edge=False)
-    for name in header or ("", ""):
-        table.add_column(name, overflow="fold")
-    for row, style in zip(rows, styles or [""] * len(rows), strict=True):
-        table.add_row(Text(row[0], style="bold"), *(Text(cell, style=style) for cell in row[1:]))
-    console().print(table)

@@ -10,6 +10,7 @@ import typer
 from .in_child import leave_to_child
 from .options import RESULTS, DataDir, Device, Results
 from .output import say, warn
+from .tables import print_rows
 
 
 def convert(
@@ -45,7 +46,7 @@ def convert(
     from ..measure.machine import choose_device
     from ..run.convert import ConvertSetting, default_text
     from ..run.convert import convert as converted
-    from ..run.convert_table import table_of
+    from ..run.convert_table import tables_of
 
     setting = ConvertSetting(
         to=to, alphas=alphas, temperatures=tried, steps=steps, seeds=seeds, learning_rate=learning_rate, batch=batch,
@@ -54,5 +55,7 @@ def convert(
     store = Store(results, warn)
     store.prepare()
     records = converted(path, text or default_text(data_dir, warn), setting, store, choose_device(device), warn)
-    say(table_of(records, to))
-    say(f"\n{len(records)} Records in {results}; `attnbench leaderboard --results {results}` shows their boards")
+    for table in tables_of(records, to):
+        print_rows(table, numbers=len(table[0]) - 1)
+        say()
+    say(f"{len(records)} Records in {results}; `attnbench leaderboard --results {results}` shows their boards")

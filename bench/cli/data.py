@@ -17,6 +17,7 @@ from .advice import example_of
 from .in_child import leave_to_child
 from .options import DataDir, Json, Offline
 from .output import say, say_json
+from .tables import print_rows
 
 if TYPE_CHECKING:
     from ...tasks.contract import Task
@@ -44,8 +45,7 @@ def list_(
     say(f"originals: {here.root}\nprepared:  {here.cache / 'prepared'}")
     for entry in found:
         say(f"\n{entry['name']}")
-        for line in _lines(entry):
-            say(f"  {line}")
+        print_rows(_rows(entry), indent=2)
 
 
 @app.command("get", epilog=example_of("data get"))
@@ -182,8 +182,7 @@ def verify(
     elif not rows:
         say(f"nothing is prepared in {here.cache}; `attnbench data get {name or 'TASK'}` prepares it")
     else:
-        for row in rows:
-            say(f"{row['task']}  {row['what']}  {row['path']}  {row['state']}")
+        print_rows([tuple(row.values()) for row in rows])
     wrong = [row["path"] for row in rows if row["state"] not in ("ok", "no longer there")]
     if wrong:
         raise DataError(f"{len(wrong)} of {len(rows)} differ from their checksum: {', '.join(wrong)}")
@@ -239,10 +238,11 @@ def _found(spec: Spec, data_dir: Path | None, prepared: list[CachedData]) -> dic
     }
 
 
-def _lines(entry: dict[str, Any]) -> list[str]:
+def _rows(entry: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A row for each source and each prepared data set: whether it is here, its fidelity, its name, where and how."""
     if entry["problem"]:
-        return [entry["problem"]]
-    rows = []
+        return [(entry["problem"],)]
+    rows: list[tuple[str, ...]] = []
     for way in entry["sources"]:
         detail = way["detail"] if way["ready"] else f"{way['detail']}: {way['advice']}"
         rows.append(("here" if way["ready"] else "missing", way["fidelity"], way["source"], detail))
@@ -251,5 +251,4 @@ def _lines(entry: dict[str, Any]) -> list[str]:
         counts = ", ".join(f"{count:,} {split}" for split, count in each["examples"].items())
         size = f"{each['bytes'] / 1e9:.2f} GB in {each['folder']}; {counts}"
         rows.append(("prepared", data["fidelity"], data["source"], size))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
-    return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
+    return rows

@@ -16,6 +16,7 @@ import typer
 from ... import __version__
 from .options import RESULTS, DataDir, Json, Results
 from .output import say_json
+from .tables import print_rows
 
 if TYPE_CHECKING:
     from ..core.record import Record
@@ -48,17 +49,8 @@ def doctor(
     if json:
         say_json([asdict(finding) for finding in findings])
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    from .rich_console import console
-
-    table = Table("", title="attnbench doctor", title_justify="left")
-    table.add_column("state", overflow="fold")
-    table.add_column("what to do", overflow="fold")
-    for finding in findings:
-        table.add_row(Text(finding.subject), Text(finding.state), Text(finding.remedy))
-    console().print(table)
+    rows = [(finding.subject, finding.state, finding.remedy) for finding in findings]
+    print_rows(rows, ("subject", "state", "what to do"))
 
 
 def _noise(device: str | None, seconds: float) -> list[DoctorCheck]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import sys
@@ -14,13 +13,6 @@ from ...dashboards.escape import shortened, visible
 
 LONGEST = 1_000
 """Characters of a notice or an error that are shown."""
-
-SUBSTITUTES = {
-    "×": "x", "−": "-", "–": "-", "—": "-", "±": "+-", "≈": "~", "≥": ">=", "≤": "<=", "…": "...", "·": "*", "•": "*",
-    "→": "->", "↑": "^", "↓": "v", "†": "+", "⚠": "!", "●": "*", "α": "alpha", "µ": "u", "²": "2", "“": '"', "”": '"',
-    "\u2018": "'", "\u2019": "'",
-}  # fmt: skip
-"""Characters of our own texts in ASCII, for a terminal or a pipe that knows no others."""
 
 
 def say(text: str = "", *, end: str = "\n") -> None:
@@ -57,8 +49,7 @@ def warn_of(error: BaseException) -> None:
 
 
 def tolerate_any_encoding() -> None:
-    """Lets what the encoding of a stream lacks be replaced: by ASCII where we know how, else by a question mark."""
-    codecs.register_error("attnbench", _substitute)
+    """Lets a question mark stand for each character that the encoding of a stream lacks."""
     # a stream that was closed before we began, as `>&-` does
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -66,7 +57,7 @@ def tolerate_any_encoding() -> None:
     for stream in (sys.stdout, sys.stderr):
         # a test or a notebook puts streams of its own there, which take all text
         with suppress(AttributeError, ValueError):
-            stream.reconfigure(errors="attnbench")  # type: ignore[union-attr]
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
 def flush() -> None:
@@ -81,10 +72,3 @@ def give_up(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-
-
-def _substitute(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(SUBSTITUTES.get(letter, "?") for letter in lacking), error.end

@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="needs the extra attnbench[transforme
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from attnbench.bench.run.convert import ConvertSetting, alpha_of, convert, load_checkpoint, with_alpha
-from attnbench.bench.run.convert_table import gap_closed, table_of, zeros_of
+from attnbench.bench.run.convert_table import gap_closed, tables_of, zeros_of
 
 CPU = torch.device("cpu")
 SETTING = ConvertSetting(alphas=2, temperatures=(1.0, 2.0), steps=4, batch=2, context=16, windows=4)
@@ -82,9 +82,13 @@ def test_fine_tuning_starts_from_the_first_weights_and_reports_cost(converted):
     tuned = converted[0][-1]
     assert tuned.cell.preset.get("steps") == 4 and tuned.first("steps").value == 4
     assert len(tuned.first("step_seconds").samples) == len(tuned.first("reference_step_seconds").samples) == 5
-    table = table_of(converted[0], "entmax15")
-    for part in ("T = 2", "softmax, as it came", "entmax15, zero-shot", "zeros by layer and head", "layer 1:"):
-        assert part in table
+    zero_shot, costs, gaps, zeros = tables_of(converted[0], "entmax15")
+    assert zero_shot[0][-1] == "T = 2" and [row[0] for row in zeros] == [
+        "zeros by layer and head",
+        "layer 0",
+        "layer 1",
+    ]
+    assert costs[1][0] == "softmax, as it came" and costs[2][0].startswith("entmax15, zero-shot") and len(gaps) == 2
 
 
 def test_boards_rank_conversions_like_any_other(converted):
