@@ -69,7 +69,7 @@ class TokenRecipe(Recipe):
         if changed.train_examples is not None:
             raise SelectionError("expected no train_examples: every step draws fresh ones; set steps to train on fewer")
         if changed.validation_examples is None or changed.test_examples is None:
-            raise SelectionError("expected counts of validation and test examples: there is no end of them")
+            raise SelectionError("set validation_examples and test_examples: a generated task is infinite")
         if changed.positions == "learned" and changed.longest > changed.length:
             raise SelectionError(
                 f"expected other positions than learned: those from {changed.length} to {changed.longest} are tested "
