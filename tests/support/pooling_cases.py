@@ -9,7 +9,7 @@ import torch
 from seeds import seed
 from torch import Tensor
 
-from attnbench.variants import AttentionShape, Mask, build
+from attnbench.variants import AttentionShape, build
 
 HEADS, DIM = 2, 4
 
@@ -45,15 +45,3 @@ def average_by_loops(logits: Tensor, values: Tensor, window: int | None, valid: 
 
 
 WINDOWED = {"layer": 1, "layers": 3, "causal": True}
-
-
-@torch.no_grad()
-def check_padding_on_either_side(variant: Any, pad: int, causal: bool) -> None:
-    """Pads before or after a sequence change none of its outputs."""
-    q, k, v = heads(9, batch=1)
-    before = [torch.cat([torch.full_like(x[:, :, :1], 77.0).expand(-1, -1, pad, -1), x], 2) for x in (q, k, v)]
-    after = [torch.cat([x, torch.full_like(x[:, :, :1], -9.0).expand(-1, -1, pad, -1)], 2) for x in (q, k, v)]
-    expected = variant(q, k, v, Mask(causal=causal))
-    valid = torch.tensor([[False] * pad + [True] * 9])
-    torch.testing.assert_close(variant(*before, Mask(valid, causal))[:, :, pad:], expected)
-    torch.testing.assert_close(variant(*after, Mask(valid.flip(1), causal))[:, :, :9], expected)

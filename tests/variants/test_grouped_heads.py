@@ -1,4 +1,4 @@
-"""Fewer heads of keys and values than of queries, in every variant; and sequences packed side by side."""
+"""Caches of shared heads, sequences packed side by side, and bounds of a mask."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from seeds import seed
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.variants import AttentionShape, Mask, build
-from attnbench.variants.contract import SelectionError, Unsupported, repeat_heads
+from attnbench.variants.contract import SelectionError, Unsupported
 
 LENGTH, HEADS, KV_HEADS, HEAD_DIM = 24, 6, 2, 8
 SHAPE = AttentionShape(heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, max_length=LENGTH, dtype="float64")
@@ -31,45 +31,6 @@ def inputs(kv_heads=KV_HEADS, length=LENGTH):
         torch.randn(2, heads, length, HEAD_DIM, generator=draw, dtype=torch.float64, requires_grad=True)
         for heads in (HEADS, kv_heads, kv_heads)
     ]
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_group_of_heads_shares_its_keys_and_values(name, causal):
-    shape = replace(SHAPE, causal=causal)
-    grouped, single = of(name, shape), of(name, replace(shape, kv_heads=HEADS))
-    query, key, value = inputs()
-    repeated = [query, repeat_heads(key, HEADS), repeat_heads(value, HEADS)]
-    valid = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 5]])
-    for mask in (Mask(causal=causal), Mask(valid=valid, causal=causal)):
-        real = torch.ones(2, 1, LENGTH, 1) if mask.valid is None else mask.valid[:, None, :, None].double()
-        found, expected = grouped(query, key, value, mask) * real, single(*repeated, mask) * real
-        torch.testing.assert_close(found, expected, atol=1e-11, rtol=1e-9)
-        of_found, of_expected = (
-            torch.autograd.grad(x.square().sum(), (query, key, value), allow_unused=True) for x in (found, expected)
-        )
-        for ours, theirs in zip(of_found, of_expected, strict=True):
-            assert (ours is None) == (theirs is None)
-            if ours is not None:
-                torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-7)
-        weights, all_weights = grouped.weights(query, key, mask), single.weights(*repeated[:2], mask)
-        assert (weights is None) == (all_weights is None)
-        if weights is not None:
-            torch.testing.assert_close(weights, all_weights, atol=1e-11, rtol=1e-9)
-
-
-@pytest.mark.parametrize("name", [*NAMES, "routing[form=strict]"])
-def test_steps_of_grouped_heads_equal_the_whole(name):
-    variant = of(name, replace(SHAPE, causal=True))
-    if variant.state_bytes(variant.shape) is None:
-        pytest.skip("it cannot decode")
-    query, key, value = (x.detach() for x in inputs())
-    state, outputs = None, []
-    for at in range(LENGTH):
-        output, state = variant.step(*(x[:, :, at : at + 1] for x in (query, key, value)), state)
-        outputs.append(output)
-    expected = variant(query, key, value, Mask(causal=True))
-    torch.testing.assert_close(torch.cat(outputs, 2), expected, atol=1e-10, rtol=1e-8)
 
 
 @pytest.mark.parametrize("name", ["softmax", "rela", "entmax15", "local", "longformer", "sparse", "topk"])

@@ -11,21 +11,18 @@ from attnbench.variants.contract import Mask
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(
-    ("queries", "keys", "causal", "kept", "bounded"),
-    list(itertools.product((1, 5, 9), (1, 5, 9), (False, True), (False, True), (False, True))),
-)
-def test_the_keys_that_a_query_may_see_are_counted(
-    queries: int, keys: int, causal: bool, kept: bool, bounded: bool
-) -> None:
-    draws = torch.Generator().manual_seed(seed(queries + 10 * keys))
-    valid = torch.rand(3, keys, generator=draws) < 0.6 if kept else None
-    bounds = torch.randint(-2, keys + 3, (3, queries, 2), generator=draws) if bounded else None
-    mask = Mask(valid=valid, causal=causal, bounds=bounds)
-    allowed = mask.allowed(queries, keys, CPU)
-    whole = torch.ones(1, 1, queries, keys, dtype=torch.bool) if allowed is None else allowed
-    expected = whole.expand(3, 1, queries, keys).sum(-1)[:, 0]
-    assert torch.equal(mask.seen(queries, keys, CPU).expand(3, queries), expected)
+def test_the_keys_that_a_query_may_see_are_counted() -> None:
+    sizes = itertools.product((1, 5, 9), (1, 5, 9))
+    for (queries, keys), *parts in itertools.product(sizes, *[(False, True)] * 3):
+        causal, padded, bounded = parts
+        draws = torch.Generator().manual_seed(seed(queries + 10 * keys))
+        valid = torch.rand(3, keys, generator=draws) < 0.6 if padded else None
+        bounds = torch.randint(-2, keys + 3, (3, queries, 2), generator=draws) if bounded else None
+        mask = Mask(valid=valid, causal=causal, bounds=bounds)
+        allowed = mask.allowed(queries, keys, CPU)
+        whole = torch.ones(1, 1, queries, keys, dtype=torch.bool) if allowed is None else allowed
+        expected = whole.expand(3, 1, queries, keys).sum(-1)[:, 0]
+        assert torch.equal(mask.seen(queries, keys, CPU).expand(3, queries), expected), (queries, keys, parts)
 
 
 @pytest.mark.parametrize("causal", [False, True])

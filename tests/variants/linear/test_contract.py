@@ -71,63 +71,6 @@ def test_nothing_after_a_query_touches_it_even_by_rounding(name: str) -> None:
 
 
 @every
-def test_a_prefix_has_the_outputs_of_the_whole(name: str) -> None:
-    variant = build(name, causal=True)
-    inputs = draw(150, 150, 150)
-    whole = variant(*inputs, Mask(causal=True))
-    for length in (1, 63, 64, 65, 149):
-        part = variant(*(x[:, :, :length] for x in inputs), Mask(causal=True))
-        torch.testing.assert_close(part, whole[:, :, :length], rtol=1e-9, atol=1e-10)
-
-
-@every
-@pytest.mark.parametrize("causal", [False, True])
-def test_padding_and_the_rest_of_the_batch_change_nothing(name: str, causal: bool) -> None:
-    variant = build(name, causal=causal, dtype=torch.float32)
-    query, key, value = draw(90, 90, 90, batch=3, dtype=torch.float32)
-    valid = torch.ones(3, 90, dtype=torch.bool)
-    valid[1, 61:] = False
-    output = variant(query, key, value, Mask(valid, causal))
-    wild = [torch.where(valid[:, None, :, None], x, 1e4 * x) for x in (query, key, value)]
-    assert torch.equal(variant(*wild, Mask(valid, causal))[1, :, :61], output[1, :, :61])
-    alone = variant(*(x[1:2, :, :61] for x in (query, key, value)), Mask(causal=causal))
-    torch.testing.assert_close(output[1:2, :, :61], alone, rtol=1e-4, atol=1e-5)
-    others = [torch.cat([100 * x[:1], x[1:2], -x[2:]]) for x in (query, key, value)]
-    assert torch.equal(variant(*others, Mask(valid, causal))[1, :, :61], output[1, :, :61])
-
-
-@every
-def test_steps_equal_the_parallel_form_and_their_state_has_the_stated_bytes(name: str) -> None:
-    variant = build(name, causal=True, dtype=torch.float32)
-    inputs = draw(80, 80, 80, batch=1, dtype=torch.float32)
-    expected = variant(*inputs, Mask(causal=True))
-    state, outputs = None, []
-    for t in range(80):
-        output, state = variant.step(*(x[:, :, t : t + 1] for x in inputs), state)
-        outputs.append(output)
-    torch.testing.assert_close(torch.cat(outputs, 2), expected, rtol=1e-4, atol=1e-5)
-    held = [state.sums] if state.log_scale is None else [state.sums, state.log_scale]
-    assert variant.state_bytes(variant.shape) == sum(x.nbytes for x in held)
-
-
-@every
-@pytest.mark.parametrize("causal", [False, True])
-def test_rows_without_a_key_are_zero_with_zero_gradient(name: str, causal: bool) -> None:
-    variant = build(name, causal=causal, dtype=torch.float32)
-    inputs = [x.requires_grad_() for x in draw(10, 10, 10, dtype=torch.float32)]
-    valid = torch.zeros(2, 10, dtype=torch.bool)
-    valid[0, 4:] = True
-    output = variant(*inputs, Mask(valid, causal))
-    assert (output[1] == 0).all()
-    assert (variant.weights(*inputs[:2], Mask(valid, causal))[1] == 0).all()
-    if causal:
-        assert (output[0, :, :4] == 0).all()
-    for gradient in torch.autograd.grad(output.sum() * 1e3, inputs):
-        assert gradient.isfinite().all()
-        assert (gradient[1] == 0).all()
-
-
-@every
 @pytest.mark.parametrize("causal", [False, True])
 def test_half_precision_accumulates_in_single(name: str, causal: bool) -> None:
     shape = AttentionShape(heads=HEADS, head_dim=WIDTH, max_length=2048, causal=causal)

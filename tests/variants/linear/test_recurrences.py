@@ -101,27 +101,6 @@ def test_gradients_equal_those_of_the_recurrence(name: str) -> None:
 
 
 @every
-def test_decoding_gives_the_same_and_holds_one_matrix_for_each_head(name: str) -> None:
-    variant, inputs = build(name), draw(70)
-    state, outputs = None, []
-    for t in range(70):
-        output, state = variant.step(*(x[:, :, t : t + 1] for x in inputs), state)
-        outputs.append(output)
-    torch.testing.assert_close(torch.cat(outputs, 2), variant(*inputs, Mask(causal=True)), rtol=1e-9, atol=1e-10)
-    single = build(name, dtype=torch.float32)
-    state = single.step(*(x[:1, :, :1].float() for x in inputs))[1]
-    assert single.state_bytes(single.shape) == state.nbytes == 4 * HEADS * WIDTH**2
-
-
-@every
-def test_fewer_queries_are_the_last_ones(name: str) -> None:
-    variant, (query, key, value) = build(name), draw(50)
-    whole = variant(query, key, value, Mask(causal=True))
-    last = variant(query[:, :, 43:], key, value, Mask(causal=True))
-    torch.testing.assert_close(last, whole[:, :, 43:], rtol=1e-10, atol=1e-12)
-
-
-@every
 def test_both_sides_and_more_queries_than_keys_are_refused(name: str) -> None:
     variant, (query, key, value) = build(name), draw(9)
     assert "past" in str(variant.supports(AttentionShape(heads=HEADS, head_dim=WIDTH, max_length=9)))

@@ -54,26 +54,6 @@ def test_synthesizer_equals_the_explicit_logits(form: str, causal: bool, queries
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_synthesizer_steps_equal_the_parallel_form(form: str) -> None:
-    variant = built(Synthesizer, variant=form)
-    inputs = draw(20, 20, 20)
-    state, outputs = None, []
-    for t in range(20):
-        output, state = variant.step(*(x[:, :, t : t + 1] for x in inputs), state)
-        outputs.append(output)
-    torch.testing.assert_close(torch.cat(outputs, 2), variant(*inputs, Mask(causal=True)), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_synthesizer_declares_the_inputs_that_get_no_gradient(form: str) -> None:
-    variant = built(Synthesizer, variant=form)
-    inputs = [x.requires_grad_() for x in draw(10, 10, 10)]
-    gradients = torch.autograd.grad(variant(*inputs, Mask()).square().sum(), inputs, allow_unused=True)
-    silent = {n for n, g in zip(("query", "key", "value"), gradients, strict=True) if g is None or (g == 0).all()}
-    assert silent == variant.ignores == ({"key"} if form.endswith("dense") else {"query", "key"})
-
-
-@pytest.mark.parametrize("form", FORMS)
 def test_synthesizer_refuses_positions_beyond_its_logits(form: str) -> None:
     with pytest.raises(Unsupported, match="at most 48 positions, got 49"):
         built(Synthesizer, variant=form)(*draw(49, 49, 49), Mask())

@@ -396,21 +396,6 @@ def test_a_second_derivative_is_refused() -> None:
             grad(first.square().sum(), x)
 
 
-@pytest.mark.parametrize("selection", ["sparsemax", "entmax15", "entmax[alpha=1.25]", "entmax[alpha=learned]"])
-def test_attention_gives_zero_outside_the_mask(selection: str) -> None:
-    shape = AttentionShape(heads=2, head_dim=4, max_length=9)
-    variant = build(selection, shape)
-    q, k, v = (scores(3, 2, 9, 4, dtype=torch.float32, seed=s).requires_grad_() for s in range(3))
-    valid = torch.arange(9) < torch.tensor([9, 5, 0])[:, None]
-    mask = Mask(valid=valid, causal=True)
-    p = variant.weights(q, k, mask)
-    assert not p[~mask.allowed(9, 9, q.device).expand_as(p)].any()
-    torch.testing.assert_close(p[:2].sum(-1), torch.ones(2, 2, 9))
-    assert not variant(q, k, v, mask)[2].any()
-    variant(q, k, v, mask).sum().backward()
-    assert all(t.grad.isfinite().all() and not t.grad[2].any() for t in (q, k, v))
-
-
 def test_learned_alpha_is_one_per_head_within_bounds_and_has_the_derivative() -> None:
     torch.manual_seed(0)
     variant = build("entmax[alpha=learned]", AttentionShape(heads=3, head_dim=4, max_length=6)).double()

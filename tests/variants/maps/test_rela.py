@@ -146,14 +146,3 @@ def test_without_gate_output_does_not_depend_on_the_size_of_values() -> None:
         variant = rela(selection)
         gap = (variant(query, key, value, Mask()) - variant(query, key, 50 * value, Mask())).abs().max()
         assert bool(gap < 1e-5) is same
-
-
-def test_decoding_step_by_step_equals_the_whole() -> None:
-    variant = rela(shape=AttentionShape(heads=3, head_dim=4, max_length=16, causal=True))
-    query, key, value = draw(2, 3, 7, 4), draw(2, 3, 7, 4, seed=1), draw(2, 3, 7, 4, seed=2)
-    whole = variant(query, key, value, Mask(causal=True))
-    state, steps = None, []
-    for i in range(7):
-        output, state = variant.step(*(t[:, :, i : i + 1] for t in (query, key, value)), state)
-        steps.append(output)
-    torch.testing.assert_close(torch.cat(steps, 2), whole)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from pooling_cases import DIM, HEADS, WINDOWED, average_by_loops, check_padding_on_either_side, heads, make
+from pooling_cases import DIM, HEADS, WINDOWED, average_by_loops, heads, make
 from torch import Tensor, nn
 
 from attnbench.bench.core.errors import SelectionError, Unsupported
@@ -237,10 +237,3 @@ def test_two_logits_a_token_are_declared_of_all_pairs() -> None:
     assert make("additive-lm").density(shape) == 20 / 100
     assert make("additive-lm").density(causal) == pytest.approx(20 / 55)
     assert make("additive-lm").density(AttentionShape(heads=1, head_dim=4, max_length=1)) == 1.0
-
-
-@pytest.mark.parametrize("pad", [1, 5, 40])
-@pytest.mark.parametrize("selection", ["additive-lm", "additive-lm[window=2]"])
-def test_padding_on_either_side_changes_no_real_output(selection: str, pad: int) -> None:
-    shape = WINDOWED if "window" in selection else {"causal": True}
-    check_padding_on_either_side(make(selection, **shape), pad, causal=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from pooling_cases import DIM, HEADS, check_padding_on_either_side, heads, make
+from pooling_cases import DIM, HEADS, heads, make
 from torch import Tensor, nn
 
 from attnbench.bench.core.errors import Unsupported
@@ -123,11 +123,6 @@ def test_fastformer_refuses_what_it_has_no_form_for() -> None:
         variant(q, k, v, Mask(causal=True))
     with pytest.raises(Unsupported, match="one sequence"):
         variant(q[:, :, :2], k, v, Mask())
-
-
-@pytest.mark.parametrize("pad", [1, 5, 40])
-def test_padding_on_either_side_changes_no_real_output(pad: int) -> None:
-    check_padding_on_either_side(make("fastformer"), pad, causal=False)
 
 
 def test_fastformer_declares_two_logits_a_token_of_all_pairs() -> None:

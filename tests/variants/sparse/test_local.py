@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnbench.bench.core.errors import SelectionError, Unsupported
+from attnbench.bench.core.errors import SelectionError
 from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.sparse.local import Local
 
@@ -84,28 +84,6 @@ def test_density_is_the_share_of_pairs_that_get_weight(block, flange, causal):
         assert variant.density(shape(length, causal=causal)) == pytest.approx(nonzero / pairs, abs=1e-12)
 
 
-@pytest.mark.parametrize("relative", [False, True])
-@pytest.mark.parametrize(("block", "flange"), BLOCKS)
-def test_decoding_equals_the_parallel_output_and_keeps_only_its_window(block, flange, relative):
-    variant = Local(shape(causal=True), query_block=block, flange=flange, relative=relative).double()
-    query, key, value = tensors(29)
-    parallel, state = variant(query, key, value, Mask(causal=True)), None
-    for at in range(29):
-        one = slice(at, at + 1)
-        output, state = variant.step(query[:, :, one], key[:, :, one], value[:, :, one], state)
-        torch.testing.assert_close(output, parallel[:, :, one], atol=1e-12, rtol=0)
-        assert 2 * 8 * state.key.shape[2] * 4 <= variant.state_bytes(shape(causal=True))
-
-
-def test_fewer_queries_than_keys_are_the_last_positions():
-    variant = Local(shape(causal=True), query_block=4, flange=3).double()
-    query, key, value = tensors(23)
-    whole = variant(query, key, value, Mask(causal=True))
-    torch.testing.assert_close(variant(query[:, :, -5:], key, value, Mask(causal=True)), whole[:, :, -5:])
-    with pytest.raises(Unsupported, match="expected at most 22 queries, got 23"):
-        variant(query, key[:, :, 1:], value[:, :, 1:], Mask(causal=True))
-
-
 def test_a_max_relative_below_the_span_is_refused_with_the_reason():
     Local(shape(), query_block=8, flange=4, max_relative=12)
     with pytest.raises(SelectionError, match=r"max_relative of at least 12 \(query_block 8 \+ flange 4\), got 11"):
@@ -138,18 +116,6 @@ def test_gradients_agree_with_finite_differences_and_reach_the_tables():
         return variant(query, key, value, Mask(valid, True))
 
     torch.autograd.gradcheck(forward, (query, key, value, *tables))
-
-
-def test_bfloat16_sums_in_float32():
-    variant = Local(shape(64), query_block=8, flange=8, relative=True)
-    query, key, value = tensors(64, dtype=torch.float32)
-    low = [x.bfloat16() for x in (query, key, value)]
-    output = variant(*low, Mask())
-    assert output.dtype is torch.bfloat16
-    assert (output.float() - variant(*(x.float() for x in low), Mask())).abs().max() < 0.02
-    weights = variant.weights(low[0], low[1], Mask())
-    assert weights.dtype is torch.float32
-    torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2, 64))
 
 
 def test_dropout_acts_in_training_only_and_keeps_the_mean():

@@ -135,13 +135,6 @@ def test_equals_the_definition_in_loops(form, causal, relative, options):
                 torch.testing.assert_close(variant.weights(query, key, mask, rows), weights[:, :, rows])
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_sequence_of_pads_gives_zeros(form):
-    variant = built(form=form, clusters=3, window=5)
-    query, key, value = tensors(9)
-    assert (variant(query, key, value, Mask(torch.zeros(3, 9, dtype=torch.bool))) == 0).all()
-
-
 @pytest.mark.parametrize("share_qk", [False, True])
 def test_values_of_the_future_never_enter_the_paper_form_though_its_choice_of_keys_does(share_qk):
     variant = built(causal=True, clusters=3, window=4, share_qk=share_qk)
@@ -157,42 +150,6 @@ def test_values_of_the_future_never_enter_the_paper_form_though_its_choice_of_ke
     assert variant.causality == "selection" and not variant.decodes and variant.state_bytes(shape()) is None
     with pytest.raises(Unsupported, match="cannot decode"):
         variant.step(query[:, :, :1], key[:, :, :1], value[:, :, :1])
-
-
-@pytest.mark.parametrize("share_qk", [False, True])
-def test_nothing_of_the_future_enters_the_strict_form(share_qk):
-    variant = built(form="strict", causal=True, clusters=3, window=4, share_qk=share_qk)
-    inputs = tensors(24)
-    before = variant(*inputs, Mask(causal=True))
-    for place in range(3):
-        moved = [x.clone() for x in inputs]
-        moved[place][:, :, 12:] += 3.0 * torch.randn(moved[place][:, :, 12:].shape, dtype=torch.float64)
-        after = variant(*moved, Mask(causal=True))
-        # tokens move between blocks of the sorted order, so sums may differ in their last bit
-        torch.testing.assert_close(after[:, :, :12], before[:, :, :12], atol=1e-13, rtol=0)
-    assert variant.causality == "strict" and variant.decodes
-
-
-@pytest.mark.parametrize("options", [{}, {"share_qk": True, "suppress_self": True}, {"relative": False}])
-def test_decoding_the_strict_form_equals_the_parallel_output(options):
-    variant = built(form="strict", causal=True, clusters=3, window=4, **options)
-    query, key, value = tensors(31)
-    parallel, state = variant(query, key, value, Mask(causal=True)), None
-    for at in range(31):
-        one = slice(at, at + 1)
-        output, state = variant.step(query[:, :, one], key[:, :, one], value[:, :, one], state)
-        torch.testing.assert_close(output, parallel[:, :, one], atol=1e-12, rtol=0)
-    assert variant.state_bytes(shape(31, causal=True)) == 31 * (2 * 8 * 4 + 2 * 8)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_padding_of_any_length_changes_no_real_output(form):
-    variant = built(form=form, clusters=3, window=6)
-    query, key, value = tensors(40)
-    for real in (4, 17, 33):
-        valid = (torch.arange(40) < real).expand(3, -1)
-        short = variant(query[:, :, :real], key[:, :, :real], value[:, :, :real], Mask())
-        torch.testing.assert_close(variant(query, key, value, Mask(valid))[:, :, :real], short, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("form", FORMS)
