@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from attnbench.bench.cli.check import check
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.registry import VARIANTS
-from attnbench.bench.gate import paths, quick_gate
+from attnbench.bench.gate import PROPERTIES, paths, quick_gate
 from attnbench.bench.gate.checked_variant import CheckedVariant, VariantFactory
 from attnbench.bench.gate.property import Measured
 from attnbench.bench.gate.twins import implementations_agree
@@ -122,6 +122,8 @@ def test_without_the_interpreter_the_reason_says_how_to_turn_it_on(monkeypatch: 
 def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
     monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
     monkeypatch.setattr("attnbench.bench.gate.report.LENGTH", 24)
+    # which paths there are does not depend on what is asked of them
+    monkeypatch.setattr("attnbench.bench.gate.suite.PROPERTIES", PROPERTIES[:1])
     app = typer.Typer()
     app.command()(check)
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
