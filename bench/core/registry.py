@@ -19,7 +19,7 @@ import types
 import typing
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class Registry:
         self.group = group
         self.noun = noun
         self._own: set[str] = set()
+        self._loaded: dict[EntryPoint, type[Any]] = {}
 
     @cached_property
     def _found(self) -> EntryPointGroup:
@@ -105,16 +106,18 @@ class Registry:
     def load(self, name: str) -> type[Any]:
         """The class behind `name`, imported now. Raises SelectionError for an unknown name, PluginError for others."""
         point = self._point(name)
+        if point in self._loaded:
+            return self._loaded[point]
         environment = dict(os.environ)
         try:
-            plugin: type[Any] = point.load()
+            self._loaded[point] = point.load()
         except (Exception, SystemExit) as error:
             raise PluginError(self.plugin(name), f"it does not load: {type(error).__name__}: {error}") from error
         finally:
             # an import may set variables that libraries read later, and so decide over what others measure
             if not is_own(point):
                 _restore(environment)
-        return plugin
+        return self._loaded[point]
 
     def plugin(self, name: str) -> str:
         """`name` with its kind and origin, for messages."""
@@ -238,6 +241,7 @@ class Parameter:
         return " | ".join(texts)
 
 
+@lru_cache(maxsize=256)
 def parameters(plugin: type[Any]) -> dict[str, Parameter]:
     """The keyword-only parameters of a plugin's constructor, or of the function `parameters_from` that it names."""
     function = getattr(plugin, "parameters_from", None) or plugin.__init__

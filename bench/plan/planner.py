@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import median
 from typing import Literal, get_args
@@ -11,17 +12,18 @@ from typing import Literal, get_args
 from ..core.cell import FIRST_TUNING_SEED, NO_ATTENTION, REFERENCE, Cell, Lane, Selection
 from ..core.errors import PluginError, SelectionError
 from ..core.hashing import content_hash
-from ..core.record import Outcome, Provenance, Record
+from ..core.record import Outcome, Provenance, Record, Site
 from ..core.registry import TASKS, VARIANTS, Registry
-from ..core.site import Site
 from ..core.spec import Spec
-from ..store.learning_rates import first_results
+from ..store.learning_rates import RateChoice, choose_rate, first_results
 from ..store.store import Store
 from .facts import RecipeFacts, recipe_facts, resolve, task_facts
-from .tuning import Counted, stored_choice, tuning_cells
 
 DigestOf = Callable[[Cell], str]
 """The digest of a Record that a Cell would yield with the present code and data."""
+
+Counted = Mapping[tuple[str, str], Record]
+"""The Record that counts of each cell and digest, as `store.learning_rates.first_results` gives it."""
 
 State = Literal["todo", "again", "done"]
 
@@ -108,6 +110,7 @@ def plan(
     store: Store,
     digest_of: DigestOf,
     site: Site,
+    has_data: Callable[[Spec], bool] = lambda task: True,
     retry: bool = False,
     cell_seconds: float | None = None,
 ) -> Plan:
@@ -115,7 +118,8 @@ def plan(
 
     Of a preset with a grid of learning rates, the cells that choose among them come before all training. The reference
     is always part of the plan, and so is the training of the model without attention, where the preset is ranked.
-    `cell_seconds`: what a training is taken to last until one like it has run here.
+    `has_data` is asked of each task once all names and counts are known to be right, since it may fetch the data; a
+    task without data is left out. `cell_seconds`: what a training is taken to last until one like it has run here.
     Raises SelectionError for a name, parameter, preset or count that cannot be run.
     """
     if seeds < 1:
@@ -129,42 +133,64 @@ def plan(
             f"expected at most {FIRST_TUNING_SEED} seeds with learning_rates, whose choice is made on seeds from "
             f"{FIRST_TUNING_SEED} on, got {seeds:,}"
         )
+    questions = [question for question in questions if has_data(question.task)]
     if Spec(NO_ATTENTION) not in specs and any(question.takes_no_attention for question in questions):
         notices.append(NO_ATTENTION_ADDED)
-    records = list(store.records())
-    known = _Known(records, site, cell_seconds)
-    counted = first_results(record for record in records if record.cell.lane == "tune")
+    history = _History(list(store.records()), site, cell_seconds)
+    restored: dict[tuple[object, ...], str] = {}
 
     def step(cell: Cell) -> Step:
         record = store.finished(cell, digest_of(cell), site, retry=retry)
-        return Step(cell=cell, state="done" if record else "todo", record=record, seconds=known.seconds(cell))
+        group = None if record is None else history.replaced(record)
+        is_first = group is not None and group not in restored
+        if group is not None:
+            restored.setdefault(group, str(cell.variant))
+        state: State = "done" if record and not is_first else "todo"
+        return Step(cell=cell, state=state, record=record, seconds=history.seconds(cell))
 
-    restored = _Restored(records, site)
-    singles = [restored.step(step(cell)) for cell in _single_cells(questions, specs, seeds, selection)]
-    tuned = _Tuning(counted, digest_of, known, retry)
-    by_task = {question.task: question for question in questions}
-    tuning = {one.cell: tuned.steps(one, by_task[one.cell.task].recipe) for one in singles if one.cell.lane == "train"}
+    def trials(training: Step, recipe: RecipeFacts) -> list[Step]:
+        """The steps that choose the learning rate of a training: none without a grid; of one that is done, those run.
+
+        A failed trial is run again only where no trial gave a rate: a choice that was made stays.
+        """
+        choice = stored_choice(training.cell, recipe, history.counted, digest_of)
+        again = retry and choice is not None and choice.rate is None
+        found = []
+        for cell in (cell for cells in tuning_cells(training.cell, recipe).values() for cell in cells):
+            record = history.counted.get((cell.key, digest_of(cell)))
+            if record is None and training.state == "done":
+                continue
+            is_done = record is not None and (record.outcome is Outcome.OK or not again)
+            state: State = "done" if is_done else "todo"
+            found.append(Step(cell=cell, state=state, record=record, seconds=history.seconds(cell)))
+        return found
+
+    singles = [step(cell) for cell in _single_cells(questions, specs, seeds, selection)]
+    by_task = {question.task: question.recipe for question in questions}
+    tuning = {one.cell: trials(one, by_task[one.cell.task]) for one in singles if one.cell.lane == "train"}
     trial_steps = {trial.cell: trial for found in tuning.values() for trial in found}
-    trials = {
+    trial_blocks = {
         cell: _block("tune", (cell,), site, digest_of) for cell, trial in trial_steps.items() if trial.state == "todo"
     }
     steps: list[Step] = [one for one in singles if one.cell.lane == "baseline"]
     blocks = [_block("baseline", (one.cell,), site, digest_of) for one in steps if one.state == "todo"]
     steps += trial_steps.values()
-    blocks += trials.values()
+    blocks += trial_blocks.values()
     for one in singles:
         if one.cell.lane == "train":
             steps.append(one)
             if one.state == "todo":
-                after = tuple(trials[trial.cell].id for trial in tuning[one.cell] if trial.cell in trials)
-                blocks.append(replace(_block("train", (one.cell,), site, digest_of), after=after))
+                after = tuple(trial_blocks[trial.cell].id for trial in tuning[one.cell] if trial.cell in trial_blocks)
+                blocks.append(_block("train", (one.cell,), site, digest_of, after))
     for question in (question for question in questions if "time" in question.lanes):
-        timed = _timed([restored.step(step(question.cell(spec, 0, "time", selection))) for spec in specs])
+        timed = _timed([step(question.cell(spec, 0, "time", selection)) for spec in specs])
         steps += timed
-        again = tuple(s.cell for s in timed if s.state != "done")
-        if again:
-            blocks.append(_block("time", again, site, digest_of))
-    return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=(*notices, *restored.notices))
+        left = tuple(s.cell for s in timed if s.state != "done")
+        if left:
+            blocks.append(_block("time", left, site, digest_of))
+    once = "one cell of each task is measured again, so that boards show the present code"
+    notices += [f"{name}: other code of it was measured here last; {once}" for name in dict.fromkeys(restored.values())]
+    return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,70 +247,32 @@ def _single_cells(questions: list[_Question], variants: list[Spec], seeds: int, 
                 yield question.cell(variant, seed, "train", selection)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tuning:
-    """The steps that choose a learning rate, of a cell to train."""
+def tuning_cells(cell: Cell, recipe: RecipeFacts) -> dict[float, tuple[Cell, ...]]:
+    """The cells of the lane `tune` that choose the learning rate of a cell to train, by rate; empty without a grid.
 
-    counted: Counted
-    digest_of: DigestOf
-    known: _Known
-    retry: bool
-
-    def steps(self, training: Step, recipe: RecipeFacts) -> list[Step]:
-        """None without a grid. Where the training is done, those alone that were run.
-
-        A failed one is tried again only where none gave a rate: a choice that was made stays.
-        """
-        choice = stored_choice(training.cell, recipe, self.counted, self.digest_of)
-        again = self.retry and choice is not None and choice.rate is None
-        found = []
-        for cell in (cell for cells in tuning_cells(training.cell, recipe).values() for cell in cells):
-            record = self.counted.get((cell.key, self.digest_of(cell)))
-            if record is None and training.state == "done":
-                continue
-            is_done = record is not None and (record.outcome is Outcome.OK or not again)
-            state: State = "done" if is_done else "todo"
-            found.append(Step(cell=cell, state=state, record=record, seconds=self.known.seconds(cell)))
-        return found
-
-
-class _Restored:
-    """Variants whose present code is done while other code of theirs was measured here last, such as a change that was
-    taken back. Boards show the code that was measured last, so one Cell of the present code is measured once more.
-
-    Code is compared at the same versions and data. That of the reference is the package's own, whose versions count.
+    They are the same for all seeds. Their checkpoints are chosen on validation data, whatever the cell's own are.
     """
+    return {
+        rate: tuple(
+            Cell(variant=cell.variant, task=cell.task, preset=preset, seed=FIRST_TUNING_SEED + at, lane="tune")
+            for at in range(recipe.tuning_seeds)
+        )
+        for rate, preset in recipe.grid
+    }
 
-    def __init__(self, records: list[Record], site: Site):
-        self._last: dict[tuple[object, ...], str] = {}
-        # sorting is stable: of one second, the line that was appended last is the last
-        for record in sorted((each for each in records if site.counts(each)), key=attrgetter("started")):
-            self._last[self._group(record.cell, record.digest)] = record.digest
-        self._asked: set[tuple[object, ...]] = set()
-        self._names: dict[str, None] = {}
 
-    @property
-    def notices(self) -> list[str]:
-        again = "one cell of each task is measured again, so that boards show the present code"
-        return [f"{name}: other code of it was measured here last; {again}" for name in self._names]
+def stored_choice(cell: Cell, recipe: RecipeFacts, counted: Counted, digest_of: DigestOf) -> RateChoice | None:
+    """The choice of a cell to train, by the present code and data; None where tuning cells are still to be run.
 
-    def step(self, step: Step) -> Step:
-        """The step, to do where it is the first of its variant's code that no longer counts."""
-        cell = step.cell
-        if step.record is None or cell.lane not in ("train", "time") or cell.variant.name == REFERENCE:
-            return step
-        digest = step.record.digest
-        group = self._group(cell, digest)
-        if self._last.get(group, digest) == digest or group in self._asked:
-            return step
-        self._asked.add(group)
-        self._names[str(cell.variant)] = None
-        return replace(step, state="todo")
-
-    @staticmethod
-    def _group(cell: Cell, digest: str) -> tuple[object, ...]:
-        versions_and_data = digest.rpartition("-")[0]
-        return cell.lane, cell.variant, cell.task, cell.preset, cell.selection, cell.protocol, versions_and_data
+    Records of any machine count, so that every machine that sees them chooses the same.
+    """
+    found = {
+        rate: [record for one in cells if (record := counted.get((one.key, digest_of(one))))]
+        for rate, cells in tuning_cells(cell, recipe).items()
+    }
+    if any(len(records) < recipe.tuning_seeds for records in found.values()):
+        return None
+    return choose_rate(found)
 
 
 def _timed(steps: list[Step]) -> list[Step]:
@@ -300,27 +288,32 @@ def _timed(steps: list[Step]) -> list[Step]:
     ]
 
 
-def _block(lane: Lane, cells: tuple[Cell, ...], site: Site, digest_of: DigestOf) -> Block:
+def _block(lane: Lane, cells: tuple[Cell, ...], site: Site, digest_of: DigestOf, after: tuple[str, ...] = ()) -> Block:
     content: list[object] = [site.name, [[cell.key, digest_of(cell)] for cell in cells]]
     if lane == "time":
         # it names the rounds that Records share
         content.append(site.threads)
-    return Block(id=content_hash(content), lane=lane, cells=cells)
+    return Block(id=content_hash(content), lane=lane, cells=cells, after=after)
 
 
-class _Known:
-    """Seconds that cells took before at this site. `usual`: those of a training, until one like it has run."""
+class _History:
+    """What the stored Records tell about Cells to come. `usual`: seconds of a training, until one like it has run.
+
+    `counted`: the Record that counts of each trial of a learning rate.
+    """
 
     def __init__(self, records: list[Record], site: Site, usual: float | None = None):
+        self.counted: Counted = first_results(record for record in records if record.cell.lane == "tune")
         self._usual = usual
-        mine = [record for record in records if site.counts(record)]
-        sizes: dict[str, int] = {}
-        for record in mine:
-            sizes[record.block] = sizes.get(record.block, 0) + 1
+        # sorting is stable: of one second, the line that was appended last is the last
+        mine = sorted((record for record in records if site.counts(record)), key=attrgetter("started"))
+        sizes = Counter(record.block for record in mine)
+        self._last: dict[tuple[object, ...], str] = {}
         self._variant: dict[tuple[str, ...], float] = {}
         self._others: dict[tuple[str, ...], list[float]] = {}
         for record in mine:
             cell = record.cell
+            self._last[_group_of(record)] = record.digest
             # the Cells of a time Block run in turns, so each one's clock shows the time of all
             share = record.seconds / (sizes[record.block] if cell.lane == "time" else 1)
             self._variant[(*_question_of(cell), str(cell.variant))] = share
@@ -336,6 +329,24 @@ class _Known:
         others = self._others.get(_question_of(cell))
         usual = self._usual if cell.lane in ("train", "tune") else None
         return same if same is not None else median(others) if others else usual
+
+    def replaced(self, record: Record) -> tuple[object, ...] | None:
+        """The group of a Record whose variant was measured here with other code since, such as a change taken back.
+
+        Boards show the code that was measured last, so one Cell of each group is measured once more. The code of the
+        reference is the package's own, whose versions count.
+        """
+        cell = record.cell
+        if cell.lane not in ("train", "time") or cell.variant.name == REFERENCE:
+            return None
+        group = _group_of(record)
+        return None if self._last.get(group, record.digest) == record.digest else group
+
+
+def _group_of(record: Record) -> tuple[object, ...]:
+    """Records whose code is compared: of one variant and question, at the same versions and data."""
+    cell, versions_and_data = record.cell, record.digest.rpartition("-")[0]
+    return cell.lane, cell.variant, cell.task, cell.preset, cell.selection, cell.protocol, versions_and_data
 
 
 def _question_of(cell: Cell) -> tuple[str, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..core.cell import Cell
-from ..core.record import Outcome, Record
-from ..core.site import Site
+from ..core.record import Outcome, Record, Site
 from ..core.spec import Spec
 
 Lengths = Callable[[Spec], int]

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from ..core.errors import SelectionError
-from ..core.record import Machine
-from ..core.site import Site
+from ..core.record import Machine, Site
 from ..measure.machine import choose_device, describe
 from ..plan.executor_settings import ExecutorSettings, LocalOptions, SlurmOptions
 from .executors.block import describe_in_child

@@ -10,10 +10,8 @@ from .runner import Runner
 
 
 def run_selection(runner: Runner, told: RunListener) -> Records:
-    """Plans, fetches the data, runs what is left and returns the Records of the whole selection; `told` listens."""
-    runner.plan()
-    runner.prepare()
-    made = runner.plan()
+    """Plans with the data fetched, runs what is left and returns the Records of the whole selection; `told` listens."""
+    made = runner.plan(fetch=True)
     for notice in made.notices:
         told.notice(notice)
     for task, data in made.data.items():

@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -20,10 +20,9 @@ from ..core.spec import Spec
 from ..plan.executor_settings import ExecutorSettings
 from ..plan.facts import recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell, variant_hash
-from ..plan.planner import NO_ATTENTION_ADDED, Block, Plan, plan
+from ..plan.planner import NO_ATTENTION_ADDED, Block, Plan, plan, stored_choice
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
-from ..plan.tuning import stored_choice
 from ..process.ask import Told, ask, end_children
 from ..store.learning_rates import RateChoice, first_results
 from ..store.store import Store
@@ -92,6 +91,7 @@ class Runner:
     data: dict[Spec, Provenance | None] = field(init=False, default_factory=dict)
     left_out: dict[Spec, AttnbenchError] = field(init=False, default_factory=dict)
     broken: dict[tuple[Spec, Spec | None], PluginError] = field(init=False, default_factory=dict)
+    _digests: dict[Cell, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         request = self.request
@@ -106,13 +106,30 @@ class Runner:
         self.tasks = self._answering(self.tasks, self._with_recipe)
         self.seeds = request.suite.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
 
-    def plan(self) -> Plan:
-        """The cells, what is done and what is left; data that is there is read, none is fetched."""
+    def plan(self, *, fetch: bool = False) -> Plan:
+        """The cells, what is done and what is left. Data that is here is read; `fetch` gets and prepares the rest.
+
+        Raises DataError, before anything runs, where data cannot be had for a task that was named by itself, or for any
+        task of a suite; another task of a suite is left out, with a warning.
+        """
         for task in self.tasks:
             self._build_variants(task)
-            if task not in self.data:
-                # A plan must cost seconds: it never downloads.
-                self.data[task] = self._find_data(task, fetch=False)
+        if fetch:
+            # A folder that cannot be written is found out now and not after an hour of training.
+            self.store.prepare()
+            self.files.forget_ended()
+            self._collect()
+        lacking: dict[Spec, DataError] = {}
+
+        def has_data(task: Spec) -> bool:
+            try:
+                self.data[task] = self._find_data(task, fetch=fetch)
+            except DataError as error:
+                lacking[task] = error
+                if not self.request.suite.name or len(lacking) == len(self.tasks):
+                    raise
+            return task not in lacking
+
         made = plan(
             variants=self.request.suite.variants,
             tasks=self.tasks,
@@ -122,43 +139,28 @@ class Runner:
             store=self.store,
             digest_of=self._digest,
             site=self.resources.site,
+            has_data=has_data,
             retry=self.request.retry,
             cell_seconds=self.request.suite.cell_seconds,
         )
-        found = (f"{error}; its cells get the outcome {error.outcome}" for error in self.broken.values())
-        notices = tuple(dict.fromkeys(found))
-        made = _only(made, self.request.lanes)
-        return replace(
-            made,
-            data=dict(self.data),
-            notices=made.notices + notices,
-            jobs=self.resources.jobs or 1,
-            timings_alone=self.resources.device.type == "cpu",
-        )
-
-    def prepare(self) -> None:
-        """Fetches and prepares the data of all tasks; a task of a suite that has none is left out, with a warning.
-
-        Raises DataError, before anything runs, for a task that was named by itself, and where no task has any data.
-        """
-        # A folder that cannot be written is found out now and not after an hour of training.
-        self.store.prepare()
-        self.files.forget_ended()
-        self._collect()
-        lacking: dict[Spec, DataError] = {}
-        for task in self.tasks:
-            try:
-                self.data[task] = self._find_data(task, fetch=True)
-            except DataError as error:
-                lacking[task] = error
-                if not self.request.suite.name or len(lacking) == len(self.tasks):
-                    raise
         self.tasks = [task for task in self.tasks if task not in lacking]
         for task, lack in lacking.items():
             self.on_warning(
                 f"{task} is left out of this run, and the other {len(self.tasks)} of {self.request.suite.name} go on: "
                 f"{lack}; once its data is here, the same command adds it"
             )
+        # training needs the lane that chooses its learning rates
+        lanes = {*self.request.lanes, *(["tune"] if "train" in self.request.lanes else [])}
+        broken = [f"{error}; its cells get the outcome {error.outcome}" for error in self.broken.values()]
+        notices = [each for each in made.notices if "train" in lanes or each != NO_ATTENTION_ADDED]
+        return Plan(
+            steps=tuple(step for step in made.steps if step.cell.lane in lanes),
+            blocks=tuple(block for block in made.blocks if block.lane in lanes),
+            notices=(*notices, *dict.fromkeys(broken)),
+            data=dict(self.data),
+            jobs=self.resources.jobs or 1,
+            timings_alone=self.resources.device.type == "cpu",
+        )
 
     def run(self, made: Plan, on_event: OnEvent) -> None:
         """All Blocks of a plan to their end; `on_event` gets every event, that of a Record after it is stored."""
@@ -396,7 +398,12 @@ class Runner:
             return None
 
     def _digest(self, cell: Cell) -> str:
-        return digest_of_cell(cell, self.data[cell.task], self.resources.device.type)
+        """The digest that a Record of the cell gets in this run, looked up once: sources may be edited meanwhile."""
+        found = self._digests.get(cell)
+        if found is None:
+            found = digest_of_cell(cell, self.data[cell.task], self.resources.device.type)
+            self._digests[cell] = found
+        return found
 
 
 def _refuse_interpreted_timings(request: RunRequest, device: torch.device) -> None:
@@ -423,13 +430,3 @@ def _sweep_of(block: Block) -> tuple[Spec, Spec, str] | None:
         return None
     rest = tuple(each for each in cell.task.parameters if each[0] != "length")
     return Spec(cell.task.name, rest), cell.preset, block.lane
-
-
-def _only(made: Plan, lanes: tuple[Lane, ...]) -> Plan:
-    """The part of these lanes; training needs the lane that chooses its learning rates."""
-    kept = {*lanes, *(["tune"] if "train" in lanes else [])}
-    return Plan(
-        steps=tuple(step for step in made.steps if step.cell.lane in kept),
-        blocks=tuple(block for block in made.blocks if block.lane in kept),
-        notices=tuple(notice for notice in made.notices if "train" in lanes or notice != NO_ATTENTION_ADDED),
-    )

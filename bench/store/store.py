@@ -21,8 +21,7 @@ from ..core.cell import Cell
 from ..core.decode import brief
 from ..core.errors import StoreError
 from ..core.files import open_folder, open_regular, read_regular
-from ..core.record import Outcome, Record
-from ..core.site import Site
+from ..core.record import Outcome, Record, Site
 from . import record_files
 from .arrivals import in_order_of_arrival, log_arrival, read_log
 from .packs import MOST_MEMBERS, member_names, pack_name, pack_names, read_member, write_pack

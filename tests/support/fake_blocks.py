@@ -64,9 +64,7 @@ def runner(results: Path, variants: str, executor: str, jobs: int = 1, share: bo
 
 def drive(found: Any) -> None:
     """As `attnbench run` does it."""
-    found.plan()
-    found.prepare()
-    found.run(found.plan(), lambda event: None)
+    found.run(found.plan(fetch=True), lambda event: None)
 
 
 if __name__ == "__main__":

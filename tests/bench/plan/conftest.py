@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnbench.bench.core.site import Site
+from attnbench.bench.core.record import Site
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.planner import plan
 from attnbench.bench.store.store import Store

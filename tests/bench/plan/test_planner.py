@@ -7,8 +7,7 @@ import pytest
 from attnbench.bench.core.cell import PROTOCOL, Cell
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.paths import PACKAGE
-from attnbench.bench.core.record import Machine, Outcome, Record
-from attnbench.bench.core.site import Site
+from attnbench.bench.core.record import Machine, Outcome, Record, Site
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan import fingerprint
 from attnbench.bench.plan.fingerprint import digest_of_cell

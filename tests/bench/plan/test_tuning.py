@@ -10,8 +10,7 @@ from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
-from attnbench.bench.plan.planner import NO_ATTENTION_ADDED
-from attnbench.bench.plan.tuning import stored_choice, tuning_cells
+from attnbench.bench.plan.planner import NO_ATTENTION_ADDED, stored_choice, tuning_cells
 from attnbench.bench.store.learning_rates import first_results
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)

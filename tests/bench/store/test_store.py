@@ -12,8 +12,7 @@ import pytest
 
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
-from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
-from attnbench.bench.core.site import Site
+from attnbench.bench.core.record import Machine, Measurement, Outcome, Record, Site
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.store import record_files
 from attnbench.bench.store.store import MOST_NOTICES, Store
