@@ -19,7 +19,7 @@ import types
 import typing
 import warnings
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -241,7 +241,6 @@ class Parameter:
         return " | ".join(texts)
 
 
-@lru_cache(maxsize=256)
 def parameters(plugin: type[Any]) -> dict[str, Parameter]:
     """The keyword-only parameters of a plugin's constructor, or of the function `parameters_from` that it names."""
     function = getattr(plugin, "parameters_from", None) or plugin.__init__

@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from ...tasks.contract import Classification, Recipe
 from ...variants.contract import Mask
 from ..core.hashing import axis_seed
-from .blocks import BuildVariant, Model, TransformerBlock, build_variants
-from .convolution import convolution_of
+from .blocks import BuildVariant, Model, TransformerBlock, build_variants, convolution_of
 from .positions import embedding_scale, position_table
 
 

@@ -112,6 +112,8 @@ class Runner:
         Raises DataError, before anything runs, where data cannot be had for a task that was named by itself, or for any
         task of a suite; another task of a suite is left out, with a warning.
         """
+        # digests name the data, which may have come since
+        self._digests.clear()
         for task in self.tasks:
             self._build_variants(task)
         if fetch:

@@ -1,19 +1,18 @@
-"""Checkpoints of a training run: all that decides what comes next, read back without executing code."""
+"""State of a training run, and its checkpoint: all that decides what comes next, read back without executing code."""
 
 from __future__ import annotations
 
+import math
 import zipfile
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..core.errors import StoreError
 from ..core.files import open_regular, replacing
-
-if TYPE_CHECKING:
-    from .state import Training
 
 MOST_COPIES = 64
 """Copies of the parameters that a checkpoint may hold: model, two moments, the best and the last states."""
@@ -21,6 +20,59 @@ MOST_COPIES = 64
 SLACK = 64 * 2**20
 LARGEST = 256 * 2**30
 """Bytes of a checkpoint whose model is not known yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationPoint:
+    """One validation. `train_loss`: mean since the last point; `validation`: in the unit of the objective's metric."""
+
+    step: int
+    train_loss: float
+    validation_loss: float
+    validation: float
+    seconds: float
+
+    def to_json(self, metric: str) -> dict[str, float]:
+        return {
+            "step": self.step,
+            "train_loss": self.train_loss,
+            "validation_loss": self.validation_loss,
+            f"validation_{metric}": self.validation,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(slots=True)
+class Training:
+    """State of a run between two steps; all that a checkpoint holds besides the model and the optimiser.
+
+    `best`: the higher the better, see `Evaluation.rank`. `last_states`: to be averaged at the end. `data_seconds`: of
+    `seconds`, those in which the loop waited for its batches; `host_seconds`: those in which the host made steps, which
+    on a GPU is to launch them. `replays`: steps that were replays of a
+    CUDA graph.
+    """
+
+    step: int = 0
+    replays: int = 0
+    seconds: float = 0.0
+    data_seconds: float = 0.0
+    host_seconds: float = 0.0
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    best_step: int = 0
+    best: tuple[float, float] = (-math.inf, -math.inf)
+    best_state: dict[str, Tensor] = field(default_factory=dict)
+    last_states: list[dict[str, Tensor]] = field(default_factory=list)
+    curve: list[ValidationPoint] = field(default_factory=list)
+
+    @property
+    def data_share(self) -> float:
+        """Share of the training time in which the loop waited for its batches."""
+        return self.data_seconds / self.seconds if self.seconds else 0.0
+
+    @property
+    def host_seconds_a_step(self) -> float:
+        return self.host_seconds / self.step if self.step else 0.0
 
 
 def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, state: Training) -> None:
@@ -110,8 +162,6 @@ def _content(path: Path, device: torch.device, most_bytes: int) -> dict[str, Any
 
 def _training(values: dict[str, Any], model: dict[str, torch.Tensor]) -> Training:
     """The state, once each of its parts has the type and the shape of this model."""
-    from .state import Training, ValidationPoint
-
     state = Training(**values | {"curve": [ValidationPoint(**point) for point in values["curve"]]})
     wholes = (state.step, state.replays, state.loss_steps, state.best_step)
     reals = (state.seconds, state.data_seconds, state.host_seconds, state.loss_sum, *state.best)

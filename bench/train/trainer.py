@@ -17,10 +17,9 @@ from ..core.hashing import axis_seed
 from ..models.blocks import Batch, Model
 from .batch_source import Source, batch_source
 from .captured_step import CapturedStep, OrdinaryStep, adamw, prepare, set_rate, why_not
-from .checkpoint import read_checkpoint, set_aside, write_checkpoint
+from .checkpoint import Training, ValidationPoint, read_checkpoint, set_aside, write_checkpoint
 from .device import autocast
 from .objectives.objective import Objective
-from .state import Training, ValidationPoint
 
 CHECKPOINT_SECONDS = 30.0
 

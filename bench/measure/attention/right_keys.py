@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ....variants.contract import Mask, Variant
 from ...models.blocks import Batch
-from ...models.token_predictor import TokenPredictor
+from ...models.decoder import TokenPredictor
 from .recorder import recording, slices, weights_of_rows
 from .statistics import CHUNK
 

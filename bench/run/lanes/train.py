@@ -22,9 +22,9 @@ from ...gate.build import Incorrect, build_checked
 from ...measure.attention.maps import attention_maps
 from ...measure.attention.statistics import measure_attention
 from ...models.blocks import Model
+from ...train.checkpoint import Training
 from ...train.objectives.objective import Objective
 from ...train.objectives.registry import objective_for
-from ...train.state import Training
 from ...train.trainer import Trainer
 from ..context import RecordBuilder, WorkerContext, implementation_of
 from ..events import Event, Stage, TrainingProgress, Warned

@@ -19,7 +19,7 @@ from ...core.order import evenly_spaced
 from ...core.record import Measurement
 from ...measure.attention.right_keys import RightKeys, weight_on_right_keys
 from ...models.blocks import Batch, BuildVariant, Model
-from ...models.token_predictor import TokenPredictor
+from ...models.decoder import TokenPredictor
 from ..device import autocast, to_device
 from .objective import Columns, Evaluation, Feed, Objective
 

@@ -7,8 +7,7 @@ import torch
 
 from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.bench.core.registry import VARIANTS
-from attnbench.bench.models.blocks import attention_shape
-from attnbench.bench.models.convolution import EmbeddingConvolution
+from attnbench.bench.models.blocks import EmbeddingConvolution, attention_shape
 from attnbench.bench.models.decoder import Decoder
 from attnbench.bench.models.encoder import Encoder
 from attnbench.bench.models.encoder_decoder import Transformer

@@ -17,7 +17,7 @@ from attnbench.bench.run.runner import Runner, RunRequest
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
-from attnbench.bench.train.state import ValidationPoint
+from attnbench.bench.train.checkpoint import ValidationPoint
 from attnbench.tasks.contract import DataPlace
 
 GRID = "smoke[learning_rates=2e-3|8e-3]"

@@ -31,9 +31,9 @@ def test_the_others_run_and_what_is_missing_is_said(place: DataPlace, tmp_path: 
     notices: list[str] = []
     run = runner(place, tmp_path / "results", ("lra-listops", "lra-retrieval"), "lra", notices)
     assert run.plan().steps and run.data[Spec("lra-retrieval")] is None, "a plan is made without any data"
-    run.prepare()
+    fetched = run.plan(fetch=True)
     assert [task.name for task in run.tasks] == ["lra-listops"]
-    assert {step.cell.task.name for step in run.plan().steps} == {"lra-listops"}
+    assert {step.cell.task.name for step in fetched.steps} == {"lra-listops"}
     [said] = [notice for notice in notices if "left out" in notice]
     for part in (
         "lra-retrieval",
@@ -47,10 +47,10 @@ def test_the_others_run_and_what_is_missing_is_said(place: DataPlace, tmp_path: 
 def test_a_task_that_was_named_by_itself_is_never_left_out(place: DataPlace, tmp_path: Path, cache: None) -> None:
     run = runner(place, tmp_path / "results", ("lra-listops", "lra-retrieval"), "", [])
     with pytest.raises(DataError, match=r"lra-retrieval has no data here"):
-        run.prepare()
+        run.plan(fetch=True)
 
 
 def test_a_suite_of_which_nothing_is_here_is_an_error(place: DataPlace, tmp_path: Path, cache: None) -> None:
     run = runner(place, tmp_path / "results", ("lra-retrieval", "lra-image"), "lra", [])
     with pytest.raises(DataError, match="has no data here"):
-        run.prepare()
+        run.plan(fetch=True)

@@ -14,11 +14,10 @@ import torch
 from fake_cuda import FakeCuda, Redirected, install
 
 from attnbench.bench.core.record import Provenance
-from attnbench.bench.train.batch_source import batch_source
-from attnbench.bench.train.device_tokens import SHARE, DeviceTokens
+from attnbench.bench.train.batch_source import SHARE, DeviceTokens, batch_source
+from attnbench.bench.train.checkpoint import Training
 from attnbench.bench.train.objectives.objective import Objective
 from attnbench.bench.train.objectives.registry import objective_for
-from attnbench.bench.train.state import Training
 from attnbench.bench.train.trainer import Trainer
 from attnbench.tasks.contract import Classification, Dataset, Recipe, Split, Subset
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe, Windows

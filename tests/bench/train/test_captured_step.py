@@ -16,8 +16,8 @@ from attnbench.bench.core.record import Provenance
 from attnbench.bench.run.lanes.train import _costs
 from attnbench.bench.train import captured_step
 from attnbench.bench.train.captured_step import WARM_UP, _Snapshot, why_not
+from attnbench.bench.train.checkpoint import Training
 from attnbench.bench.train.objectives.registry import objective_for
-from attnbench.bench.train.state import Training
 from attnbench.bench.train.trainer import Trainer
 from attnbench.tasks.contract import Classification, Dataset, Recipe, Split
 from attnbench.tasks.problems.token_prediction import (

@@ -13,8 +13,14 @@ import pytest
 import torch
 
 from attnbench.bench.core.errors import StoreError
-from attnbench.bench.train.checkpoint import read_checkpoint, read_parameters, set_aside, write_checkpoint
-from attnbench.bench.train.state import Training, ValidationPoint
+from attnbench.bench.train.checkpoint import (
+    Training,
+    ValidationPoint,
+    read_checkpoint,
+    read_parameters,
+    set_aside,
+    write_checkpoint,
+)
 
 CPU = torch.device("cpu")
 

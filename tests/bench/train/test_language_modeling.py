@@ -29,6 +29,7 @@ from attnbench.bench.run.lanes.train import train_cell
 from attnbench.bench.run.load_model import dataset_of, load
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.trained import find_trained
+from attnbench.bench.train.checkpoint import Training
 from attnbench.bench.train.objectives.language_modeling import (
     COMPARED,
     ROWS,
@@ -38,7 +39,6 @@ from attnbench.bench.train.objectives.language_modeling import (
     _compare_heads,
 )
 from attnbench.bench.train.objectives.registry import objective_for
-from attnbench.bench.train.state import Training
 from attnbench.bench.train.trainer import Trainer
 from attnbench.tasks.contract import DataPlace, Dataset
 from attnbench.tasks.language_modeling.packing import joined, texts

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from attnbench.bench.train.prefetch import AHEAD, Prefetcher
+from attnbench.bench.train.batch_source import AHEAD, Prefetcher
 
 
 @pytest.fixture(autouse=True)

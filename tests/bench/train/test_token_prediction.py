@@ -10,7 +10,7 @@ import torch
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.attention.statistics import measure_attention
-from attnbench.bench.models.token_predictor import TokenPredictor
+from attnbench.bench.models.decoder import TokenPredictor
 from attnbench.bench.store.artifacts import results_of
 from attnbench.bench.train.objectives.token_prediction import TokenPredictionObjective, TokenPredictionResult
 from attnbench.bench.train.trainer import Trainer

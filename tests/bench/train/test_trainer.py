@@ -10,9 +10,8 @@ from training_batches import batches
 
 from attnbench.bench.core.order import order
 from attnbench.bench.core.record import Provenance
-from attnbench.bench.train.checkpoint import read_parameters
+from attnbench.bench.train.checkpoint import Training, read_parameters
 from attnbench.bench.train.objectives.classification import ClassificationObjective
-from attnbench.bench.train.state import Training
 from attnbench.bench.train.trainer import Trainer, learning_rate, train_step
 from attnbench.tasks.contract import Classification, Dataset, Recipe, Split
 from attnbench.variants import build
