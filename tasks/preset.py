@@ -188,4 +188,4 @@ PRESETS: dict[str, Recipe] = {
     "pt-2x64": Recipe(length=1024, steps=10_000, warmup=1_000, learning_rate=1e-4, evaluate_every=500,
                       validation_examples=None, precision="bfloat16"),
 }  # fmt: skip
-"""The recipes of a task that defines none of its own."""
+"""The recipes of a task without recipes of its own."""

@@ -23,7 +23,7 @@ LOW, HIGH = (255, 236, 170), (110, 10, 90)
 
 
 def attention_map(name: str, causal: bool) -> bytes | None:
-    """A PNG of the first head's weights, a pixel for a query (down) and a key (across); None where there are none.
+    """A PNG of the first head's weights, queries down and keys across; None for a variant without weights.
 
     Input `local` of the sweeps, seed 0: neighbours are alike. A lighter pixel is a smaller weight, on the scale of the
     square root of the largest; grey is exactly zero.

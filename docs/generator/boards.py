@@ -29,7 +29,7 @@ class BoardTable:
 
     @property
     def title(self) -> str:
-        """What the board is about, without the rest of the question."""
+        """The subject of the board: its question without the beginning."""
         return re.sub(r"^.*? (on|over) ", "", self.question).rstrip("?").replace("\\", "")
 
     @property
@@ -49,7 +49,7 @@ class BoardTable:
 
 @lru_cache(maxsize=1)
 def tables() -> tuple[BoardTable, ...]:
-    """All tables of the committed boards, a board's own table before those of its parts."""
+    """All tables of the committed boards, a board's own table before the tables of its parts."""
     return tuple(table for path in sorted(FOLDER.glob("*.md")) for table in _read(path.name))
 
 

@@ -63,7 +63,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Ranks guides before pages of the repository in a search, and makes lists those of Python-Markdown."""
+    """Ranks guides before pages of the repository in a search, and writes lists as Python-Markdown reads them."""
     page.meta.setdefault("search", {"boost": 0.5 if page.url.startswith("source/") else 2})
     return for_python_markdown(markdown)
 

@@ -30,7 +30,7 @@ from .markdown import cell, code, table
 from .repository import ROOT
 
 DATA = Path("DATA")
-"""What stands for the folder of original data, which is another one on each machine. Nothing is in it."""
+"""A placeholder for the folder of original data, which differs between machines. Nothing is in it."""
 
 IMPLEMENTATIONS = {
     "auto": "chosen by device, dtype and size; the Record says which ran",

@@ -18,7 +18,7 @@ from ..contract import DataPlace
 from .prepared import file_digest, read_errors, write_whole
 
 LARGEST_NOTE = 10_000_000
-"""Bytes of a remembered checksum; that of Pathfinder names some hundred folders."""
+"""Bytes of a note of a checksum; the note of Pathfinder names some hundred folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def verify_originals(place: DataPlace, task: str | None = None) -> Iterator[Chec
         if task is not None and note.task != task:
             continue
         root = Path(note.root)
-        # a note without folders is that of a file
+        # a note without folders belongs to a file
         folders = [root / folder for folder in note.folders]
         if not all(each.exists() for each in folders or [root]):
             state = "gone"

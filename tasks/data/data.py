@@ -1,4 +1,4 @@
-"""Data: the place of originals and prepared data, and tasks that load the first source that is at hand."""
+"""Data: the place of originals and prepared data, and tasks that load the first source that has its data."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DataSource(Protocol):
 
 
 def load_first(sources: Sequence[DataSource], place: DataPlace, task: str) -> PreparedData:
-    """The data of the first source that has them. Raises DataError if none has, with every reason as a note."""
+    """Return the data of the first source that has them. Raises DataError with the reason of each if no source has."""
     # every reason is shown: the user may prefer to repair the first source over using the last
     reasons = []
     for source in sources:

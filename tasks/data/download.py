@@ -48,7 +48,7 @@ def fetch(remote: RemoteFile, place: DataPlace) -> Path:
     """Return the file under `place.cache`, downloaded if it is not there. A broken download is resumed.
 
     Raises Unreachable if no URL gives the file (remembered for an hour, see `forget_failures`), and DataError if the
-    content is not that of the published file.
+    content differs from the published file.
     """
     path = downloaded(remote, place)
     failure = path.with_name(f"{remote.name}.failed")
@@ -178,7 +178,9 @@ def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
             for member in tar:
                 if member.isfile() and wanted.fullmatch(member.name):
                     if member.size > LARGEST_MEMBER:
-                        raise DataError(f"{archive}: {member.name!r} has {member.size:,} bytes, and none has so many")
+                        raise DataError(
+                            f"{archive}: {member.name!r} has {member.size:,} bytes, expected at most {LARGEST_MEMBER:,}"
+                        )
                     content = tar.extractfile(member)
                     if content is not None:
                         yield member.name, content.read()

@@ -28,7 +28,7 @@ def regenerated(
         if exported is not None:
             return exported
         splits = generate()
-        # there are no original files, so the checksums are those of the tokens: they compare machines
+        # there are no original files, so the tokens are hashed: equal checksums show that two machines made the same
         files = {name: hashlib.sha256(split.tokens.data).hexdigest() for name, split in splits.items()}
         provenance = Provenance(source=origin, fidelity="regenerated", files=files, notes=tuple(notes))
         return PreparedData(splits=splits, provenance=provenance)

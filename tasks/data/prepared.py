@@ -25,7 +25,7 @@ from ..contract import DataError, DataPlace, Ids, Provenance, Split, Whole
 FORMAT: Final = 1
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 64_000_000
-"""Bytes of a manifest; that of translation lists every repeated example."""
+"""Bytes of a manifest; a manifest of translation lists every repeated example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ class WikiText2(LanguageModelingTask):
     """The next subword of Wikipedia articles, two million words (WikiText-2, raw), with the perplexity of a word.
 
     The perplexity is 2 to the power of (bits of the test text / its words and line ends, as the data's authors count
-    them). No word is unknown, so it compares with that of any other tokens, but not with published ones with <unk>.
+    them). No word is unknown, so the result compares with results for any other tokens. Published
+    results with <unk> do not compare.
     """
 
     name: ClassVar[str] = "wikitext2"

@@ -69,7 +69,7 @@ LANGUAGE_PRESETS: dict[str, Recipe] = {
         evaluate_every=1_000, validation_examples=None, test_examples=None, precision="bfloat16",
     ),
 }  # fmt: skip
-"""The presets of a language modeling task that defines none of its own."""
+"""The presets of a language modeling task without presets of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ class TokenBatch:
 
     @classmethod
     def of(cls, ids: Whole, asked: Whole, answers: Whole, right_keys: Whole | None = None) -> Self:
-        """From whole numbers of any kind; without `right_keys` none is known."""
+        """Make a batch from whole numbers of any kind; without `right_keys` every right key is UNKNOWN."""
         answers = np.asarray(answers, dtype=np.int64)
         keys = np.full(answers.shape, UNKNOWN) if right_keys is None else right_keys
         return cls(
@@ -114,7 +114,7 @@ Draw = Callable[[np.random.Generator, int], TokenBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStream(Subset):
-    """Fresh sequences for every step of training. It holds none: `at` makes those of a step from its number."""
+    """Fresh sequences for every step of training, made by `at` from the number of the step; nothing is stored."""
 
     draw: Draw
 
@@ -133,8 +133,8 @@ class TokenStream(Subset):
 class TokenExamples(Subset):
     """Sequences that a model is evaluated on. `split.labels`: the place in `settings` of each one's setting.
 
-    asked, answers, right_keys: (examples, most), as in `TokenBatch`, by index into `split`. `settings`: those that are
-    reported one by one; of a validation, which is drawn as training is, none are.
+    asked, answers, right_keys: (examples, most), as in `TokenBatch`, by index into `split`. `settings`: the settings
+    that are reported one by one; empty for a validation, which is drawn as training is.
     """
 
     asked: Whole

@@ -77,7 +77,7 @@ TRANSLATION_PRESETS: dict[str, Recipe] = {
         validation_examples=None, precision="bfloat16",
     ),
 }  # fmt: skip
-"""The presets of a translation task that defines none of its own."""
+"""The presets of a translation task without presets of its own."""
 
 
 def untrained(dataset: Dataset, recipe: Recipe) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What all synthetic tasks share: streams of random numbers, settings of the test, and trivial baselines."""
+"""The base class of synthetic tasks: streams of random numbers, settings of the test, and trivial baselines."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SyntheticTask(Task):
 
     @abstractmethod
     def settings(self, recipe: TokenRecipe) -> tuple[Setting, ...]:
-        """What the test consists of, in equal parts, none longer than `recipe.longest`."""
+        """The settings of the test, in equal parts; their lengths are at most `recipe.longest`."""
 
     @abstractmethod
     def draw(self, random: np.random.Generator, examples: int, setting: Setting) -> TokenBatch:

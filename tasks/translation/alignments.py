@@ -14,7 +14,7 @@ FILES = ("text.src", "text.tgt", "gold.talp")
 
 
 def aligned_pairs(place: DataPlace, source: str, target: str) -> list[AlignedPair]:
-    """The pairs of `alignments/SOURCE-TARGET`, or those of the other direction swapped; empty if neither is there."""
+    """The pairs of `alignments/SOURCE-TARGET`, or of the other direction, swapped; empty without both folders."""
     folder = _folder(place, source, target)
     if folder is None:
         return []

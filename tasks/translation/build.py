@@ -21,7 +21,7 @@ BUILDER = 2
 """Raised when the same originals give other arrays. 2: documents join neighbours only; `official` counts the pairs."""
 
 CARVED = 1_000
-"""Validation pairs that are taken from training where a corpus has none; a tenth of it at most."""
+"""Validation pairs that are taken from training where a corpus has no validation set; a tenth of it at most."""
 
 OFFICIAL_SHARE = 0.9
 """Share of the official number of training pairs. A text with fewer is not official, whatever its name."""
@@ -62,7 +62,7 @@ class CorpusSlice:
 class RawCorpus:
     """Sentence pairs as a source has them, before any slice. The first of `tests` ranks.
 
-    `fidelity`: that of pairs which are not the official ones.
+    `fidelity`: what a Record says of pairs that are not official.
     """
 
     source: str

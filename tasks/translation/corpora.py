@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """One direction of one pair. Names are those of files, `SET.L1-L2.{L1,L2}` or `SET.{L1,L2}`.
+    """One direction of one pair of languages. Sets have the names of their files, `SET.L1-L2.{L1,L2}` or `SET.{L1,L2}`.
 
     `official`: the training sets of the shared task, `official_pairs` pairs in all. `substitutes`: the training sets
     of small runs that do not have those. The first of `tests` ranks; the others are shown. `validation` may be empty
@@ -38,7 +38,7 @@ class Corpus:
 
 
 def invalid_sets(sets: str, names: Sequence[str]) -> str:
-    """The error in `sets`, parts of names joined by plus signs that choose among `names`; empty if there is none.
+    """The error in `sets`, parts of names joined by plus signs that choose among `names`; empty if `sets` is right.
 
     >>> invalid_sets("news", ["books", "newstest"]), invalid_sets("", ["books"])
     ('', '')

@@ -46,7 +46,7 @@ def _root_features(ids: Ids) -> Hashable:
 
 
 def _predict_by_lookup(dataset: Dataset, recipe: Recipe, views: list[Callable[[Ids], Hashable]]) -> Whole:
-    """Predict by the first view whose key occurs in training; by the commonest label if none does."""
+    """Predict by the first view whose key occurs in training; by the commonest label if no view's key does."""
     train = dataset.train
     if len(train) > FITTED:
         train = train.split.subset(train.indices[np.linspace(0, len(train) - 1, FITTED).astype(np.int64)])

@@ -1,8 +1,8 @@
 """Grammar of ListOps: Long Range Arena's generator, level by level in numpy, many trees at once.
 
-The grammar is that of Long Range Arena's generator: a node above depth 10 is an operator with probability 0.25 and
-2 to 10 arguments, else a digit; a tree is kept when its length is strictly between two bounds. Length counts the
-operator, its arguments and the closing bracket; parentheses do not exist here.
+The rules: a node above depth 10 is an operator with probability 0.25 and 2 to 10 arguments, else a digit; a tree is
+kept when its length is strictly between two bounds. Length counts the operator, its arguments and the closing bracket;
+parentheses do not exist here.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _layout(levels: list[Array], lengths: Array) -> tuple[Bytes, Array, Array]:
         sizes[level] = np.ones(len(draws), dtype=np.int64)
         values[level] = _scaled(draws, 10)
         if operators.any():
-            # an operator takes two tokens, itself and its closing bracket, around those of its arguments
+            # an operator takes two tokens, itself and its closing bracket, around the tokens of its arguments
             first = _exclusive(_arity(draws))
             sizes[level][operators] = 2 + np.add.reduceat(sizes[level + 1], first)
             values[level][operators] = _apply(_operator(draws[operators]), values[level + 1], first, _arity(draws))

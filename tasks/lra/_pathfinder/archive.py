@@ -46,7 +46,7 @@ class OfficialImages:
         return f"pathfinder{self.size}/{LEVELS[self.level]}"
 
     def folder(self, place: DataPlace) -> Path | None:
-        """The folder with the images, None if there is none."""
+        """The folder with the images; None without such a folder."""
         folders = (place.root / root / self.name for root in ROOTS)
         return next((each for each in folders if (each / "metadata").is_dir() and (each / "imgs").is_dir()), None)
 

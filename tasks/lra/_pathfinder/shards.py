@@ -24,7 +24,7 @@ IMAGES = {32: 1_000, 64: 400, 128: 100}
 """Images of a shard by size: some seconds of work."""
 
 SHARES = {"train": range(8), "validation": range(8, 9), "test": range(9, 10)}
-"""Split → last digits of the numbers of its images, so that each split of a larger set contains that of a smaller."""
+"""Split → last digits of the numbers of its images; splits of a larger set contain those of a smaller set."""
 
 OFFICIAL_EXAMPLES = 200_000
 

@@ -1,6 +1,6 @@
 """Snakes: chains of paddles that wind through free pixels and keep out of each other's margins.
 
-The procedure is that of Linsley et al. 2018, "Learning long-range spatial dependencies with horizontal gated recurrent
+The procedure comes from Linsley et al. 2018, "Learning long-range spatial dependencies with horizontal gated recurrent
 units", as their code of 2019 runs it. Many images grow at once, a paddle at a time in each.
 """
 
