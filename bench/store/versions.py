@@ -22,13 +22,13 @@ from ..core.record import Outcome
 from ..core.registry import TASKS
 from .rows import ResultRow
 
-REPEATED = "the cell was measured before, and its first result counts"
+REPEATED = "measured again; the first result of a cell counts"
 RETRIED = "a newer Record of the same cell on this machine"
-SETTING = "the preset meant another setting then"
+SETTING = "measured with an older definition of the preset"
 VERSION = "made by another version of the lane, the objective or the task"
 DATA = "the code or the data of the task has changed since"
 CODE = "of other code of the variant, or of the kernels of another kind of device"
-INCOMPLETE = "of a newer version, at which the reference and two others are not complete"
+INCOMPLETE = "of a newer version that is not yet complete for softmax and two others"
 OTHER_TASKS = "of another version than the other tasks of the suite"
 TOO_NEW = "of a newer version than the installed one"
 

@@ -49,55 +49,63 @@ def test_a_sound_folder_passes(folder: Path) -> None:
     assert invoke(validate, folder) == (0, said) == invoke(validate, "--results", folder)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (lambda v: v["cell"].update(seed=7), "does not match its cell"),
-        (lambda v: v.update(schema=99), "schema 1, got 99"),
-        (lambda v: v["measurements"][0].update(value=1.2), "accuracy lies outside the range from 0 to 1"),
-        (lambda v: v["measurements"][0].update(value=0.61), "its accuracy is 0.6100, but its predictions give 0.6000"),
-        (lambda v: v["measurements"][0].update(name="speed"), "no metric is named 'speed'"),
-        (lambda v: v["measurements"][2].update(unit="bytes"), "expected parameters in 'count', got 'bytes'"),
-        (lambda v: v["measurements"][2].update(value=-4), "parameters is negative"),
-        (lambda v: v["measurements"][2].update(value="nan"), "parameters has a value that is not finite"),
-        (
-            lambda v: v["measurements"][0]["where"].pop("examples"),
-            "its test accuracy does not state the number of examples",
-        ),
-        (
-            lambda v: v.update(measurements=v["measurements"][1:]),
-            "outcome ok has no test result: expected accuracy or bleu",
-        ),
-        (lambda v: v.update(outcome="crashed"), "outcome crashed has no reason"),
-        (lambda v: v.update(started="yesterday"), "expected started as an ISO 8601 time, got 'yesterday'"),
-        (lambda v: v.update(started="2999-01-01T00:00:00+00:00"), "started lies in the future"),
-        (lambda v: v.update(digest="new"), "expected a digest"),
-        (lambda v: v["data"].update(fidelity="perfect"), "expected a fidelity"),
-        (lambda v: v.update(data=None), "outcome ok does not name its data"),
-        (lambda v: v["machine"].update(id="box-2"), "box-1.jsonl holds Records of one machine, got one of box-2"),
-        (lambda v: v["artifacts"].update(predictions="../../secret"), "is not the name of an artifact"),
-        (lambda v: v["artifacts"].update(curve="0" * 24 + ".json"), "is missing"),
-    ],
-)
-def test_what_is_wrong_with_a_record(folder: Path, change: Callable[[dict], object], text: str) -> None:
-    edit(folder, 0, change)
-    found = validate_records(folder)
-    assert found.errors >= 1 and any(text in f.text for f in found.findings), found.findings
-    assert len(found.sound) == 2
+def measured(wanted: str, **changes: object) -> Callable[[dict], object]:
+    """A change of the first measurement of that name."""
+    return lambda values: next(m for m in values["measurements"] if m["name"] == wanted).update(changes)
 
 
-def test_times_need_their_reference(folder: Path) -> None:
-    edit(folder, 2, lambda v: v["measurements"][1].update(samples=[1.0]))
-    assert "its times lack those of the reference in the same rounds" in validate_records(folder).findings[0].text
-    edit(folder, 2, lambda v: v["measurements"][0].update(samples=[1.0, 0.0, 1.0]))
-    assert any("step_seconds has a sample of 0 seconds or less" in f.text for f in validate_records(folder).findings)
+IMPOSSIBLE: dict[str, Callable[[dict], object]] = {
+    "match its cell": lambda v: v["cell"].update(seed=7),
+    "got 99": lambda v: v.update(schema=99),
+    "range from 0 to 1": measured("accuracy", value=1.2),
+    "'speed'": measured("accuracy", name="speed"),
+    "got 'bytes'": measured("parameters", unit="bytes"),
+    "negative": measured("parameters", value=-4),
+    "not finite": measured("parameters", value="nan"),
+    "number of examples": lambda v: v["measurements"][0]["where"].pop("examples"),
+    "no test result": lambda v: v["measurements"].pop(0),
+    "no reason": lambda v: v.update(outcome="crashed"),
+    "got 'yesterday'": lambda v: v.update(started="yesterday"),
+    "future": lambda v: v.update(started="2999-01-01T00:00:00+00:00"),
+    "expected a digest": lambda v: v.update(digest="new"),
+    "expected a fidelity": lambda v: v["data"].update(fidelity="perfect"),
+    "does not name its data": lambda v: v.update(data=None),
+    "got one of box-2": lambda v: v["machine"].update(id="box-2"),
+    "not the name of an artifact": lambda v: v["artifacts"].update(predictions="../../secret"),
+    "is missing": lambda v: v["artifacts"].update(curve="0" * 24 + ".json"),
+}
+CONTRADICTIONS: dict[str, Callable[[dict], object]] = {
+    "is 0.6100, but its predictions give 0.6000": measured("accuracy", value=0.61),
+    "needs the artifact predictions": lambda v: v["artifacts"].pop("predictions"),
+    "needs the artifact curve": lambda v: v["artifacts"].pop("curve"),
+    "100 steps, but its curve ends at 200": measured("steps", value=100),
+    "200 steps, but its preset has 400": lambda v: v["setting"].update(steps=400),
+    "150, is not on its curve": measured("best_step", value=150),
+    "is 0.6000, but its curve has 0.5000": measured("best_step", value=100),
+    "1 s of training, but its curve ends at 4 s": measured("train_seconds", value=1.0),
+    "19 test examples, but its predictions": lambda v: v["measurements"][0]["where"].update(examples=19),
+    "20 test examples, but its data has 19": lambda v: v["data"]["counts"].update(test=19),
+}
+
+
+def test_what_is_impossible_or_contradicts_itself_is_an_error_of_its_record(folder: Path) -> None:
+    path = folder / "records" / "box-1.jsonl"
+    before = path.read_bytes()
+    for text, change in (IMPOSSIBLE | CONTRADICTIONS).items():
+        edit(folder, 0, change)
+        found = validate_records(folder)
+        errors = [issue for issue in found.findings if issue.severity == "error"]
+        assert any(text in issue.text for issue in errors), (text, errors)
+        assert {issue.place for issue in errors} == {"box-1.jsonl:1"} and len(found.sound) == 2, text
+        path.write_bytes(before)
 
 
 def test_artifacts_must_be_what_their_names_say(folder: Path) -> None:
     for path in (folder / "artifacts").iterdir():
         path.write_bytes(b"other")
-    texts = [f.text for f in validate_records(folder).findings if f.severity == "error"]
-    assert len(texts) == 4 and all("does not match the hash in its name" in text for text in texts)
+    errors = [issue for issue in validate_records(folder).findings if issue.severity == "error"]
+    assert [issue.place for issue in errors] == ["box-1.jsonl:1"] * 2 + ["box-1.jsonl:2"] * 2
+    assert all("hash in its name" in issue.text for issue in errors)
 
 
 def exchange(folder: Path, number: int, name: str, content: bytes) -> None:
@@ -106,63 +114,42 @@ def exchange(folder: Path, number: int, name: str, content: bytes) -> None:
     edit(folder, number, lambda v: v["artifacts"].update({name: stored}))
 
 
-def measured(name: str, value: float) -> Callable[[dict], object]:
-    def change(values: dict) -> None:
-        next(m for m in values["measurements"] if m["name"] == name).update(value=value)
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (lambda v: v["artifacts"].pop("predictions"), "a trained Record of outcome ok needs the artifact predictions"),
-        (lambda v: v["artifacts"].pop("curve"), "a trained Record of outcome ok needs the artifact curve"),
-        (measured("steps", 100), "it states 100 steps, but its curve ends at 200"),
-        (lambda v: v["setting"].update(steps=400), "it states 200 steps, but its preset has 400"),
-        (measured("best_step", 150), "its best step, 150, is not on its curve"),
-        (measured("best_step", 100), "its validation accuracy is 0.6000, but its curve has 0.5000 at that step"),
-        (measured("train_seconds", 1.0), "it states 1 s of training, but its curve ends at 4 s"),
-        (lambda v: v["measurements"][0]["where"].update(examples=19), "states 19 test examples, but its predictions"),
-        (lambda v: v["data"]["counts"].update(test=19), "it states 20 test examples, but its data has 19"),
-    ],
-)
-def test_a_record_that_contradicts_itself(folder: Path, change: Callable[[dict], object], text: str) -> None:
-    edit(folder, 0, change)
-    found = validate_records(folder)
-    assert any(text in f.text for f in found.findings if f.severity == "error"), found.findings
-    assert len(found.sound) == 2
+def test_an_artifact_that_contradicts_its_record_is_an_error(folder: Path) -> None:
+    drawn = curve(0.6)
+    contents = [
+        ("curve", b"[]", "do not increase"),
+        ("curve", drawn.replace(b'"step": 100', b'"step": 300'), "do not increase"),
+        ("curve", drawn.replace(b'"seconds": 2.0', b'"seconds": 9.0'), "seconds of its curve decrease"),
+        ("curve", b"{}", "curve is damaged"),
+        ("curve", b"[" * 100_000, "curve is damaged"),
+        ("curve", drawn.replace(b"100", b'"x"'), "curve is damaged"),
+        ("curve", b'[{"step": 1, "deep": [[1]]}]', "curve is damaged"),
+        ("predictions", b"no zip", "predictions is damaged"),
+        ("predictions", predictions(np.full(20, 2)), "predictions is damaged"),
+    ]
+    path = folder / "records" / "box-1.jsonl"
+    before = path.read_bytes()
+    for name, content, text in contents:
+        exchange(folder, 0, name, content)
+        found = validate_records(folder)
+        assert any(text in f.text for f in found.findings) and len(found.sound) == 2, (content[:60], found.findings)
+        path.write_bytes(before)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "text"),
-    [
-        ("curve", b"[]", "the steps of its curve do not increase"),
-        ("curve", curve(0.6).replace(b'"step": 100', b'"step": 300'), "the steps of its curve do not increase"),
-        ("curve", curve(0.6).replace(b'"seconds": 2.0', b'"seconds": 9.0'), "the seconds of its curve decrease"),
-        ("curve", b"{}", "artifact curve is damaged: not a curve"),
-        ("curve", b"[" * 100_000, "artifact curve is damaged: it is not JSON"),
-        ("curve", curve(0.6).replace(b"100", b'"x"'), "artifact curve is damaged: not a curve"),
-        ("curve", b'[{"step": 1, "deep": [[1]]}]', "artifact curve is damaged: not a curve"),
-        ("predictions", b"no zip", "artifact predictions is damaged: it is no readable"),
-        ("predictions", predictions(np.full(20, 2)), "artifact predictions is damaged: its results are neither"),
-    ],
-)
-def test_an_artifact_that_contradicts_its_record(folder: Path, name: str, content: bytes, text: str) -> None:
-    exchange(folder, 0, name, content)
-    found = validate_records(folder)
-    assert [f.text for f in found.findings if text in f.text] and len(found.sound) == 2, found.findings
-
-
-def test_times_must_be_those_of_their_samples(folder: Path) -> None:
-    edit(folder, 2, measured("step_seconds", 0.5))
-    assert "its step_seconds is 0.5, but the median of its samples is 1" in validate_records(folder).findings[0].text
-    edit(folder, 2, measured("step_seconds", 1.0))
-    edit(folder, 2, lambda v: v["measurements"][0]["where"].update(rounds=7))
-    assert "its step_seconds states 7 rounds, but has 3 samples" in validate_records(folder).findings[0].text
-    edit(folder, 2, lambda v: v["measurements"][0]["where"].pop("rounds"))
-    edit(folder, 2, lambda v: v.update(seconds=2.0))
-    assert "its samples take 9 s together, but it took 2 s" in validate_records(folder).findings[0].text
+def test_times_must_be_those_of_their_samples_and_have_their_reference(folder: Path) -> None:
+    path = folder / "records" / "box-1.jsonl"
+    before = path.read_bytes()
+    changes: dict[str, Callable[[dict], object]] = {
+        "lack those of the reference": measured("reference_step_seconds", samples=[1.0]),
+        "0 seconds or less": measured("step_seconds", samples=[1.0, 0.0, 1.0]),
+        "is 0.5, but the median of its samples is 1": measured("step_seconds", value=0.5),
+        "7 rounds, but has 3 samples": measured("step_seconds", where={"rounds": 7}),
+        "9 s together, but it took 2 s": lambda v: v.update(seconds=2.0),
+    }
+    for text, change in changes.items():
+        edit(folder, 2, change)
+        assert any(text in issue.text for issue in validate_records(folder).findings), text
+        path.write_bytes(before)
 
 
 def warnings_of(folder: Path) -> list[str]:
@@ -405,7 +392,7 @@ def test_the_score_of_each_setting_must_be_that_of_its_predictions(
 ) -> None:
     shares = np.concatenate([np.linspace(0.5, 1, 10), np.linspace(0, 0.5, 10)])
     in_settings(Store(tmp_path / "sound"), bench, shares, [0.75, 0.25])
-    assert [f for f in validate_records(tmp_path / "sound").findings if f.level == "error"] == []
+    assert validate_records(tmp_path / "sound").errors == 0
     in_settings(Store(tmp_path / "raised"), bench, shares, [0.75, 0.35])
     assert any(
         "its accuracy at length=256 is 0.3500, but its predictions give 0.2500" in f.text
