@@ -1,8 +1,10 @@
-"""Every numeric parameter of every built-in variant and task, with values that nobody means."""
+"""Every numeric parameter of built-in variants, tasks and presets, with values that nobody means."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
@@ -52,19 +54,42 @@ def problem_of_task(spec: Spec) -> str | None:
     return None
 
 
+def recipe_cases() -> Iterator[tuple[str, Spec]]:
+    """Each number of the preset `quick`, of a task of each kind."""
+    for task in ("lra-listops", "tinyshakespeare", "recall", "wmt14-en-de"):
+        recipe = TASKS.build(Spec(task)).recipe(Spec("quick"))
+        for field in fields(recipe):
+            values = {int: WHOLE, float: REAL}.get(type(getattr(recipe, field.name)), ())
+            yield from ((task, Spec.of("quick", **{field.name: value})) for value in values)
+
+
+def problem_of_recipe(task: str, preset: Spec) -> str | None:
+    try:
+        TASKS.build(Spec(task)).recipe(preset)
+    except SelectionError as error:
+        return problem_of_message(error)
+    return None
+
+
 def problem_of_message(error: SelectionError) -> str | None:
     return None if "\n" not in str(error) and len(str(error)) < 300 else f"its message is long: {error}"
 
 
 def test_parameters(extent: Extent, tally: Tally) -> None:
-    """values of parameters: refused in one line, or a finite output."""
+    """values of parameters: refused in one line, or taken; of a variant, with a finite output."""
     for registry, problem_of in ((VARIANTS, problem_of_variant), (TASKS, problem_of_task)):
         for spec in extent.of(list(cases(registry)), sample=30):
-            try:
-                tally.check(str(spec), problem_of(spec))
-            except Exception as error:
-                tally.check(str(spec), f"{type(error).__name__}: {error}")
+            tally.check(str(spec), without_traceback(problem_of, spec))
+    for task, preset in extent.of(list(recipe_cases()), sample=30):
+        tally.check(f"{task} {preset}", without_traceback(problem_of_recipe, task, preset))
     tally.verdict()
+
+
+def without_traceback(problem_of: Callable[..., str | None], *case: Any) -> str | None:
+    try:
+        return problem_of(*case)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 @pytest.mark.parametrize(
