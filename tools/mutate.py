@@ -8,13 +8,13 @@
 
 A place is a file, a function, the text of a statement and the number of the change within it, so that the same fault
 can be planted in a later tree, where lines have other numbers; where the function or the statement is no more, it is
-"gone". `tools/planted.json` adds faults that a person wrote. `map` runs the fast tests once and notes which test calls
-which function, in children too; several maps, of a few folders each, add up. `run` gives each fault first to the tests
-of its own folder that call the function, then, if it survives, to all others that call it: golden losses and the gate
-among them. Short tests come first, one case of each test function before the second of any, until one fails or the
-budget is spent. `--only` gives it to the tests of some files alone. Tests that compare tokens or versions are left out,
-since they fail for any change. Each line of the state is one fault at one stage; a run that was interrupted goes on
-after the last.
+"gone". `run --renamed old=new` finds statements in which a name has changed since. `tools/planted.json` adds faults
+that a person wrote. `map` runs the fast tests once and notes which test calls which function, in children too;
+several maps, of a few folders each, add up. `run` gives each fault first to the tests of its own folder that call the
+function, then, if it survives, to all others that call it: golden losses and the gate among them. Short tests come
+first, one case of each test function before the second of any, until one fails or the budget is spent. `--only` gives
+it to the tests of some files alone. Tests that compare tokens or versions are left out, since they fail for any
+change. Each line of the state is one fault at one stage; a run that was interrupted goes on after the last.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import ast
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -179,6 +180,14 @@ def planted(source: str, place: Place) -> str | None:
     return None
 
 
+def renamed(place: Place, words: list[str]) -> Place:
+    """The place as it is called after names have changed, each given as `old=new`."""
+    text, new = place.text, place.new
+    for old, _, word in (each.partition("=") for each in words):
+        text, new = (re.sub(rf"\b{old}\b", word, found) for found in (text, new))
+    return replace(place, text=text, new=new)
+
+
 def spliced(source: str, node: ast.stmt | ast.expr, text: str) -> str:
     """The source with the text of one node replaced; columns of ast count bytes."""
     lines = source.encode().split(b"\n")
@@ -288,6 +297,11 @@ def run(tree: Path, places: list[Place], calls: Path, state: Path, only: list[st
                 over.add(place.name)
 
 
+def is_there(tree: Path, place: Place) -> bool:
+    path = tree / place.file
+    return path.exists() and planted(path.read_text(encoding="utf-8"), place) is not None
+
+
 def with_fault(tree: Path, place: Place, tests: list[str], seconds: int, state: Path) -> dict[str, str]:
     """What becomes of one fault; the file is as it was afterwards."""
     path = tree / place.file
@@ -352,6 +366,7 @@ def main() -> None:
     commands.choices["map"].add_argument("tests", nargs="*", default=["tests"])
     for name in ("places", "calls", "state"):
         commands.choices["run"].add_argument(f"--{name}", type=Path, required=True)
+    commands.choices["run"].add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW")
     commands.choices["run"].add_argument("--only", nargs="*", default=[], help="beginnings of test names")
     commands.choices["run"].add_argument("--names", default="", help="the beginning of the names of places")
     commands.choices["run"].add_argument("--budget", type=float, default=40, help="seconds of tests in each stage")
@@ -370,7 +385,9 @@ def main() -> None:
             Place(**entry) for file in (HERE / "planted.json", asked.places) for entry in json.loads(file.read_text())
         ]
         chosen = [place for place in places if place.name.startswith(asked.names)]
-        run(asked.tree.resolve(), chosen, asked.calls, asked.state.resolve(), asked.only, asked.budget)
+        tree = asked.tree.resolve()
+        found = [place if is_there(tree, place) else renamed(place, asked.renamed) for place in chosen]
+        run(tree, found, asked.calls, asked.state.resolve(), asked.only, asked.budget)
     else:
         table(asked.before, asked.after)
 

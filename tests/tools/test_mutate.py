@@ -55,6 +55,11 @@ def test_a_changed_statement_is_gone(mutate):
     assert mutate.planted(SOURCE.replace("def at", "def of"), place) is None
 
 
+def test_a_place_is_found_under_the_new_name_of_a_variable(mutate):
+    place = mutate.renamed(mutate.Place("one", "line.py", "Line.at", "If: y < 0", "comparison"), ["y=level"])
+    assert mutate.planted(SOURCE.replace("y < 0", "level < 0"), place) == SOURCE.replace("if y < 0", "if (level <= 0)")
+
+
 def test_one_case_of_each_test_comes_before_the_second_of_any(mutate):
     seconds = {"a[1]": 1.0, "a[2]": 2.0, "b[1]": 3.0, "b[2]": 4.0, "c": 20.0}
     assert mutate.in_turns(list(seconds), seconds, 8.0) == ["a[1]", "b[1]", "a[2]"]

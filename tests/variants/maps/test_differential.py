@@ -12,7 +12,7 @@ from torch import Tensor
 from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.maps.differential import Differential
 
-HEADS, WIDTH, LENGTH = 2, 8, 9
+HEADS, WIDTH, LENGTH = 3, 8, 9
 FIRST, SECOND = [0, 1, 4, 5], [2, 3, 6, 7]
 """Dimensions of the two maps: quarters of the head in turn."""
 
