@@ -1,4 +1,4 @@
-"""`attnbench compare` and `choose`: two variants against each other, or the one to take."""
+"""`attnbench compare` and `choose`: two variants side by side, or the variants that meet some limits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def choose(
     format: ShownAs = Format.RICH,
     **filters: Any,
 ) -> None:
-    """List the variants that fit a length, a memory limit and a margin of quality, by cost; say why others do not."""
+    """Rank by cost the variants that meet a length, memory and quality limit; list the rest with the reason."""
     from .. import api
 
     if length is None:
@@ -91,7 +91,7 @@ def choose(
 
 
 def _say_lengths(timed: Mapping[CostMode, Sequence[int]], results: Path) -> None:
-    """What `choose` can answer from these results, and with which words."""
+    """Prints the lengths that `choose` can answer for, and a command that asks for one of them."""
     from ..board.length_columns import MODES
 
     if not timed:

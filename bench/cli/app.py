@@ -94,6 +94,9 @@ app.add_typer(results, name="results")
 def run_app() -> int:
     """Runs the command line; whatever goes wrong ends in one line and a non-zero exit code, not in a traceback."""
     tolerate_any_encoding()
+    # some editors and CI systems set 0 for an unknown width, which rich takes by its word
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]
     try:
         # what a command asks of plugins is asked once, whichever functions it calls
         with asking():

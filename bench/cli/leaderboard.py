@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,9 @@ from .output import warn, write
 if TYPE_CHECKING:
     from ..board.board import Board
     from ..core.errors import StoreError
+
+FILE_WIDTH = 120
+"""Columns of a board as text in a file."""
 
 
 @sharing(FILTERS)
@@ -71,18 +75,17 @@ def show(
     from ...dashboards import csv_json, latex, markdown, terminal
     from ...dashboards.view import View
     from ..core.errors import SelectionError
+    from .rich_console import console
 
     view = View(all_notes=all_notes, columns=columns, command=command)
     if unknown := view.unknown(boards):
         known = dict.fromkeys(column.name for board in boards for column in board.columns)
         raise SelectionError(f"no column named {unknown[0]!r}; there are: {', '.join(known)}; or `all`")
-    if format is Format.RICH and out is None:
-        from .rich_console import console
-
+    if format is Format.RICH and out is None and sys.stdout.isatty():
         terminal.show(boards, console(), view)
         return
     renderers: dict[Format, Callable[[Sequence[Board]], str]] = {
-        Format.RICH: partial(terminal.render, view=view),
+        Format.RICH: partial(terminal.render, width=console().width if out is None else FILE_WIDTH, view=view),
         Format.MARKDOWN: partial(markdown.render, view=view),
         Format.CSV: csv_json.to_csv,
         Format.JSON: csv_json.to_json,

@@ -37,29 +37,22 @@ class Picture(StrEnum):
 
 
 def folder(text: str | Path) -> Path:
-    """A folder that is there or may be made; raises BadParameter for what can be none."""
+    """A folder that is there or may be made; raises BadParameter for a file and for an empty path."""
     path = named(text)
-    if path.exists() and not path.is_dir():
+    if path.is_file():
         raise typer.BadParameter(f"expected a folder, got the file {str(path)!r}")
     return path
 
 
 def named(text: str | Path) -> Path:
-    """A path that the system can hold; raises BadParameter for one without any name, and for one that is too long."""
+    """A path; raises BadParameter for an empty one, such as a variable of a shell that is not set."""
     if not str(text).strip():
-        raise typer.BadParameter("expected a path, got none")
-    path = Path(text)
-    try:
-        path.exists()
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(
-            f"expected a path, got one of {len(str(text)):,} characters: {error.args[-1]}"
-        ) from None
-    return path
+        raise typer.BadParameter("the path is empty")
+    return Path(text)
 
 
 def pairs(listed: list[str]) -> dict[str, str]:
-    """What `KEY=VALUE` says, several times; raises BadParameter for other text."""
+    """Splits each `KEY=VALUE`; raises BadParameter for other text."""
     found = {}
     for text in listed:
         name, equals, value = text.partition("=")

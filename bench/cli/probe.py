@@ -32,11 +32,11 @@ def probe(
     retry: Annotated[bool, typer.Option("--retry", help="Run failed cells again.")] = False,
     json: Json = False,
 ) -> None:
-    """Tell on one page what a variant can recall, how far it holds, what it costs, and who behaves like it.
+    """Profile one variant in minutes: recall, length extrapolation, cost and the most similar variants.
 
-    Run the gate, then train the variant and softmax once each on recall, selective-copy and max, then time attention at
-    256, 1,024 and 4,096 tokens: within 10 minutes on two cores for a variant about as fast as softmax. The same command
-    goes on where it stopped. Exit with code 1 if the gate fails or a training ends without a result.
+    Run the gate, train the variant and softmax once on each of recall, selective-copy and max, and time attention at
+    256, 1,024 and 4,096 tokens. A variant as fast as softmax takes 10 minutes on two cores. The same command resumes.
+    Exit with code 1 if the gate fails or a training ends without a result.
     """
     from .. import api
     from .live import Live
@@ -58,7 +58,7 @@ def probe(
     if not found.passed:
         raise typer.Exit(1)
     if not found.complete:
-        warn("Not all trainings have a result; the page gives the reasons, and `--retry` runs them again.")
+        warn("Some trainings have no result; the lines above give the reasons, and `--retry` runs them again.")
         raise typer.Exit(1)
 
 

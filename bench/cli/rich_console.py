@@ -10,8 +10,6 @@ from rich.segment import Segment
 
 from ...dashboards.escape import visible
 
-UNKNOWN_WIDTH = 80
-
 
 class VisibleConsole(Console):
     """A console that styles text, while the text itself moves no cursor, changes no colour and reorders nothing."""
@@ -28,6 +26,4 @@ class VisibleConsole(Console):
 
 def console(**options: Any) -> Console:
     """A console of the commands; `options` as rich's Console takes them."""
-    made = VisibleConsole(**{"highlight": False} | options)
-    # COLUMNS=0 stands for an unknown width, which rich takes by its word
-    return made if made.width else VisibleConsole(**{"highlight": False} | options, width=UNKNOWN_WIDTH)
+    return VisibleConsole(**{"highlight": False} | options)

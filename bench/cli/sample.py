@@ -33,9 +33,7 @@ def sample(
     from ..store.trained import find_trained
 
     if not prompt:
-        raise SelectionError(
-            "expected a prompt of at least one byte, got none; the first token is given, not predicted"
-        )
+        raise SelectionError("the prompt is empty; give at least one byte, since the first token is not predicted")
     begun = utf8(prompt, "prompt")
     store = Store(results, warn)
     record = find_trained(store, cell)

@@ -342,7 +342,7 @@
     $("maps").hidden = !maps.length && !mapsLeftOut;
     $("maps-words").textContent = "Rows are queries, columns are keys. Each map is scaled by its own maximum, printed below "
       + "it. One example and one seed for each variant; long sequences are averaged over squares."
-      + (mapsLeftOut ? ` ${mapsLeftOut} variants are left out to keep the page small.` : "");
+      + (mapsLeftOut ? ` Left out to keep the page small: ${mapsLeftOut} variant${mapsLeftOut > 1 ? "s" : ""}.` : "");
     for (const [id, name] of [["layer", "layers"], ["head", "heads"]]) {
       const count = Math.max(0, ...maps.map((each) => each[name]));
       const chosen = $(id).value;

@@ -20,10 +20,11 @@ RESULTS = str(Path(__file__).parents[3] / "results")
 
 def commands() -> dict[str, object]:
     """Every command by its words."""
-    group = typer.main.get_command(app)
-    inner = group.commands["data"].commands
-    outer = {name: command for name, command in group.commands.items() if name != "data"}
-    return outer | {f"data {name}": command for name, command in inner.items()}
+    found = {}
+    for name, command in typer.main.get_command(app).commands.items():
+        inner = getattr(command, "commands", None)
+        found |= {name: command} if inner is None else {f"{name} {each}": inner[each] for each in inner}
+    return found
 
 
 @pytest.mark.parametrize("name", sorted(commands()))

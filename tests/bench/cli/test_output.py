@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 from rich.table import Table
@@ -16,6 +17,7 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.spec import Spec
 
+RESULTS = str(Path(__file__).parents[3] / "results")
 HOSTILE = "a\x1b[31m\x1b]0;title\x07b\u202ec\x9bd\re\nf\u2028g\ud800"
 
 
@@ -73,9 +75,16 @@ def test_a_stream_of_any_encoding_takes_every_text(encoding: str, monkeypatch: p
     assert shown.startswith("1.2") and shown.endswith("3 – ?\n" if encoding == "cp1252" else "3 ? ?\n")
 
 
-def test_a_width_of_zero_is_an_unknown_width(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "words", [["leaderboard", "--help"], ["leaderboard", "--results", RESULTS, "--task", "lra-text"]]
+)
+def test_a_width_of_zero_is_an_unknown_width(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "0")
-    assert console().width == 80 and console(width=20).width == 20
+    monkeypatch.setattr(sys, "argv", ["attnbench", *words])
+    assert app.run_app() == 0
+    assert "softmax" in capsys.readouterr().out or "--help" in words
 
 
 @pytest.mark.parametrize(
