@@ -26,7 +26,7 @@ __all__ = [
 
 
 def build(selection: str, shape: AttentionShape) -> Variant:
-    """The variant that `selection` names, such as `local[window=64]`, for `shape`.
+    """The variant that `selection` names, such as `local[flange=64]`, for `shape`.
 
     Raises SelectionError for an unknown name or parameter, Unsupported where the variant cannot do the shape.
     """

@@ -144,45 +144,47 @@ class Variant(nn.Module):
     persistent, so that a model that is loaded has the draws it was trained with. After construction dropout alone
     draws; Performer, which may draw its features again, keeps a seed of its own for that.
 
-    Class attributes: `kind`: 'exact' computes the same function as `twin` names, implemented otherwise; 'approximate'
-    aims at softmax; 'different' is its own function. `causality`: 'strict'; 'selection' where values never come from
-    the future but which past keys are seen may depend on it; None where it cannot be causal. `crosses`: whether queries
-    and keys may be different sequences. `twin`: selection of the variant that an 'exact' one equals, such as
-    `softmax[impl=eager]`; one with a parameter `impl` needs none, its `impl=eager` is the twin. `simplex`: whether each
-    row of weights is a distribution over the allowed keys; None = not claimed, not tested. `ignores`: which of "query",
-    "key", "value" the output does not depend on, by definition, so that no gradient reaches it (an instance may set its
-    own). `uses_dropout`: whether `dropout` of the shape drops anything in training. `brings_positions`: whether it has
-    vectors for the distance of a key, so that a language model adds no table of positions (an instance may set its
-    own). `maps_products`: whether it weighs by the scores q·k / sqrt(head_dim) and by nothing else of query and key, so
-    that two more dimensions of both can add a bias to the scores, as `positions=alibi` does (an instance may set its
-    own). `grouped`: whether `forward`, `weights` and `score` take keys and values of fewer heads than queries as they
-    are; others get them repeated, and a `step` of their own repeats them by `repeat_heads`. `takes_bounds`: whether
-    `bounds` of a mask are heeded; others refuse such a mask. `drops_inside`: which words of `impl`, beside "eager",
-    drop weights by the mask that `eager` has too, `ops/dropout`; the gate compares them. `equation`, `paper`, `time`
-    and `memory` (of one pass, in N and d) are shown. `implementation`: the code that the last forward went through,
-    such as "eager" or "triton"; recorded with every number (an instance sets its own). `parameters_from`: the function
-    whose keyword-only arguments are the parameters that `name[key=value]` sets; None = the constructor.
-    `Annotated[int, Range(1, 64)]` bounds a parameter.
+    The attributes below describe the mechanism; an instance may set those without `ClassVar` for itself. The type
+    `Annotated[int, Range(1, 64)]` of a parameter bounds its values.
     """
 
+    #: "exact": the function of `twin`, implemented otherwise; "approximate": aims at softmax; "different": its own
     kind: ClassVar[Kind] = "different"
+    #: "strict"; "selection": the future may decide which past keys are seen, never their values; None: never causal
     causality: ClassVar[Causality | None] = "strict"
+    #: whether queries and keys may be different sequences
     crosses: ClassVar[bool] = True
+    #: whether `step` can generate token by token
     decodes: ClassVar[bool] = True
+    #: selection that an "exact" variant equals, such as `softmax[impl=eager]`; with a parameter `impl` it is impl=eager
     twin: ClassVar[str] = ""
+    #: whether each row of weights is a distribution over the allowed keys; None: not claimed, not tested
     simplex: ClassVar[bool | None] = None
+    #: the formula, shown in lists and in the docs
     equation: ClassVar[str] = ""
+    #: the source, shown in lists and in the docs
     paper: ClassVar[str] = ""
+    #: of one pass, in N and d; shown
     time: ClassVar[str] = "O(N^2 d)"
+    #: of one pass, in N and d; shown
     memory: ClassVar[str] = "O(N^2)"
+    #: the function whose keyword-only arguments are the parameters of `name[key=value]`; None: the constructor
     parameters_from: ClassVar[Callable[..., Any] | None] = None
+    #: which of "query", "key", "value" the output does not depend on by definition, so that no gradient reaches it
     ignores: frozenset[str] = frozenset()
+    #: whether `dropout` of the shape drops anything in training
     uses_dropout: bool = True
+    #: whether `forward`, `weights` and `score` take keys and values of fewer heads; others get them repeated
     grouped: ClassVar[bool] = False
+    #: whether it supports `bounds` of a mask; others refuse such a mask
     takes_bounds: ClassVar[bool] = False
+    #: words of `impl`, beside "eager", that drop weights by the mask of `ops/dropout`, as "eager" does
     drops_inside: ClassVar[frozenset[str]] = frozenset()
+    #: whether it has vectors for the distance of a key, so that a language model adds no table of positions
     brings_positions: bool = False
+    #: whether q·k / sqrt(head_dim) is all it uses of query and key, so that `positions=alibi` may add two dimensions
     maps_products: bool = False
+    #: the code of the last forward, such as "eager" or "triton"; recorded with every number
     implementation: str = "eager"
 
     def __init__(self, shape: AttentionShape):
@@ -202,7 +204,7 @@ class Variant(nn.Module):
         if mask.lengths is not None:
             return self._packed(query, key, value, mask)
         if mask.bounds is not None and not self.takes_bounds:
-            raise Unsupported(f"{type(self).__name__} sees keys by a rule of its own, and heeds no bounds of a mask")
+            raise Unsupported(f"{type(self).__name__} does not support masks with bounds: it chooses keys itself")
         if not self.grouped:
             key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         if mask.valid is not None:
@@ -266,11 +268,10 @@ class Variant(nn.Module):
         return 2 * shape.kv_width * shape.max_length * shape.bytes_per_value
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """One more token of each sequence: query (batch, heads, 1, head_dim), and key and value of `kv_heads`.
+        """The output of one more token of each sequence, and the state for the next; `state` is None at the first.
 
-        `state` is None at the first.
-
-        The outputs of successive steps equal the causal forward of the whole sequence.
+        query (batch, heads, 1, head_dim), key and value (batch, kv_heads, 1, head_dim). The outputs of successive steps
+        equal the causal forward of the whole sequence. A `step` that is not this one repeats heads by `repeat_heads`.
         """
         # the default keeps all keys and values and runs the ordinary forward for the one query
         cache = state or KeyValueCache.empty(key, value)

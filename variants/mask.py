@@ -11,18 +11,20 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Which keys a query may see: those that all of the four parts allow.
+    """Which keys a query may see: a key is seen where all four parts allow it.
 
-    valid: (batch, keys), True = a real key; None = all are real. causal: query i sees keys <= i, aligned at the last
-    key where queries are fewer than keys (decoding). bounds: integers (batch | 1, queries, 2), the first key that each
-    query may see and the one after the last, such as those of a sliding window; for variants that say `takes_bounds`.
-    lengths: those of several sequences that stand one behind the other in each row, without padding; each is attended
-    to by itself, and they make up all queries and all keys.
+    PyTorch's `key_padding_mask` is the opposite of `valid`: there True is a padded key.
     """
 
+    #: (batch, keys), True = a real key; None = all are real
     valid: Tensor | None = None
+    #: query i sees keys <= i, aligned at the last key where queries are fewer than keys (decoding)
     causal: bool = False
+    #: integers (batch | 1, queries, 2): the first key that each query may see and the first key after its last, such
+    #: as those of a sliding window; for variants whose class says `takes_bounds`
     bounds: Tensor | None = None
+    #: lengths of several sequences that stand one behind the other in each row, without padding; a query sees its own
+    #: sequence alone, and the lengths make up all queries and all keys
     lengths: tuple[int, ...] | None = None
 
     def offset(self, queries: int, keys: int) -> int:

@@ -108,5 +108,5 @@ def test_a_variant_with_a_rule_of_its_own_refuses_bounds():
     for name in sorted(set(NAMES) - {n.split("[")[0] for n in BOUNDED} - {"softmax"}):
         variant = VARIANTS.build(Spec.parse(name), SHAPE)
         if variant.supports(SHAPE) is None and not variant.takes_bounds:
-            with pytest.raises(Unsupported, match="heeds no bounds"):
+            with pytest.raises(Unsupported, match="does not support masks with bounds"):
                 variant(*inputs(), Mask(bounds=bounds))

@@ -40,14 +40,14 @@ def choose_implementation(
     query: (batch, heads, queries, head_dim); `others`: the key, then what else must have its dtype. `dtype`: that of
     the kernels, where it is not that of the inputs. `dropout`: that of the attention weights which this forward
     applies. `dropping`: the forms of the variant that drop weights inside; with dropout auto takes one of them, or goes
-    the eager way. `bounds`: whether the mask has some, which no kernel heeds. `cpu_kernels`: the variant has the form
-    "cpp", which auto takes on a CPU where a compiler has built it. Raises Unsupported where Triton is asked for and
-    cannot run, any kernel with bounds, or with dropout a form that drops nothing.
+    the eager way. `bounds`: whether the mask has bounds, which no kernel supports. `cpu_kernels`: the variant has the
+    form "cpp", which auto takes on a CPU where a compiler has built it. Raises Unsupported where Triton is asked for
+    and cannot run, any kernel with bounds, or with dropout a form that drops nothing.
     """
     device = query.device.type
     if bounds:
         if impl not in ("auto", "eager"):
-            raise Unsupported(f"impl={impl}: kernels heed no bounds of a mask; use impl=eager, or impl=auto")
+            raise Unsupported(f"impl={impl}: kernels do not support bounds of a mask; use impl=eager, or impl=auto")
         return "eager"
     if impl == "auto":
         # a model that is compiled as a whole is fused by the compiler, and cannot look into our launches

@@ -79,7 +79,7 @@ class Relative(ScoredVariant):
         return (output + by_distance @ self.value_table.to(weights.dtype)).to(value.dtype)
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: WeightDropout | None) -> Tensor:
-        """Scores by distance are a product of size queries by 2 clip + 1; kernels pick from it inside their loop."""
+        """Compute q·r for every distance r, (queries, 2 clip + 1), once; the kernel gathers from it by distance."""
         queries, keys, scale = query.shape[2], key.shape[2], query.shape[-1] ** -0.5
         offset = mask.offset(queries, keys)
         at = torch.arange(queries, device=query.device, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Local attention: blocks of queries, each beside its own block of keys and a flange around it."""
+"""Local attention: each block of queries sees its own block of keys and the `flange` keys beside it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from ..ops.relative_positions import RankPositions
 class Local(PatternVariant):
     """Block-local attention: each block of queries sees its own block and the `flange` keys before it.
 
-    Without a causal mask it also sees the `flange` keys after. The block, not the query, sets the window: the first
-    query of a block sees `flange` keys back, the last one block - 1 more. `query_block`: 256 as in the Routing
-    Transformer, or an eighth of max_length where that is less. `flange`: as `query_block`; any number, also 0 (blocks
-    apart). `relative` adds vectors by distance, as the Routing Transformer does; `max_relative`, how far they go (at
-    least query_block + flange, which is the default), turns it on. Only the blocks are computed. Decoding keeps
-    query_block + flange tokens. `impl`: auto takes the Triton kernels on a GPU that can run them, eager otherwise;
-    `flex` is PyTorch's FlexAttention, without vectors by distance and without dropout; eager is the definition, and
-    drops weights by the mask of the kernels.
+    Without a causal mask it also sees the `flange` keys after. The flange is the overlap of neighbouring windows: a
+    window has query_block + flange keys, or query_block + 2 flange without a causal mask. The block, not the query,
+    sets the window: the first query of a block sees `flange` keys back, the last one block - 1 more. `query_block`: 256
+    as in the Routing Transformer, or an eighth of max_length where that is less. `flange`: as `query_block`; any
+    number, also 0 (blocks apart). `relative` adds vectors by distance, as the Routing Transformer does; `max_relative`,
+    how far they go (at least query_block + flange, which is the default), turns it on. Only the blocks are computed.
+    Decoding keeps query_block + flange tokens. `impl`: auto takes the Triton kernels on a GPU that can run them, eager
+    otherwise; `flex` is PyTorch's FlexAttention, without vectors by distance and without dropout; eager is the
+    definition, and drops weights by the mask of the kernels.
     """
 
     equation: ClassVar = "o_i = sum_j softmax_j(q_i·(k_j + a_{j-i}) / sqrt(d)) (v_j + b_{j-i}); j in block(i) ± flange"

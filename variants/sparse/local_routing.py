@@ -17,10 +17,10 @@ from .routing import Routing
 class LocalRouting(Variant):
     """The Routing Transformer's layer: one half of the heads is local, the other half routes.
 
-    Of an odd number the local half has one more. Layers below `skip_first` are all local; the paper routes in every
-    layer for text of 4k to 8k tokens, and in the last one only for books. The other parameters are those of `local` and
-    `routing`; `max_relative` serves both, so it may be below neither query_block + flange nor the window, and so does
-    `impl`.
+    With an odd number of heads, the extra head is local. Layers below `skip_first` are all local; the paper routes in
+    every layer for text of 4k to 8k tokens, and in the last one only for books. The other parameters are those of
+    `local` and `routing`; `max_relative` serves both, so it is at least query_block + flange and at least the window;
+    `impl` serves both too. `flange`: how many keys beside its own block a block of local queries sees.
     """
 
     causality: ClassVar = "selection"
