@@ -33,7 +33,7 @@ def test_a_size_in_common_costs_no_digits(name: str, impl: str) -> None:
     assert not [line for kind in KINDS for keys, size in cases for line in over(name, impl, keys, size, kind)]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("name", MAPS)
 def test_no_count_of_keys_and_no_size_costs_digits(name: str, impl: str) -> None:
@@ -46,10 +46,10 @@ def test_no_count_of_keys_and_no_size_costs_digits(name: str, impl: str) -> None
     ("name", "keys", "size"),
     [
         ("sparsemax", 50, 1e4),
-        pytest.param("sparsemax", 1000, 1e6, marks=pytest.mark.slow),
-        pytest.param("entmax15", 1000, 1e6, marks=pytest.mark.slow),
+        pytest.param("sparsemax", 1000, 1e6, marks=pytest.mark.soak),
+        pytest.param("entmax15", 1000, 1e6, marks=pytest.mark.soak),
         # the interpreter's kernels take alpha from 1.01
-        pytest.param("entmax[alpha=1.25]", 1000, 1e6, marks=pytest.mark.slow),
+        pytest.param("entmax[alpha=1.25]", 1000, 1e6, marks=pytest.mark.soak),
     ],
 )
 def test_nor_does_it_in_triton(name: str, keys: int, size: float) -> None:

@@ -29,7 +29,7 @@ def passes(variant, inputs, mask, upstream):
 
 
 @pytest.mark.parametrize(("kv_heads", "padded"), [(2, False), (1, True)])
-@pytest.mark.parametrize("impl", ["cpp", pytest.param("triton", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("impl", ["cpp", pytest.param("triton", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", NAMES)
 def test_grouped_heads_equal_repeated_ones(name, impl, kv_heads, padded):
     if impl == "cpp" and (reason := cpu_build.failure()):

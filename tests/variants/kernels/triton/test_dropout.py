@@ -4,6 +4,7 @@ import pytest
 import torch
 from error_budget import over_budget, runs
 from seeds import seed
+from soaked import soaked
 from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -81,15 +82,19 @@ def definition(leaves: list[Tensor], alpha: float | None, mask: Mask, drop: Weig
 
 @pytest.mark.parametrize(
     ("alpha", "causal", "padded", "kv_heads", "dtype", "tiles"),
-    [
-        (None, True, False, 1, torch.float32, SMALL),
-        (None, False, True, 2, torch.float16, SMALL),
-        (None, True, False, 2, torch.float16, None),
-        (1.5, True, True, 1, torch.float32, SMALL),
-        (1.5, True, False, 2, torch.float16, None),
-        (2.0, False, False, 2, torch.float32, SMALL),
-        (1.3, True, False, 2, torch.float32, SMALL),
-    ],
+    # one of each kernel and dtype
+    soaked(
+        [
+            (None, True, False, 1, torch.float32, SMALL),
+            (None, False, True, 2, torch.float16, SMALL),
+            (None, True, False, 2, torch.float16, None),
+            (1.5, True, True, 1, torch.float32, SMALL),
+            (1.5, True, False, 2, torch.float16, None),
+            (2.0, False, False, 2, torch.float32, SMALL),
+            (1.3, True, False, 2, torch.float32, SMALL),
+        ],
+        quick=(0, 1, 3, 4),
+    ),
 )
 def test_outputs_and_gradients_with_dropout_are_those_of_eager_code_in_float64(
     alpha: float | None, causal: bool, padded: bool, kv_heads: int, dtype: torch.dtype, tiles: Tiles | None

@@ -4,6 +4,7 @@ import pytest
 import torch
 from error_budget import FACTOR, over_budget, runs
 from seeds import seed
+from soaked import soaked
 from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -56,17 +57,21 @@ def assert_equals_definition(
 
 @pytest.mark.parametrize(
     ("alpha", "queries", "keys", "head_dim", "dtype", "causal", "padded", "tiles"),
-    [
-        (1.5, 40, 45, 32, torch.float32, False, False, SMALL),
-        (2.0, 33, 70, 24, torch.float32, True, False, SMALL),
-        ((1.2, 1.7), 50, 33, 16, torch.float32, True, True, SMALL),
-        ((1.01, 2.0), 33, 40, 16, torch.float32, False, False, SMALL),
-        (1.5, 50, 50, 64, torch.float16, True, True, SMALL),
-        (1.25, 1, 40, 16, torch.float32, True, False, None),
-        (2.0, 131, 131, 16, torch.float32, True, True, None),
-        # the pass over columns takes listed tiles in two pieces
-        (1.5, 150, 170, 16, torch.float16, True, True, None),
-    ],
+    # alpha of 1.5 and of each head, and float16
+    soaked(
+        [
+            (1.5, 40, 45, 32, torch.float32, False, False, SMALL),
+            (2.0, 33, 70, 24, torch.float32, True, False, SMALL),
+            ((1.2, 1.7), 50, 33, 16, torch.float32, True, True, SMALL),
+            ((1.01, 2.0), 33, 40, 16, torch.float32, False, False, SMALL),
+            (1.5, 50, 50, 64, torch.float16, True, True, SMALL),
+            (1.25, 1, 40, 16, torch.float32, True, False, None),
+            (2.0, 131, 131, 16, torch.float32, True, True, None),
+            # the pass over columns takes listed tiles in two pieces
+            (1.5, 150, 170, 16, torch.float16, True, True, None),
+        ],
+        quick=(0, 2, 4),
+    ),
 )
 def test_output_and_gradients_are_those_of_the_float64_definition(
     alpha: float | tuple[float, float],

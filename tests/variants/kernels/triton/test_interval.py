@@ -6,6 +6,7 @@ import pytest
 import torch
 from error_budget import over_budget, runs
 from seeds import seed
+from soaked import soaked
 from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -77,7 +78,7 @@ def seen(intervals: Intervals, valid: Tensor | None, i: Tensor, j: Tensor) -> Te
     return found if valid is None else found & valid[:, None, None]
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("rate", [0.1, pytest.param(0.5, marks=pytest.mark.soak)])
 def test_every_pass_drops_the_pairs_of_the_eager_mask(rate: float) -> None:
     # more than one tile of queries and of keys; a value for each key, and a direction of the gradient for each query
     queries, keys, offset = 70, 100, 30
@@ -112,14 +113,18 @@ def test_every_pass_drops_the_pairs_of_the_eager_mask(rate: float) -> None:
 
 @pytest.mark.parametrize(
     ("rate", "padded", "hide_self", "columns", "rows", "dtype"),
-    [
-        (0.1, True, False, 13, 1, torch.float32),
-        (0.5, False, True, 0, 4, torch.float32),
-        (0.5, True, True, 13, 4, torch.float32),
-        (1.0, True, False, 13, 1, torch.float32),
-        (0.3, True, False, 0, 1, torch.float16),
-        (0.3, False, True, 13, 4, torch.float16),
-    ],
+    # one of each dtype
+    soaked(
+        [
+            (0.1, True, False, 13, 1, torch.float32),
+            (0.5, False, True, 0, 4, torch.float32),
+            (0.5, True, True, 13, 4, torch.float32),
+            (1.0, True, False, 13, 1, torch.float32),
+            (0.3, True, False, 0, 1, torch.float16),
+            (0.3, False, True, 13, 4, torch.float16),
+        ],
+        quick=(0, 4),
+    ),
 )
 def test_outputs_and_gradients_are_those_of_the_dense_definition_in_float64(
     rate: float, padded: bool, hide_self: bool, columns: int, rows: int, dtype: torch.dtype

@@ -6,6 +6,7 @@ import pytest
 import torch
 from error_budget import over_budget, runs
 from seeds import seed
+from soaked import soaked
 from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -55,14 +56,18 @@ def assert_equals_definition(found: list[Tensor], inputs: list[Tensor], mask: Ma
 
 @pytest.mark.parametrize(
     ("queries", "keys", "head_dim", "dtype", "causal", "padded", "tiles"),
-    [
-        (45, 45, 32, torch.float32, False, False, SMALL),
-        (70, 70, 64, torch.float16, True, True, SMALL),
-        (33, 75, 24, torch.float32, True, False, SMALL),
-        (75, 33, 16, torch.float32, True, True, SMALL),
-        (1, 40, 16, torch.float16, True, False, None),
-        (131, 131, 16, torch.float32, True, True, None),
-    ],
+    # one of each dtype
+    soaked(
+        [
+            (45, 45, 32, torch.float32, False, False, SMALL),
+            (70, 70, 64, torch.float16, True, True, SMALL),
+            (33, 75, 24, torch.float32, True, False, SMALL),
+            (75, 33, 16, torch.float32, True, True, SMALL),
+            (1, 40, 16, torch.float16, True, False, None),
+            (131, 131, 16, torch.float32, True, True, None),
+        ],
+        quick=(1, 3),
+    ),
 )
 def test_sums_and_gradients_are_those_of_the_float64_definition(
     queries: int, keys: int, head_dim: int, dtype: torch.dtype, causal: bool, padded: bool, tiles: Tiles | None

@@ -10,6 +10,7 @@ import pytest
 import torch
 from error_budget import over_budget, runs
 from seeds import seed
+from soaked import soaked
 from torch import Tensor
 
 from attnbench.variants import build
@@ -54,6 +55,8 @@ DROPPED = [
     )
 ]
 HALF = [CASES[at] for at in (0, 3, 6, 7, 10, 13, 16)]
+# one case for each kernel and dtype; `local-routing` runs the kernels of `local` and `routing`
+QUICK, QUICK_HALF, QUICK_DROPPED = (0, 3, 5, 9, 13, 15), (0, 1, 2, 4, 5, 6), (0, 2, 6)
 
 
 def with_impl(selection: str, impl: str) -> str:
@@ -122,21 +125,23 @@ def compare(
     assert not over_budget(list(found.values()), single, list(exact.values()), list(found))
 
 
-@pytest.mark.parametrize(("selection", "causal", "queries", "keys", "head_dim", "padded"), CASES)
+@pytest.mark.parametrize(("selection", "causal", "queries", "keys", "head_dim", "padded"), soaked(CASES, QUICK))
 def test_a_kernel_equals_the_eager_definition_forward_and_backward(
     selection: str, causal: bool, queries: int, keys: int, head_dim: int, padded: bool
 ) -> None:
     compare(selection, causal, queries, keys, head_dim, padded, "float32")
 
 
-@pytest.mark.parametrize(("selection", "causal", "queries", "keys", "head_dim", "padded"), HALF)
+@pytest.mark.parametrize(("selection", "causal", "queries", "keys", "head_dim", "padded"), soaked(HALF, QUICK_HALF))
 def test_float16_costs_no_more_than_its_rounding(
     selection: str, causal: bool, queries: int, keys: int, head_dim: int, padded: bool
 ) -> None:
     compare(selection, causal, queries, keys, head_dim, padded, "float16")
 
 
-@pytest.mark.parametrize(("selection", "causal", "queries", "keys", "head_dim", "padded", "rate"), DROPPED)
+@pytest.mark.parametrize(
+    ("selection", "causal", "queries", "keys", "head_dim", "padded", "rate"), soaked(DROPPED, QUICK_DROPPED)
+)
 def test_with_dropout_a_kernel_drops_what_the_eager_definition_drops(
     selection: str, causal: bool, queries: int, keys: int, head_dim: int, padded: bool, rate: float
 ) -> None:
