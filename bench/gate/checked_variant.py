@@ -15,8 +15,8 @@ from ...variants.contract import AttentionShape, ScoredVariant, Variant
 from ..core.errors import Unsupported
 from ..core.registry import VARIANTS, parameters
 from ..core.spec import Spec
+from .case import Case, Memo, Mode, RunSetting, interpreted, with_heads
 from .distance import own_error
-from .view import Mode, RunSetting, VariantInSetting, interpreted, with_heads
 
 BASE_LENGTH = 96
 WIDE_BATCH, WIDEST_BATCH = 11, 64
@@ -80,7 +80,7 @@ class CheckedVariant:
     ):
         self.source, self.shape, self.seed, self.thorough = VariantFactory.of(source), shape, seed, thorough
         self.settings, self.own_batch = settings or short_settings(shape), own_batch
-        self.memo: dict[Any, Any] = {}
+        self.memo = Memo()
 
     def build(self, shape: AttentionShape, **more: Any) -> Variant:
         """A new instance; parameters stay in float32 under half precision. Raises Unsupported."""
@@ -110,36 +110,31 @@ class CheckedVariant:
         return after_steps(self.like(), self.shape, self.seed)
 
     @cached_property
-    def native(self) -> VariantInSetting:
+    def native(self) -> Case:
         """The variant in the precision that will be measured, in the first setting."""
-        return self.views[0]
+        return self.cases[0]
 
     @cached_property
-    def double(self) -> VariantInSetting | None:
-        """The same in float64, where leaks stand out from rounding; None where the variant refuses float64."""
-        return self._double(self.settings[0])
-
-    @cached_property
-    def views(self) -> list[VariantInSetting]:
+    def cases(self) -> list[Case]:
         """The variant in every setting and, where it does not refuse it, in float64 too."""
-        return [view for setting in self.settings for view in self._views(setting)]
+        return [case for setting in self.settings for case in self._cases(setting)]
 
     @property
-    def measured(self) -> list[VariantInSetting]:
-        """The views in the precision that will be measured."""
-        return [view for view in self.views if view.shape.dtype == self.shape.dtype]
+    def measured(self) -> list[Case]:
+        """The cases in the precision that will be measured."""
+        return [case for case in self.cases if case.shape.dtype == self.shape.dtype]
 
-    @cached_property
-    def own(self) -> VariantInSetting | None:
-        """The view at the length that is to be measured, if it is among the settings."""
-        return next((view for view in self.views if view.setting.own), None)
+    @property
+    def at_own_length(self) -> bool:
+        """Whether it is examined at the length that is to be measured."""
+        return self.settings[0].own
 
     @cached_property
     def narrow(self) -> CheckedVariant:
         """At the length to be measured, the variant with no more heads than a million scores take, with no more tokens
         than float64 may have, and half as many as long as a pass takes long: for float64 and gradients, which cost
         most."""
-        if not self.settings[0].own:
+        if not self.at_own_length:
             return self
         length = self.shape.max_length
         if length > DOUBLE_LENGTH:
@@ -153,11 +148,14 @@ class CheckedVariant:
             narrow = shorter
         return narrow
 
-    def double_of(self, view: VariantInSetting) -> VariantInSetting | None:
-        """The same setting in float64; None where the variant refuses it, or where it takes too much."""
-        return self._double(view.setting)
+    def in_float64(self, setting: RunSetting) -> Case | None:
+        """A setting in float64, where leaks stand out from rounding.
 
-    def _views(self, setting: RunSetting) -> Iterator[VariantInSetting]:
+        None where the variant refuses float64, or where it takes too much.
+        """
+        return self.memo.once(("float64", setting), lambda: self._in_float64(setting))
+
+    def _cases(self, setting: RunSetting) -> Iterator[Case]:
         if setting.mode == "training":
             module = self.like(mode="training")
         else:
@@ -165,44 +163,42 @@ class CheckedVariant:
         if interpreted(module, self.shape) and setting != self.settings[0]:
             return
         # the same inputs and outputs in both: the first has no tolerance yet
-        view = VariantInSetting(module, self.shape, 0.0, self.seed, setting)
-        if setting.mode == "training" and _draws(view):
+        case = Case(module, self.shape, 0.0, self.seed, setting)
+        if setting.mode == "training" and _draws(case):
             # what it draws depends on the shape of the inputs, so that two passes cannot be compared
             return
-        if setting.mode != "evaluation" and not self.thorough and self._as_in_evaluation(view):
+        if setting.mode != "evaluation" and not self.thorough and self._as_in_evaluation(case):
             return
-        yield replace(view, tolerance=self._tolerance(view))
-        double = self._double(setting)
+        yield replace(case, tolerance=self._tolerance(case))
+        double = self.in_float64(setting)
         if double is not None and (setting.double or (self.thorough and not double.interpreted)):
             yield double
 
-    def _as_in_evaluation(self, view: VariantInSetting) -> bool:
+    def _as_in_evaluation(self, case: Case) -> bool:
         """Whether a new instance with the same state gives the same bits in evaluation, with padding too."""
         plain = self.like()
-        plain.load_state_dict(view.module.state_dict())
-        inputs = view.inputs()
+        plain.load_state_dict(case.module.state_dict())
+        inputs = case.inputs()
         masks: list[Tensor | None] = [None]
         if self.shape.padding:
-            valid = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
-            valid[0, inputs.key.shape[2] // 2 + 1 :] = False
-            masks.append(valid)
-        return all(torch.equal(view.run(inputs, m), view.with_module(plain).run(inputs, m)) for m in masks)
+            masks.append(inputs.padded_from(inputs.key.shape[2] // 2 + 1))
+        return all(torch.equal(case.run(inputs, m), case.with_module(plain).run(inputs, m)) for m in masks)
 
     @cached_property
     def affordable(self) -> CheckedVariant:
         """At the length to be measured, the variant with one head where a sequence with all of them takes long."""
-        if not self.settings[0].own or self.shape.heads == 1 or self.sequence_seconds <= SEQUENCE_SECONDS:
+        if not self.at_own_length or self.shape.heads == 1 or self.sequence_seconds <= SEQUENCE_SECONDS:
             return self
         return self._smaller(1, self.shape.max_length) or self
 
     @cached_property
     def sequence_seconds(self) -> float:
         """A pass of one sequence, in seconds of the processor, which other work on the machine does not lengthen."""
-        view = VariantInSetting(self.module, self.shape, 0.0, self.seed, replace(self.settings[0], batch=1))
+        case = Case(self.module, self.shape, 0.0, self.seed, replace(self.settings[0], batch=1))
         # what is done once, such as loading kernels
-        view.run(view.inputs(min(view.length, 64)))
+        case.run(case.inputs(min(case.length, 64)))
         start = process_time()
-        view.output()
+        case.output()
         return process_time() - start
 
     def _smaller(self, heads: int, length: int) -> CheckedVariant | None:
@@ -218,30 +214,23 @@ class CheckedVariant:
             return None
         return smaller
 
-    def _tolerance(self, view: VariantInSetting) -> float:
-        setting = view.setting
+    def _tolerance(self, case: Case) -> float:
+        setting = case.setting
         epsilon = torch.finfo(getattr(torch, self.shape.dtype)).eps
         # float16 and bfloat16: the sums are made in float32 there, so fewer roundings stand behind an output.
         tolerance = (4 if epsilon > 1e-4 else 64) * epsilon
         if setting.own and self.narrow is not self and setting.length <= DOUBLE_LENGTH:
             # rounding does not depend on the heads, which share nothing, and little on the length
             return self.narrow.native.tolerance
-        double = self._double(setting)
+        double = self.in_float64(setting)
         if double is None:
             return 4 * tolerance
         # A variant that rounds more, such as a long recurrence, gets more room, measured against itself in float64, but
         # never more than hides a leak.
-        own = own_error(view.output(), double.output())
+        own = own_error(case.output(), double.output())
         return min(tolerance + 16 * own, max(5e-4, 8 * epsilon))
 
-    def _double(self, setting: RunSetting) -> VariantInSetting | None:
-        wanted = ("float64", setting)
-        if wanted not in self.memo:
-            self.memo[wanted] = self._build_double(setting)
-        found: VariantInSetting | None = self.memo[wanted]
-        return found
-
-    def _build_double(self, setting: RunSetting) -> VariantInSetting | None:
+    def _in_float64(self, setting: RunSetting) -> Case | None:
         shape = replace(self.shape, dtype="float64")
         if setting.own and not fits_float64(shape, setting.batch, setting.length):
             return None
@@ -250,7 +239,7 @@ class CheckedVariant:
         except Unsupported:
             return None
         # 1e-9: far above the rounding of float64 and far below any leak through a real path.
-        return VariantInSetting(module, shape, 1e-9, self.seed, setting)
+        return Case(module, shape, 1e-9, self.seed, setting)
 
 
 def short_settings(shape: AttentionShape, batch: int | None = None) -> tuple[RunSetting, ...]:
@@ -278,12 +267,12 @@ def fits_float64(shape: AttentionShape, batch: int, length: int) -> bool:
 
 def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
     """`module` after training steps on drawn inputs, in evaluation mode."""
-    view = VariantInSetting(module.train(), shape, 0.0, seed, RunSetting(min(shape.max_length, 33)))
+    case = Case(module.train(), shape, 0.0, seed, RunSetting(min(shape.max_length, 33)))
     trained = [p for p in module.parameters() if p.requires_grad]
     for salt in range(STEPS):
         torch.manual_seed(seed)
         with torch.enable_grad():
-            output = module(*view.inputs(salt=100 + salt).all(), view.mask())
+            output = module(*case.inputs(salt=100 + salt).all(), case.mask())
             extra = module.auxiliary_loss()
             loss = output.square().mean() if extra is None else output.square().mean() + extra
             if loss.requires_grad and trained:
@@ -296,11 +285,11 @@ def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
     return module.eval()
 
 
-def _draws(view: VariantInSetting) -> bool:
+def _draws(case: Case) -> bool:
     """Whether a pass takes random numbers."""
-    torch.manual_seed(view.seed)
+    torch.manual_seed(case.seed)
     before = torch.get_rng_state()
-    view.run(view.inputs())
+    case.run(case.inputs())
     return not torch.equal(before, torch.get_rng_state())
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ..measure.memory import storages
+from .case import Case
 from .checked_variant import CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .view import VariantInSetting
 
 STATE_FACTOR = 2.5
 """Buffers that double when full hold up to twice what is declared."""
@@ -34,7 +34,7 @@ def steps_equal_forward(checked: CheckedVariant) -> Answer:
         return refusal
     if checked.module.causality != "strict":
         return NotApplicable(f"declared `{checked.module.causality}`: past choices depend on the future")
-    return worst(answer for view in checked.views for answer in (_steps(view), _two_streams(view)))
+    return worst(answer for case in checked.cases for answer in (_steps(case), _two_streams(case)))
 
 
 def state_as_declared(checked: CheckedVariant) -> Answer:
@@ -42,12 +42,12 @@ def state_as_declared(checked: CheckedVariant) -> Answer:
     refusal = _refusal(checked)
     if refusal:
         return refusal
-    view = checked.native
-    length = view.steps
+    case = checked.native
+    length = case.steps
     declared = checked.module.state_bytes(replace(checked.shape, max_length=length))
     if declared is None:
         return Measured(1.0, 0.0, "it decodes, but `state_bytes` is None")
-    state = _decode(view, length, batch=1)[1]
+    state = _decode(case, length, batch=1)[1]
     actual = sum(storage for storage in storages(state).values())
     # what is held may be compared with that of a longer sequence, never what is declared
     roomy = checked.module.state_bytes(replace(checked.shape, max_length=max(length, STATE_ROOM))) or declared
@@ -59,17 +59,17 @@ def state_as_declared(checked: CheckedVariant) -> Answer:
 
 def density_as_declared(checked: CheckedVariant) -> Answer:
     """`density` lies in (0, 1] and, for a pattern with zeros, is no less than the share of weights that are not zero"""
-    view = checked.native
-    length = view.length
+    case = checked.native
+    length = case.length
     declared = checked.module.density(replace(checked.shape, max_length=length))
     if not 0 < declared <= 1:
         return Measured(math.inf, 1.0, f"expected a density in (0, 1], got {declared}")
-    inputs = view.inputs(length, length)
+    inputs = case.inputs(length, length)
     with torch.no_grad():
-        weights = checked.module.weights(inputs.query, inputs.key, view.mask())
+        weights = checked.module.weights(inputs.query, inputs.key, case.mask())
     if weights is None:
         return Measured(declared, 1.0, "declared; it shows no weights")
-    allowed = view.mask().allowed(length, length, inputs.query.device)
+    allowed = case.mask().allowed(length, length, inputs.query.device)
     share = (weights != 0).double().mean().item()
     # Of the allowed pairs: half of a causal map is zero whatever the mechanism.
     share /= 1.0 if allowed is None else allowed.double().mean().item()
@@ -89,39 +89,39 @@ def _refusal(checked: CheckedVariant) -> NotApplicable | None:
     return None
 
 
-def _steps(view: VariantInSetting) -> Answer:
-    length, batch = view.steps, view.setting.batch if view.setting.own else max(3, view.setting.batch)
-    outputs, _ = _decode(view, length, batch)
-    expected = view.run(view.inputs(length, batch=batch))
+def _steps(case: Case) -> Answer:
+    length, batch = case.steps, case.setting.batch if case.setting.own else max(3, case.setting.batch)
+    outputs, _ = _decode(case, length, batch)
+    expected = case.run(case.inputs(length, batch=batch))
     error = gap(outputs, expected)
-    detail = f"{length} steps of {batch}, {view.place}"
-    if error > view.tolerance:
+    detail = f"{length} steps of {batch}, {case.place}"
+    if error > case.tolerance:
         # The first step that is off says more than the size: 0 is an alignment, a power of two a buffer.
-        off = (outputs - expected).abs().amax((0, 1, 3)).double() > view.tolerance * expected.abs().max().double()
+        off = (outputs - expected).abs().amax((0, 1, 3)).double() > case.tolerance * expected.abs().max().double()
         detail = f"from step {int(off.nonzero()[0])} of {detail}"
-    return Measured(error, view.tolerance, detail)
+    return Measured(error, case.tolerance, detail)
 
 
-def _two_streams(view: VariantInSetting) -> Answer:
+def _two_streams(case: Case) -> Answer:
     """Two sequences decoded in turns, as two users do: each must be as it is alone."""
-    length = min(view.steps, TURNS)
-    streams = [view.inputs(length, batch=2, salt=salt) for salt in (0, 1)]
+    length = min(case.steps, TURNS)
+    streams = [case.inputs(length, batch=2, salt=salt) for salt in (0, 1)]
     states: list[Any] = [None, None]
     outputs: list[list[Tensor]] = [[], []]
     with torch.no_grad():
         for at in range(length):
             for stream in (0, 1):
-                output, states[stream] = view.module.step(*streams[stream].part(at, at + 1).all(), states[stream])
+                output, states[stream] = case.module.step(*streams[stream].part(at, at + 1).all(), states[stream])
                 outputs[stream].append(output)
-    error = max(gap(torch.cat(found, 2), view.run(given)) for found, given in zip(outputs, streams, strict=True))
-    return Measured(error, view.tolerance, f"two sequences decoded in turns, {view.place}")
+    error = max(gap(torch.cat(found, 2), case.run(given)) for found, given in zip(outputs, streams, strict=True))
+    return Measured(error, case.tolerance, f"two sequences decoded in turns, {case.place}")
 
 
-def _decode(view: VariantInSetting, length: int, batch: int) -> tuple[Tensor, Any]:
-    inputs, state, outputs = view.inputs(length, batch=batch), None, []
+def _decode(case: Case, length: int, batch: int) -> tuple[Tensor, Any]:
+    inputs, state, outputs = case.inputs(length, batch=batch), None, []
     with torch.no_grad():
         for at in range(length):
             now = inputs.part(at, at + 1)
-            output, state = view.module.step(*now.all(), state)
+            output, state = case.module.step(*now.all(), state)
             outputs.append(output)
     return torch.cat(outputs, 2), state

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
+from .case import Case, Inputs, Mode, RunSetting
 from .checked_variant import CheckedVariant, after_steps, build
 from .distance import beyond, gap
 from .property import Answer, Measured, NotApplicable, worst
 from .twins import EAGER
-from .view import Inputs, Mode, RunSetting, VariantInSetting
 
 SMALL_LENGTH = 13
 STEPS = (1e-5, 1e-6, 1e-4, 1e-7)
@@ -60,19 +60,19 @@ def parameters_learn(checked: CheckedVariant) -> Answer:
 def gradient_is_derivative(checked: CheckedVariant) -> Answer:
     """in float64, derivatives along random directions of each input and parameter equal finite differences"""
     modes: tuple[Mode, ...] = ("evaluation", "after step")
-    views = [view for mode in modes for view in small(checked, mode)]
-    if not views:
+    cases = [case for mode in modes for case in small(checked, mode)]
+    if not cases:
         return NotApplicable("it refuses float64 on a small shape; its twin speaks for its gradient")
-    return worst(answer for view in views for answer in directions(view))
+    return worst(answer for case in cases for answer in directions(case))
 
 
 def gradient_at_length(checked: CheckedVariant) -> Answer:
     """in float64, the derivative along one direction of all inputs and parameters, with more tokens"""
     narrow = checked.narrow
-    doubles = [double for double in map(narrow.double_of, narrow.measured) if double is not None]
+    doubles = [double for case in narrow.measured if (double := narrow.in_float64(case.setting)) is not None]
     if not doubles:
         return NotApplicable("it refuses float64, or float64 takes too much at this length")
-    return worst(_joint(view) for view in doubles)
+    return worst(_joint(case) for case in doubles)
 
 
 def gradient_in_precision(checked: CheckedVariant) -> Answer:
@@ -80,18 +80,18 @@ def gradient_in_precision(checked: CheckedVariant) -> Answer:
     narrow = checked.narrow
     if EAGER in checked.source.implementations:
         return NotApplicable("`implementations` compares the gradients of every path with float64")
-    return worst(_precision(view, narrow.double_of(view)) for view in narrow.measured)
+    return worst(_precision(case, narrow.in_float64(case.setting)) for case in narrow.measured)
 
 
 def _reached(checked: CheckedVariant) -> set[str]:
     """Names of the inputs and parameters with a gradient that is not all zero."""
-    view, module = checked.native, checked.like()
+    case, module = checked.native, checked.like()
     _jitter(module, checked.seed)
-    leaves = view.inputs().leaves()
+    leaves = case.inputs().leaves()
     with torch.enable_grad():
-        output = module(*leaves.all(), view.mask())
+        output = module(*leaves.all(), case.mask())
         # A random direction: the plain sum of a normalised output does not depend on the query at all.
-        loss = (output * view.grad_output(output)).sum()
+        loss = (output * case.grad_output(output)).sum()
         auxiliary = module.auxiliary_loss()
         loss = loss if auxiliary is None else loss + auxiliary
         named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(module)
@@ -101,7 +101,7 @@ def _reached(checked: CheckedVariant) -> set[str]:
     return {name for name, g in zip(named, found, strict=True) if g is not None and bool((g != 0).any())}
 
 
-def small(checked: CheckedVariant, mode: Mode, dropout: float = 0.0) -> Iterator[VariantInSetting]:
+def small(checked: CheckedVariant, mode: Mode, dropout: float = 0.0) -> Iterator[Case]:
     """The variant in float64 on a shape that differences can afford, or on its own where it refuses that one."""
     shape = replace(checked.shape, dtype="float64", dropout=dropout)
     for max_length in sorted({min(shape.max_length, 2 * SMALL_LENGTH), shape.max_length}):
@@ -114,36 +114,34 @@ def small(checked: CheckedVariant, mode: Mode, dropout: float = 0.0) -> Iterator
             after_steps(module, sized, checked.seed)
         _jitter(module, checked.seed)
         setting = RunSetting(min(SMALL_LENGTH, max_length), mode=mode)
-        yield VariantInSetting(module.train(mode == "training"), sized, 0.0, checked.seed, setting)
+        yield Case(module.train(mode == "training"), sized, 0.0, checked.seed, setting)
         return
 
 
-def _padded(view: VariantInSetting, inputs: Inputs) -> Tensor | None:
+def _padded(case: Case, inputs: Inputs) -> Tensor | None:
     keys = inputs.key.shape[2]
-    if not view.shape.padding or keys <= 3:
+    if not case.shape.padding or keys <= 3:
         return None
-    valid = torch.ones(inputs.key.shape[0], keys, dtype=torch.bool)
-    valid[0, -max(3, keys // 5) :] = False
-    return valid
+    return inputs.padded_from(keys - max(3, keys // 5))
 
 
-def _joint(view: VariantInSetting) -> Answer:
+def _joint(case: Case) -> Answer:
     """All tensors move together, which costs two passes or three."""
     # A copy off its first values, where a kink may lie.
-    view = view.with_module(deepcopy(view.module))
-    _jitter(view.module, view.seed)
-    inputs = view.inputs()
-    valid = _padded(view, inputs)
+    case = case.with_module(deepcopy(case.module))
+    _jitter(case.module, case.seed)
+    inputs = case.inputs()
+    valid = _padded(case, inputs)
     leaves = inputs.leaves()
-    trained = list(_trained(view.module).values())
+    trained = list(_trained(case.module).values())
     with torch.enable_grad():
-        output = view.forward(leaves, valid)
+        output = case.forward(leaves, valid)
         if not output.requires_grad:
             return NotApplicable("no gradient at all; `gradient reaches` says so")
-        grad_output = view.grad_output(output)
+        grad_output = case.grad_output(output)
         found = torch.autograd.grad(output, [*leaves.all(), *trained], grad_output, allow_unused=True)
     output = output.detach()
-    generator = torch.Generator().manual_seed(view.seed)
+    generator = torch.Generator().manual_seed(case.seed)
     tensors = [*inputs.all(), *trained]
     gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(tensors, found, strict=True)]
     sizes = [float(g.norm()) for g in gradients]
@@ -165,7 +163,7 @@ def _joint(view: VariantInSetting) -> Answer:
             for p, d in zip(trained, directions[3:], strict=True):
                 p.add_(step * d)
         # The difference entry by entry, before the sum: it loses no digits to the size of the loss.
-        change = float(((view.run(moved, valid) - output) * grad_output).sum())
+        change = float(((case.run(moved, valid) - output) * grad_output).sum())
         with torch.no_grad():
             for p, old in zip(trained, kept, strict=True):
                 p.copy_(old)
@@ -182,7 +180,7 @@ def _joint(view: VariantInSetting) -> Answer:
         least = min(least, _off(behind / step, sum(slopes), size), _off((ahead + behind) / 2 / step, sum(slopes), size))
         if least <= LONG_ALLOWED:
             break
-    return Measured(least, LONG_ALLOWED, f"derivative along all inputs and parameters, {view.place}")
+    return Measured(least, LONG_ALLOWED, f"derivative along all inputs and parameters, {case.place}")
 
 
 def _off(found: float, slope: float, size: float) -> float:
@@ -190,17 +188,17 @@ def _off(found: float, slope: float, size: float) -> float:
     return error if math.isfinite(error) else math.inf
 
 
-def _precision(view: VariantInSetting, double: VariantInSetting | None) -> Answer:
+def _precision(case: Case, double: Case | None) -> Answer:
     if double is None:
         return NotApplicable("it refuses float64, or float64 takes too much at this length")
-    inputs = view.inputs()
-    valid = _padded(view, inputs)
-    grad_output = view.grad_output(inputs.query)
-    allowed = max(8 * view.tolerance, PRECISION_ALLOWED)
+    inputs = case.inputs()
+    valid = _padded(case, inputs)
+    grad_output = case.grad_output(inputs.query)
+    allowed = max(8 * case.tolerance, PRECISION_ALLOWED)
 
     def differing(arriving: Tensor) -> tuple[list[Tensor], float]:
         """Which rows of the three gradients differ from float64, (batch, heads, rows), and the distance of outputs."""
-        found = view.passes(inputs, valid, arriving)
+        found = case.passes(inputs, valid, arriving)
         expected = double.passes(inputs.map(Tensor.double), valid, arriving.double())
         rows = [beyond(a, b, allowed) for a, b in zip(found[1:], expected[1:], strict=True)]
         return rows, gap(found[0], expected[0])
@@ -208,14 +206,14 @@ def _precision(view: VariantInSetting, double: VariantInSetting | None) -> Answe
     rows, distance = differing(grad_output)
     of_query, *others = rows
     kinks = of_query.any(1, keepdim=True)
-    if distance <= view.tolerance and 0 < _share(of_query) <= FLIPPED and max(map(_share, others)) > FLIPPED:
+    if distance <= case.tolerance and 0 < _share(of_query) <= FLIPPED and max(map(_share, others)) > FLIPPED:
         # One weight at a kink moves the gradients of one query, and of all keys that it sees. Without those queries the
         # gradients of the keys must be right.
         rows, distance = differing(grad_output.masked_fill(kinks[..., None], 0.0))
-    limit = FLIPPED_OUTPUTS if distance > view.tolerance else FLIPPED
+    limit = FLIPPED_OUTPUTS if distance > case.tolerance else FLIPPED
     answers: list[Answer] = []
     for name, differ in zip(NAMES, rows, strict=True):
-        detail = f"share of rows of the gradient of {name} that are not those of float64, {view.place}"
+        detail = f"share of rows of the gradient of {name} that are not those of float64, {case.place}"
         answers.append(Measured(_share(differ), limit, detail))
     return worst(answers)
 
@@ -224,17 +222,17 @@ def _share(rows: Tensor) -> float:
     return float(rows.double().mean())
 
 
-def directions(view: VariantInSetting) -> Iterator[Answer]:
+def directions(case: Case) -> Iterator[Answer]:
     """Derivatives along random directions of each input and parameter, against finite differences; float64."""
-    inputs = view.inputs()
-    valid = _padded(view, inputs)
+    inputs = case.inputs()
+    valid = _padded(case, inputs)
     # Copies, since the differences move them in place.
     leaves = inputs.map(Tensor.clone).leaves()
-    generator = torch.Generator().manual_seed(view.seed)
+    generator = torch.Generator().manual_seed(case.seed)
     with torch.enable_grad():
-        output = view.forward(leaves, valid)
-        grad_output = view.grad_output(output)
-        named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(view.module)
+        output = case.forward(leaves, valid)
+        grad_output = case.grad_output(output)
+        named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(case.module)
         if not output.requires_grad:
             yield NotApplicable("no gradient at all; `gradient reaches` says so")
             return
@@ -242,7 +240,7 @@ def directions(view: VariantInSetting) -> Iterator[Answer]:
 
     def loss() -> float:
         with torch.no_grad():
-            return float((view.forward(leaves, valid) * grad_output).sum())
+            return float((case.forward(leaves, valid) * grad_output).sum())
 
     for (name, tensor), gradient in zip(named.items(), found, strict=True):
         gradient = torch.zeros_like(tensor) if gradient is None else gradient
@@ -253,7 +251,7 @@ def directions(view: VariantInSetting) -> Iterator[Answer]:
             # a direction may be nearly flat by chance; the gradient's size says what is large
             size = float(gradient.norm()) + 1e-4
             error = _disagreement(loss, tensor, direction, slope, size)
-            yield Measured(error, ALLOWED, f"derivative along {name}, {view.place}")
+            yield Measured(error, ALLOWED, f"derivative along {name}, {case.place}")
 
 
 def _disagreement(loss: Callable[[], float], tensor: Tensor, direction: Tensor, slope: float, size: float) -> float:

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ...variants.contract import ScoredVariant, repeat_heads
 from ..core.errors import Unsupported
+from .case import Case, Inputs, RunSetting, with_heads
 from .checked_variant import CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
 from .twins import SLOW, examined
-from .view import Inputs, RunSetting, VariantInSetting, with_heads
 
 COMMON_SCORES = (10.3, 1000.3, 10000.3)
 COUNTS = (1000, 3000)
@@ -72,14 +72,14 @@ def closed_cases(checked: CheckedVariant) -> Answer:
     return worst(_closed(module, checked.native))
 
 
-def linear_in_value(view: VariantInSetting) -> bool:
+def linear_in_value(case: Case) -> bool:
     """Whether twice the values give twice the output, and no values none."""
-    length = min(view.length, 24)
-    inputs = view.inputs(length)
-    output = view.run(inputs)
-    twice = view.run(Inputs(inputs.query, inputs.key, 2 * inputs.value))
-    none = view.run(Inputs(inputs.query, inputs.key, torch.zeros_like(inputs.value)))
-    return gap(twice, 2 * output) <= view.tolerance and not none.any()
+    length = min(case.length, 24)
+    inputs = case.inputs(length)
+    output = case.run(inputs)
+    twice = case.run(Inputs(inputs.query, inputs.key, 2 * inputs.value))
+    none = case.run(Inputs(inputs.query, inputs.key, torch.zeros_like(inputs.value)))
+    return gap(twice, 2 * output) <= case.tolerance and not none.any()
 
 
 def _common_scores(checked: CheckedVariant, name: str) -> Iterator[Answer]:
@@ -95,18 +95,18 @@ def _common_scores(checked: CheckedVariant, name: str) -> Iterator[Answer]:
             continue
         # Few queries where that can be, since the cost is theirs times the keys; more than kernels leave to others.
         queries = 32 if crosses else keys
-        view = VariantInSetting(module, shape, 0.0, checked.seed, RunSetting(queries))
-        drawn = view.inputs(queries, keys, batch=1)
-        for score in COMMON_SCORES if view.dtype.itemsize > 2 else COMMON_SCORES[:1]:
+        case = Case(module, shape, 0.0, checked.seed, RunSetting(queries))
+        drawn = case.inputs(queries, keys, batch=1)
+        for score in COMMON_SCORES if case.dtype.itemsize > 2 else COMMON_SCORES[:1]:
             # score = query · key / sqrt(head_dim), the same for every pair
             entry = math.sqrt(score) * shape.head_dim**-0.25
             query, key = (torch.full_like(x, entry) for x in (drawn.query, drawn.key))
             inputs = Inputs(query, key, torch.ones_like(drawn.value))
-            output, _, _, gradient = view.passes(inputs, None, torch.ones_like(drawn.query))
+            output, _, _, gradient = case.passes(inputs, None, torch.ones_like(drawn.query))
             # Kernels that keep the logarithm of a row's sum round it at the size of the scores. A score is a sum of
             # head_dim equal products, which all round alike, so two passes that sum in another order differ by more
             # the larger head_dim is: PyTorch's own kernel with AVX-512 by 20 units in the last place at 128.
-            allowed = 1e-4 + (4 + shape.head_dim / 4) * score * torch.finfo(view.dtype).eps
+            allowed = 1e-4 + (4 + shape.head_dim / 4) * score * torch.finfo(case.dtype).eps
             where = f"of equal scores of {score:g} over {keys} keys{f', impl={name}' if name else ''}"
             off = (output.double() - 1).abs().max().item()
             yield Measured(off, allowed, f"sum of a row, away from 1, {where}")
@@ -116,108 +116,106 @@ def _common_scores(checked: CheckedVariant, name: str) -> Iterator[Answer]:
             yield Measured(off, allowed, f"gradient of the values, away from 1 in all, {where}")
 
 
-def _answers(checked: CheckedVariant, test: Callable[[VariantInSetting], Iterable[Answer]]) -> Answer:
-    view = checked.native
+def _answers(checked: CheckedVariant, test: Callable[[Case], Iterable[Answer]]) -> Answer:
+    case = checked.native
     with torch.no_grad():
-        few = view.inputs(min(view.length, 24))
-        if view.module.weights(few.query, few.key, view.mask()) is None:
+        few = case.inputs(min(case.length, 24))
+        if case.module.weights(few.query, few.key, case.mask()) is None:
             return NotApplicable("it shows no weights")
-        return worst(test(view))
+        return worst(test(case))
 
 
-def _masked(view: VariantInSetting) -> tuple[Inputs, Tensor | None]:
-    inputs = view.inputs(view.length)
-    if not view.shape.padding:
+def _masked(case: Case) -> tuple[Inputs, Tensor | None]:
+    inputs = case.inputs(case.length)
+    if not case.shape.padding:
         return inputs, None
-    valid = torch.ones(2, inputs.key.shape[2], dtype=torch.bool)
-    valid[0, max(1, 2 * inputs.key.shape[2] // 3) :] = False
-    return inputs, valid
+    return inputs, inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3))
 
 
-def _weights(view: VariantInSetting, inputs: Inputs, valid: Tensor | None, rows: slice | None = None) -> Tensor | None:
-    return view.module.weights(inputs.query, inputs.key, view.mask(valid), rows)
+def _weights(case: Case, inputs: Inputs, valid: Tensor | None, rows: slice | None = None) -> Tensor | None:
+    return case.module.weights(inputs.query, inputs.key, case.mask(valid), rows)
 
 
-def _all(view: VariantInSetting, inputs: Inputs, valid: Tensor | None) -> Tensor:
-    weights = _weights(view, inputs, valid)
+def _all(case: Case, inputs: Inputs, valid: Tensor | None) -> Tensor:
+    weights = _weights(case, inputs, valid)
     assert weights is not None
     return weights
 
 
-def _allowed(view: VariantInSetting, inputs: Inputs, valid: Tensor | None, like: Tensor) -> Tensor:
-    allowed = view.mask(valid).allowed(inputs.query.shape[2], inputs.key.shape[2], inputs.query.device)
+def _allowed(case: Case, inputs: Inputs, valid: Tensor | None, like: Tensor) -> Tensor:
+    allowed = case.mask(valid).allowed(inputs.query.shape[2], inputs.key.shape[2], inputs.query.device)
     return torch.ones_like(like, dtype=torch.bool) if allowed is None else allowed.expand_as(like)
 
 
-def _outside(view: VariantInSetting) -> Iterator[Answer]:
-    inputs, valid = _masked(view)
-    weights = _all(view, inputs, valid)
+def _outside(case: Case) -> Iterator[Answer]:
+    inputs, valid = _masked(case)
+    weights = _all(case, inputs, valid)
     expected = (*inputs.query.shape[:3], inputs.key.shape[2])
     if weights.shape != expected:
         yield Measured(math.inf, 0.0, f"expected shape {expected}, got {tuple(weights.shape)}")
         return
     yield Measured(float((~weights.isfinite()).sum()), 0.0, "weights that are no number")
-    outside = weights.masked_fill(_allowed(view, inputs, valid, weights), 0.0)
+    outside = weights.masked_fill(_allowed(case, inputs, valid, weights), 0.0)
     yield Measured(outside.abs().max().item(), 0.0, "a weight where the mask forbids")
 
 
-def _rows(view: VariantInSetting) -> Iterator[Answer]:
-    inputs, valid = _masked(view)
-    whole = _all(view, inputs, valid)
+def _rows(case: Case) -> Iterator[Answer]:
+    inputs, valid = _masked(case)
+    whole = _all(case, inputs, valid)
     queries = whole.shape[2]
     for first, last in {(0, 1), (queries // 3, 2 * queries // 3 + 1), (queries - 1, queries), (0, queries)}:
         # Statistics and maps read chunks of rows; a chunk that is numbered from zero would be masked wrongly.
-        part = _weights(view, inputs, valid, slice(first, last))
+        part = _weights(case, inputs, valid, slice(first, last))
         assert part is not None
-        yield Measured(gap(part, whole[:, :, first:last]), view.tolerance, f"rows {first} to {last} of {queries}")
+        yield Measured(gap(part, whole[:, :, first:last]), case.tolerance, f"rows {first} to {last} of {queries}")
 
 
-def _products(view: VariantInSetting) -> Iterator[Answer]:
-    if not linear_in_value(view):
+def _products(case: Case) -> Iterator[Answer]:
+    if not linear_in_value(case):
         yield NotApplicable("the output is not linear in the values")
         return
-    if view.setting.own:
-        yield from _last_products(view)
+    if case.setting.own:
+        yield from _last_products(case)
         return
-    for inputs, valid in (_masked(view), (view.inputs(), None)):
-        weights = _all(view, inputs, valid)
+    for inputs, valid in (_masked(case), (case.inputs(), None)):
+        weights = _all(case, inputs, valid)
         product = weights.double() @ repeat_heads(inputs.value.double(), weights.shape[1])
         # both the product and the weights are rounded on their way
-        yield Measured(gap(view.run(inputs, valid), product), 2 * view.tolerance, "output against weights times values")
+        yield Measured(gap(case.run(inputs, valid), product), 2 * case.tolerance, "output against weights times values")
 
 
-def _last_products(view: VariantInSetting) -> Iterator[Answer]:
+def _last_products(case: Case) -> Iterator[Answer]:
     """A few rows alone, at the length to be measured."""
-    inputs = view.inputs()
+    inputs = case.inputs()
     rows = slice(max(0, inputs.query.shape[2] - 8), inputs.query.shape[2])
-    weights = _weights(view, inputs, None, rows)
+    weights = _weights(case, inputs, None, rows)
     assert weights is not None
     product = weights.double() @ repeat_heads(inputs.value.double(), weights.shape[1])
-    yield Measured(gap(view.output()[:, :, rows], product), 2 * view.tolerance, f"the last rows, {view.place}")
+    yield Measured(gap(case.output()[:, :, rows], product), 2 * case.tolerance, f"the last rows, {case.place}")
 
 
-def _sums(view: VariantInSetting) -> Iterator[Answer]:
-    inputs, valid = _masked(view)
-    weights = _all(view, inputs, valid).double()
-    alive = _allowed(view, inputs, valid, weights).any(-1)
-    if valid is not None and not view.shape.cross:
+def _sums(case: Case) -> Iterator[Answer]:
+    inputs, valid = _masked(case)
+    weights = _all(case, inputs, valid).double()
+    alive = _allowed(case, inputs, valid, weights).any(-1)
+    if valid is not None and not case.shape.cross:
         # the weights of a padded query mean nothing
         alive = alive & valid[:, None].to(alive.device)
     sums = weights.sum(-1)[alive]
-    yield Measured((sums - 1).abs().max().item(), max(view.tolerance, 1e-5), "sum of a row, away from 1")
+    yield Measured((sums - 1).abs().max().item(), max(case.tolerance, 1e-5), "sum of a row, away from 1")
     yield Measured(max(0.0, -weights.min().item()), 0.0, "a negative weight")
 
 
-def _other_sums(view: VariantInSetting) -> Iterator[Answer]:
-    inputs, valid = _masked(view)
-    weights = _all(view, inputs, valid).double()
+def _other_sums(case: Case) -> Iterator[Answer]:
+    inputs, valid = _masked(case)
+    weights = _all(case, inputs, valid).double()
     off = (weights.sum(-1) - 1).abs().max().item()
     same = off < 1e-3 and bool((weights >= 0).all())
     yield Measured(float(same), 0.0, f"declared no simplex; a row's sum is up to {off:.1e} away from 1")
 
 
-def _closed(module: ScoredVariant, view: VariantInSetting) -> Iterator[Answer]:
-    shape, keys = view.shape, 7
+def _closed(module: ScoredVariant, case: Case) -> Iterator[Answer]:
+    shape, keys = case.shape, 7
     device = torch.device(shape.device)
 
     def weigh(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
@@ -233,5 +231,5 @@ def _closed(module: ScoredVariant, view: VariantInSetting) -> Iterator[Answer]:
     yield Measured(gap(weigh(level, some), third), 1e-5, "constant scores, three keys allowed")
     two = weigh(torch.tensor([0.9, 0.4]).expand(1, shape.heads, 1, 2))
     yield Measured(max(0.0, (two[..., 1] - two[..., 0]).max().item()), 0.0, "two keys, the lower above the higher")
-    scores = torch.randn(1, shape.heads, 5, keys, generator=torch.Generator().manual_seed(view.seed))
+    scores = torch.randn(1, shape.heads, 5, keys, generator=torch.Generator().manual_seed(case.seed))
     yield Measured(gap(weigh(scores + 3.0), weigh(scores)), 1e-4, "3 added to every score")

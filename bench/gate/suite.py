@@ -12,6 +12,7 @@ import torch
 from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
 from . import causality, decode, dropout, gradients, groups, maps, masks, numerics, twins
+from .case import interpreted, with_heads
 from .checked_variant import (
     BASE_LENGTH,
     WIDEST_BATCH,
@@ -21,7 +22,6 @@ from .checked_variant import (
     short_settings,
 )
 from .property import GateResult, Property
-from .view import interpreted, with_heads
 
 LONG_LENGTH = 384
 SHORT_HEADS = 5
@@ -100,7 +100,7 @@ def examine(
     forms = [_short(variant, shape, seed, batch, thorough=thorough), _own(variant, shape, seed, batch, thorough)]
     found: dict[str, GateResult] = {}
     for form in forms:
-        properties = tuple(p for p in PROPERTIES if not form.settings[0].own or p.own != "never")
+        properties = tuple(p for p in PROPERTIES if not form.at_own_length or p.own != "never")
         for result in _findings(form, properties):
             known = found.get(result.property)
             longest = result.property in LONGEST and result.held is not None
@@ -118,15 +118,20 @@ def quick_gate(
     failing that at its own length. "own" for the length and the batch to be measured, by few passes; float64 takes part
     up to 2,048 tokens and 2 GiB. Of several implementations, those are examined that may run here.
     """
+    quick = tuple(p for p in PROPERTIES if p.quick)
     if form != "own":
-        failure = _quick_short(variant, shape, seed, batch)
+        failure = _first_failure(_quick_short(variant, shape, seed, batch, quick))
         if failure is not None or form == "short":
             return failure
     # few positions are a length to be measured too, and all of it has been examined
     if form == "both" and shape.max_length <= BASE_LENGTH and batch <= WIDEST_BATCH:
         return None
-    quick = tuple(p for p in PROPERTIES if p.quick and p.own == "always")
-    return next((f for f in _findings(_own(variant, shape, seed, batch, False), quick) if f.held is False), None)
+    own = tuple(p for p in quick if p.own == "always")
+    return _first_failure(_findings(_own(variant, shape, seed, batch, False), own))
+
+
+def _first_failure(findings: Iterator[GateResult]) -> GateResult | None:
+    return next((finding for finding in findings if finding.held is False), None)
 
 
 def run_part(
@@ -134,26 +139,21 @@ def run_part(
 ) -> None:
     """Every `parts`-th property of the short form before a measurement, from `part` on, for what running it leaves
     behind: compiled kernels. Its findings are forgotten."""
-    quick = tuple(p for p in PROPERTIES if p.quick)[part::parts]
-    for length in sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)}):
-        found = list(_findings(_short(variant, shape, seed, batch, length, thorough=False), quick))
-        # a variant may refuse few positions
-        if any(result.held is not None for result in found):
-            return
+    for _ in _quick_short(variant, shape, seed, batch, tuple(p for p in PROPERTIES if p.quick)[part::parts]):
+        pass
 
 
-def _quick_short(variant: VariantSource, shape: AttentionShape, seed: int, batch: int) -> GateResult | None:
-    quick = tuple(p for p in PROPERTIES if p.quick)
+def _quick_short(
+    variant: VariantSource, shape: AttentionShape, seed: int, batch: int, properties: tuple[Property, ...]
+) -> Iterator[GateResult]:
     # Longer ones only where no property applied, as for a variant that refuses less than one block.
     for length in sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)}):
         applied = False
-        for finding in _findings(_short(variant, shape, seed, batch, length, thorough=False), quick):
-            if finding.held is False:
-                return finding
+        for finding in _findings(_short(variant, shape, seed, batch, length, thorough=False), properties):
             applied |= finding.held is not None
+            yield finding
         if applied:
-            return None
-    return None
+            return
 
 
 def _short(
@@ -202,7 +202,7 @@ def _cuda(shape: AttentionShape) -> list[str]:
 
 
 def _findings(checked: CheckedVariant, properties: tuple[Property, ...]) -> Iterator[GateResult]:
-    shape, own = checked.shape, checked.settings[0].own
+    shape, own = checked.shape, checked.at_own_length
     # The examination draws random numbers of its own; a run that is gated must go on with those it would have had.
     with torch.random.fork_rng(_cuda(shape)), _settings_kept(own), torch.inference_mode(False), torch.enable_grad():
         try:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
+from .case import PARTS, Case, RunSetting, with_heads
 from .checked_variant import CheckedVariant, SoftmaxReference, VariantFactory, build, fits_float64
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
-from .view import PARTS, RunSetting, VariantInSetting, with_heads
 
 FACTOR = 4
 HEAD_DIMS = (67, 5)
@@ -66,12 +66,10 @@ def examined(checked: CheckedVariant) -> tuple[str, ...]:
 
 def _sizes(checked: CheckedVariant) -> list[CheckedVariant]:
     """The shape itself, and at few positions an odd width of a head, and one that is large as well."""
-    if checked.own is not None:
+    if checked.at_own_length:
         return [checked.narrow]
-    if "sizes" not in checked.memo:
-        checked.memo["sizes"] = [checked, *(() if checked.native.interpreted else _other_widths(checked))]
-    found: list[CheckedVariant] = checked.memo["sizes"]
-    return found
+    others = () if checked.native.interpreted else _other_widths(checked)
+    return checked.memo.once("sizes", lambda: [checked, *others])
 
 
 def _other_widths(checked: CheckedVariant) -> Iterator[CheckedVariant]:
@@ -85,83 +83,74 @@ def _other_widths(checked: CheckedVariant) -> Iterator[CheckedVariant]:
 
 
 def _with_twin(checked: CheckedVariant) -> Iterator[Answer]:
-    for view in checked.measured:
-        if _too_large(view):
+    for case in checked.measured:
+        if _too_large(case):
             yield NotApplicable(TOO_LARGE)
         else:
-            yield from _comparisons(checked, view, view.module, "its twin")
+            yield from _comparisons(checked, case, case.module, "its twin")
 
 
 def _with_eager(checked: CheckedVariant, name: str) -> Iterator[Answer]:
-    for view in checked.measured[: 1 if name in SLOW else None]:
-        if _too_large(view):
+    for case in checked.measured[: 1 if name in SLOW else None]:
+        if _too_large(case):
             yield NotApplicable(TOO_LARGE)
             continue
         try:
-            module = checked.like(impl=name, mode=view.setting.mode)
+            module = checked.like(impl=name, mode=case.setting.mode)
         except Unsupported as refusal:
             yield NotApplicable(f"impl={name}: {refusal}")
             return
-        yield from _comparisons(checked, view, module, f"impl={name}")
+        yield from _comparisons(checked, case, module, f"impl={name}")
 
 
-def _too_large(view: VariantInSetting) -> bool:
-    return view.setting.own and not fits_float64(view.shape, view.setting.batch, view.length)
+def _too_large(case: Case) -> bool:
+    return case.setting.own and not fits_float64(case.shape, case.setting.batch, case.length)
 
 
-def _comparisons(checked: CheckedVariant, view: VariantInSetting, module: Variant, name: str) -> Iterator[Answer]:
-    found = view.with_module(module)
+def _comparisons(checked: CheckedVariant, case: Case, module: Variant, name: str) -> Iterator[Answer]:
+    found = case.with_module(module)
     masks = [False]
-    if view.shape.padding:
+    if case.shape.padding:
         # Kernels take another path with a mask, so both are run, where it costs little.
-        both = view.setting.mode == "evaluation" and not view.setting.own
+        both = case.setting.mode == "evaluation" and not case.setting.own
         masks = [False, True] if both and name.removeprefix("impl=") not in SLOW else [True]
     for masked in masks:
-        expected, allowed = _reference(checked, view, masked)
-        inputs = view.inputs()
-        for part, a, b, limit in zip(PARTS, found.passes(inputs, _valid(view, masked)), expected, allowed, strict=True):
+        expected, allowed = _reference(checked, case, masked)
+        inputs = case.inputs()
+        for part, a, b, limit in zip(PARTS, found.passes(inputs, _valid(case, masked)), expected, allowed, strict=True):
             padding = " with padding" if masked else ""
-            yield Measured(gap(a, b), limit, f"{part} of {name}, {view.shape.head_dim} wide, {view.place}{padding}")
+            yield Measured(gap(a, b), limit, f"{part} of {name}, {case.shape.head_dim} wide, {case.place}{padding}")
 
 
-def _valid(view: VariantInSetting, masked: bool) -> Tensor | None:
-    if not masked:
-        return None
-    inputs = view.inputs()
-    valid = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
-    valid[0, max(1, inputs.key.shape[2] // 2) :] = False
-    return valid
+def _valid(case: Case, masked: bool) -> Tensor | None:
+    inputs = case.inputs()
+    return inputs.padded_from(max(1, inputs.key.shape[2] // 2)) if masked else None
 
 
-def _reference(checked: CheckedVariant, view: VariantInSetting, masked: bool) -> tuple[list[Tensor], list[float]]:
+def _reference(checked: CheckedVariant, case: Case, masked: bool) -> tuple[list[Tensor], list[float]]:
     """Output and gradients of the twin in float64, and what each may differ by. Computed once for all paths."""
-    wanted = ("twin", view.setting, masked)
-    if wanted not in checked.memo:
-        checked.memo[wanted] = _compute_reference(checked, view, _valid(view, masked))
-    found: tuple[list[Tensor], list[float]] = checked.memo[wanted]
-    return found
+    wanted = ("twin", case.setting, masked)
+    return checked.memo.once(wanted, lambda: _compute_reference(checked, case, _valid(case, masked)))
 
 
-def _compute_reference(
-    checked: CheckedVariant, view: VariantInSetting, valid: Tensor | None
-) -> tuple[list[Tensor], list[float]]:
-    inputs = view.inputs()
+def _compute_reference(checked: CheckedVariant, case: Case, valid: Tensor | None) -> tuple[list[Tensor], list[float]]:
+    inputs = case.inputs()
     double = inputs.map(Tensor.double)
-    softmax = SoftmaxReference(view.shape).eval()
-    rounded = view.with_module(softmax).passes(inputs, valid)
+    softmax = SoftmaxReference(case.shape).eval()
+    rounded = case.with_module(softmax).passes(inputs, valid)
     errors = [
-        gap(a, b) for a, b in zip(rounded, view.with_module(softmax, "float64").passes(double, valid), strict=True)
+        gap(a, b) for a, b in zip(rounded, case.with_module(softmax, "float64").passes(double, valid), strict=True)
     ]
-    mode = view.setting.mode
+    mode = case.setting.mode
     if EAGER in checked.source.implementations:
         twin = checked.like(dtype="float64", impl=EAGER, mode=mode)
     else:
         twin = build(VariantFactory.of(checked.module.twin), replace(checked.shape, dtype="float64"), checked.seed)
-    expected = view.with_module(twin, "float64").passes(double, valid)
+    expected = case.with_module(twin, "float64").passes(double, valid)
     if EAGER in checked.source.implementations and checked.module.kind != "exact":
         # Where scores are large the definition itself may err more than softmax does in this precision.
-        eager = view.with_module(checked.like(impl=EAGER, mode=mode)).passes(inputs, valid)
+        eager = case.with_module(checked.like(impl=EAGER, mode=mode)).passes(inputs, valid)
         errors = [max(error, gap(a, b)) for error, a, b in zip(errors, eager, expected, strict=True)]
     # An error of softmax that happens to be zero must not forbid a last bit to others.
-    floor = (16 if view.dtype.itemsize > 2 else 2) * torch.finfo(view.dtype).eps
+    floor = (16 if case.dtype.itemsize > 2 else 2) * torch.finfo(case.dtype).eps
     return expected, [FACTOR * error + floor for error in errors]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ INTERPRETED_SHORT = 8
 """Tokens to decode where Triton's interpreter runs: it takes a thousand times as long as the CPU."""
 
 PARTS = ("output", "gradient of query", "gradient of key", "gradient of value")
-"""Of `VariantInSetting.passes`."""
+"""Of `Case.passes`."""
 
+T = TypeVar("T")
 Mode = Literal["evaluation", "training", "after step"]
 
 
@@ -44,6 +45,19 @@ class RunSetting:
     def __str__(self) -> str:
         mode = {"evaluation": "", "training": " in training", "after step": " after after_step()"}[self.mode]
         return f"{self.length} long{mode}"
+
+
+class Memo:
+    """Values that several tests need, each computed once."""
+
+    def __init__(self) -> None:
+        self._values: dict[Any, Any] = {}
+
+    def once(self, key: Any, compute: Callable[[], T]) -> T:
+        """The value of `key`, computed where it is not known yet."""
+        if key not in self._values:
+            self._values[key] = compute()
+        return cast(T, self._values[key])
 
 
 def with_heads(shape: AttentionShape, heads: int) -> AttentionShape:
@@ -83,9 +97,15 @@ class Inputs:
     def all(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.query, self.key, self.value
 
+    def padded_from(self, first: int) -> Tensor:
+        """A mask of the keys, (batch, keys), True = real: the first sequence is padding from key `first` on."""
+        valid = torch.ones(self.key.shape[0], self.key.shape[2], dtype=torch.bool)
+        valid[0, first:] = False
+        return valid
+
 
 @dataclass(frozen=True, slots=True)
-class VariantInSetting:
+class Case:
     """`shape.dtype`: the precision. `tolerance`: what rounding explains, relative to the largest output."""
 
     module: Variant
@@ -93,12 +113,12 @@ class VariantInSetting:
     tolerance: float
     seed: int
     setting: RunSetting
-    _drawn: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    _shared: Memo = field(default_factory=Memo, compare=False, repr=False)
 
-    def with_module(self, module: Variant, dtype: str | None = None) -> VariantInSetting:
+    def with_module(self, module: Variant, dtype: str | None = None) -> Case:
         """Another variant in the same setting."""
         shape = replace(self.shape, dtype=dtype or self.shape.dtype)
-        return VariantInSetting(module, shape, self.tolerance, self.seed, self.setting)
+        return Case(module, shape, self.tolerance, self.seed, self.setting)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -136,10 +156,7 @@ class VariantInSetting:
             keys = max(1, 2 * queries // 3) if self.shape.cross and not self.shape.causal else queries
         batch = self.setting.batch if batch is None else batch
         wanted = (queries, keys, batch, salt)
-        if wanted not in self._drawn:
-            self._drawn[wanted] = self._draw(*wanted)
-        found: Inputs = self._drawn[wanted]
-        return found
+        return self._shared.once(wanted, lambda: self._draw(*wanted))
 
     def _draw(self, queries: int, keys: int, batch: int, salt: int) -> Inputs:
         # Drawn on the CPU in float32 and then moved: every device and precision sees the same numbers.
@@ -156,18 +173,12 @@ class VariantInSetting:
 
     def output(self) -> Tensor:
         """The output for `inputs()` without a mask of keys, computed once."""
-        if "output" not in self._drawn:
-            # a copy: a variant that writes to one buffer is found by `no state`, and not by all that share this
-            self._drawn["output"] = self.run(self.inputs()).clone()
-        found: Tensor = self._drawn["output"]
-        return found
+        # a copy: a variant that writes to one buffer is found by `no state`, and not by all that share this
+        return self._shared.once("output", lambda: self.run(self.inputs()).clone())
 
     def first_passes(self) -> list[Tensor]:
         """`passes(inputs())`, computed once."""
-        if "passes" not in self._drawn:
-            self._drawn["passes"] = [x.clone() for x in self.passes(self.inputs())]
-        found: list[Tensor] = self._drawn["passes"]
-        return found
+        return self._shared.once("passes", lambda: [x.clone() for x in self.passes(self.inputs())])
 
     def forward(self, inputs: Inputs, valid: Tensor | None = None) -> Tensor:
         if self.setting.mode == "training":
