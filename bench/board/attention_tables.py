@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...tasks.problems.translation import KINDS
-from ..core.cell import REFERENCE
 from ..score.key import BoardKey
 from ..stats.format import percent
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from .board import Board, Column, Note, Row, TableCell
 from .cells import EMPTY, mean_cell, number_cell
-from .notes import footnote
+from .notes import note
 from .task_context import finished_runs
 
 AER = "alignment_error_rate"
@@ -41,24 +40,13 @@ def attention_boards(table: ResultTable, board_key: BoardKey) -> list[Board]:
     return [board for board in boards if board.unranked]
 
 
-def attention_footnotes(boards: Sequence[Board]) -> Iterator[Note]:
+def attention_notes(boards: Sequence[Board]) -> Iterator[Note]:
     """The conventions behind the numbers of `attention_boards`."""
     names = {column.name for board in boards for column in board.columns}
     if "attention" in names:
-        yield footnote(
-            topic="attention",
-            text="means over layers and heads on test pairs with the target given; head diversity: over queries that "
-            "at least two heads answer; where the task replaces only some kinds of attention (`where`), the others are "
-            f"{REFERENCE}'s",
-        )
+        yield note("attention")
     if "best_head" in names:
-        yield footnote(
-            topic="AER",
-            text="alignment error rate of cross attention with the target given; best head: chosen on the sentences "
-            "that it is shown for; shifted: aligned by the step that reads the word, not the step that predicts it; "
-            "diagonal: links at the same relative position, the level that an aligner must beat; layers and heads are "
-            "counted from 0, in published tables from 1",
-        )
+        yield note("alignment")
 
 
 def _by_kind(table: ResultTable, board_key: BoardKey, grouped: Mapping[str, Sequence[ResultRow]]) -> Board:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..stats.ranking import Standing
+from ..stats.ranking import RankInterval
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Kind = Literal["ranked", "unranked", "baseline"]
+
+NoteKind = Literal["warning", "fact", "method"]
 
 Form = Literal["full", "brief", "bare"]
 """How much of a cell is shown: all, a short interval, or the value alone."""
@@ -32,7 +34,8 @@ class Column:
     """`better`: the good direction, '' for neither. `importance`: a narrow display drops the highest numbers first.
 
     `short`: the heading of a narrow display, where it differs from the title. `shown`: whether it answers the board's
-    question; the other columns are shown on request.
+    question; the other columns are shown on request. `note`: what a reader of the column must know beside its
+    description; `mark`: the mark that it explains, where only cells with this mark need it.
     """
 
     name: str
@@ -43,6 +46,8 @@ class Column:
     description: str = ""
     importance: int = 1
     shown: bool = True
+    note: str = ""
+    mark: str = ""
 
     @property
     def arrow(self) -> str:
@@ -101,13 +106,13 @@ class Row:
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
 
-def split_by_rank(standings: Sequence[Standing], rows: Mapping[str, Row]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
-    """The rows that have a standing, with their ranks, in order; and the others. Rows of equal ranks share a group."""
-    groups = {ranks: at for at, ranks in enumerate(dict.fromkeys((s.first, s.last) for s in standings), start=1)}
+def split_by_rank(order: Sequence[RankInterval], rows: Mapping[str, Row]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """The rows that have a rank interval, with it, in order; and the others. Rows of equal ranks share a group."""
+    groups = {ranks: at for at, ranks in enumerate(dict.fromkeys((s.first, s.last) for s in order), start=1)}
     ranked = tuple(
-        replace(rows[s.name], first=s.first, last=s.last, group=groups[s.first, s.last], reason="") for s in standings
+        replace(rows[s.name], first=s.first, last=s.last, group=groups[s.first, s.last], reason="") for s in order
     )
-    names = {s.name for s in standings}
+    names = {s.name for s in order}
     return ranked, tuple(row for name, row in rows.items() if name not in names)
 
 
@@ -123,7 +128,7 @@ class Note:
     topic: str
     text: str
     priority: int = 0
-    kind: Literal["warning", "fact", "method"] = "fact"
+    kind: NoteKind = "fact"
     column: str = ""
 
     @property
@@ -164,6 +169,11 @@ class Board:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "notes", tuple(sorted(self.notes, key=lambda note: note.priority)))
+
+    def cell(self, row: Row, column: str) -> TableCell:
+        """The cell of a row in the column of that name, empty where the board has no such column."""
+        names = [each.name for each in self.columns]
+        return row.entries[names.index(column)] if column in names else TableCell()
 
     @property
     def shown_notes(self) -> tuple[Note, ...]:

@@ -21,7 +21,6 @@ from ..store.rows import HeadMeasurement, ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board
 from .crossover import crossover
-from .footnotes import stale_words
 from .length_board import LengthSweep, board_for_lengths, modes_of, sweeps
 from .report import (
     Alpha,
@@ -41,6 +40,7 @@ from .report_maps import Maps, attention_maps
 from .serving_board import ServingSweep, board_for_serving, serving_sweeps
 from .setting_tables import BY_AXIS, RIGHT_KEY, values_at
 from .task_board import board_for_task
+from .version_notes import describe_stale
 
 HEAD_METRICS = ("sparsity", "null_rate", "entropy", "attention_distance")
 SHOWN_NUMBERS = 30
@@ -90,7 +90,7 @@ def report_for_task(
         commands=_commands(board_key, runs),
         machines={name: _machine_words(table, name) for name in sorted({run.machine for run in runs})},
         newest=_newest(runs),
-        stale=stale_words(runs),
+        stale=describe_stale(runs),
     )
 
 
@@ -116,7 +116,7 @@ def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step"
         commands=_commands(board_keys[-1], runs),
         machines={sweep.machine: _machine_words(table, sweep.machine)},
         newest=_newest(runs),
-        stale=stale_words(runs),
+        stale=describe_stale(runs),
     )
 
 
@@ -132,7 +132,7 @@ def report_for_serving(table: ResultTable, sweep: ServingSweep) -> Report:
         commands=_commands(board_keys[-1], runs),
         machines={sweep.machine: _machine_words(table, sweep.machine)},
         newest=_newest(runs),
-        stale=stale_words(runs),
+        stale=describe_stale(runs),
     )
 
 
@@ -154,7 +154,7 @@ def report_for_suite(table: ResultTable, board: Board, board_keys: Sequence[Boar
         commands={},
         machines={name: _machine_words(table, name) for name in sorted({run.machine for run in runs})},
         newest=_newest(runs),
-        stale=stale_words(runs),
+        stale=describe_stale(runs),
     )
 
 
@@ -163,9 +163,8 @@ def _newest(runs: Sequence[ResultRow]) -> str:
 
 
 def _pareto(board: Board, metric: Metric) -> Iterator[ParetoPoint]:
-    at = {column.name: i for i, column in enumerate(board.columns)}
     for row in board.ranked:
-        quality, cost, share = (row.entries[at[name]] for name in (metric.name, "step_time", "frontier"))
+        quality, cost, share = (board.cell(row, name) for name in (metric.name, "step_time", "frontier"))
         if quality.value is not None and cost.value is not None:
             yield ParetoPoint(
                 variant=row.name,

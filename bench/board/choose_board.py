@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import SelectionError
@@ -14,17 +15,16 @@ from ..core.spec import Spec
 from ..score.contrasts import Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
-from ..score.quality import Predictions, is_unlearned, metric_of, outcome_words, scores_by_variant
-from ..stats.format import counted, listed, size
-from ..stats.ranking import standings
+from ..score.quality import Predictions, describe_outcome, is_unlearned, metric_of, scores_by_variant
+from ..stats.format import counted, size
+from ..stats.ranking import rank_intervals
 from ..store.table import ResultTable
-from .board import Board, Note, Row, TableCell, split_by_rank
+from .board import Board, Column, Note, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, number_cell, ratio_cell, reference_cell
-from .columns import BoardColumn, cells_of, plain_columns
-from .footnotes import CHOSEN_ON_TEST
+from .columns import Cell, cells_of, finished, plain_columns
 from .length_columns import MODES
-from .notes import NoteKind, footnote
-from .quality_notes import corrected_words
+from .notes import note, some
+from .quality_notes import describe_correction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +53,6 @@ class Requirements:
         return self.margin if self.margin is not None and is_meant else metric.margin
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """What the cells of one variant are made from: its cost, None where it has none, and all contrasts."""
-
-    name: str
-    cost: RelativeCost | None
-    contrasts: Mapping[BoardKey, Contrasts]
-    peak_bytes: float | None
-    state_bytes: float | None
-
-
 def board_for_choice(
     table: ResultTable,
     asked: list[BoardKey],
@@ -86,30 +75,57 @@ def board_for_choice(
     contrasts = {board_key: Contrasts(scores[board_key]) for board_key in judged}
     metrics = {board_key: metric_of(table, board_key) for board_key in judged}
     judged_by = list(metrics.values()) or [ACCURACY]
-    columns = choose_columns(requirements, metrics)
-    rows = {}
     # the model without attention is a baseline, and no choice of attention
-    for name in sorted(set(costs).union(*scores.values()) - {NO_ATTENTION}):
-        candidate = Candidate(
+    names = sorted(set(costs).union(*scores.values()) - {NO_ATTENTION})
+    peaks, states = (
+        {name: _largest(table, timed, name, quantity) for name in names} for quantity in ("peak_bytes", "state_bytes")
+    )
+
+    def quality(board_key: BoardKey, name: str) -> TableCell:
+        found = contrasts[board_key]
+        if _unknown(found, name):
+            return EMPTY
+        if name == REFERENCE:
+            return reference_cell(0.0)
+        return difference_cell(metrics[board_key], found.between(name, REFERENCE).interval)
+
+    work, of_length = MODES[requirements.mode].one, f"at length {requirements.length:,}"
+    columns: list[tuple[Column, Cell]] = [
+        (Column(name="cost", title=work, unit="× reference", better="lower", importance=0,
+                description=f"time over {REFERENCE}'s {of_length}"),
+         lambda name: _cost_cell(name, costs.get(name))),
+        (Column(name="peak", title="peak memory", unit="bytes", better="lower",
+                description="peak memory of one training step at that length"),
+         lambda name: number_cell(peaks[name], size)),
+        (Column(name="state", title="decode state", unit="bytes", better="lower", importance=2,
+                description="bytes that decoding keeps per sequence at that length"),
+         lambda name: number_cell(states[name], size)),
+        *(
+            (Column(name=f"gap_{key.task}_{key.preset}", title=f"{key.task} ({key.preset})", unit=metric.of_difference,
+                    better=metric.better, importance=2,
+                    description=f"{metric.title} against {REFERENCE}, with its 95 % interval"),
+             partial(quality, key))
+            for key, metric in metrics.items()
+        ),
+    ]  # fmt: skip
+    held = states if requirements.mode == "decode" else peaks
+    rows = {
+        name: Row(
             name=name,
-            cost=costs.get(name),
-            contrasts=contrasts,
-            peak_bytes=_largest(table, timed, name, "peak_bytes"),
-            state_bytes=_largest(table, timed, name, "state_bytes"),
-        )
-        rows[name] = Row(
-            name=name,
-            entries=cells_of(columns, candidate),
-            reason=_reason(candidate, timed, metrics, requirements),
+            entries=cells_of(columns, name),
+            reason=_cost_reason(costs.get(name), held[name], timed, requirements)
+            or _quality_reason(name, contrasts, metrics, requirements),
             records=_records(table, [timed, *judged], name),
         )
+        for name in names
+    }
     fitting = [name for name, row in rows.items() if not row.reason]
-    order = standings(fitting, lambda one, other: costs[one].advantage_over(costs[other]), floor_of(costs))
+    order = rank_intervals(fitting, lambda one, other: costs[one].advantage_over(costs[other]), floor_of(costs))
     ranked, unranked = split_by_rank(order, rows)
     margins = dict.fromkeys(metric.margin_words(requirements.margin_of(metric, judged_by)) for metric in judged_by)
     memory = f", in {size(requirements.memory_bytes)}" if requirements.memory_bytes is not None else ""
-    title = f"{MODES[requirements.mode].one} at length {requirements.length:,}{memory}"
-    return Board(
+    title = f"{work} {of_length}{memory}"
+    board = Board(
         name=f"choice/{requirements.mode}/{requirements.length}",
         title=title,
         question=f"Which attention costs least for {title} and is at most {' or '.join(margins)} worse "
@@ -119,12 +135,14 @@ def board_for_choice(
         ranked=ranked,
         unranked=unranked,
         notes=(
-            *_footnotes(timed, left_out, judged, requirements, rows.values()),
-            *_unlearned_footnotes(unlearned),
-            *_correction_footnotes(contrasts, rows),
-            *(footnote(topic=f"records of {row.name}", text=", ".join(row.records)) for row in ranked),
+            *_notes(timed, left_out, judged, requirements),
+            *([note("not_judged", tasks=some([key.task for key in unlearned]))] if unlearned else []),
+            *([note("not_measured", what="memory")] if all(peak is None for peak in peaks.values()) else []),
+            *(note("comparisons", corrected=describe_correction(found, rows)) for found in [*contrasts.values()][:1]),
+            *(note("records", name=row.name, keys=", ".join(row.records)) for row in ranked),
         ),
     )
+    return finished(board)
 
 
 def lengths_timed(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[Mode, list[int]]:
@@ -140,40 +158,6 @@ def lengths_timed(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[Mo
         if at:
             found[mode] = sorted(at)
     return found
-
-
-def choose_columns(
-    requirements: Requirements, metrics: Mapping[BoardKey, Metric]
-) -> tuple[BoardColumn[Candidate], ...]:
-    """Cost and memory, then the difference in quality on each task."""
-
-    def quality(board_key: BoardKey, metric: Metric) -> Callable[[Candidate], TableCell]:
-        def cell(candidate: Candidate) -> TableCell:
-            found = candidate.contrasts[board_key]
-            if _unknown(found, candidate.name):
-                return EMPTY
-            if candidate.name == REFERENCE:
-                return reference_cell(0.0)
-            return difference_cell(metric, found.between(candidate.name, REFERENCE).interval)
-
-        return cell
-
-    return (
-        BoardColumn(name="cost", title=MODES[requirements.mode].one, unit="× reference", better="lower", importance=0,
-                    description=f"time over {REFERENCE}'s at length {requirements.length:,}", cell=_cost),
-        BoardColumn(name="peak", title="peak memory", unit="bytes", better="lower",
-                    description="peak memory of one training step at that length",
-                    cell=lambda candidate: number_cell(candidate.peak_bytes, size)),
-        BoardColumn(name="state", title="decode state", unit="bytes", better="lower", importance=2,
-                    description="bytes that decoding keeps per sequence at that length",
-                    cell=lambda candidate: number_cell(candidate.state_bytes, size)),
-        *(
-            BoardColumn(name=f"gap_{q.task}_{q.preset}", title=f"{q.task} ({q.preset})", unit=metric.of_difference,
-                        better=metric.better, importance=2, cell=quality(q, metric),
-                        description=f"{metric.title} against {REFERENCE}, with its 95 % interval")
-            for q, metric in metrics.items()
-        ),
-    )  # fmt: skip
 
 
 def _timed(
@@ -228,39 +212,39 @@ def _records(table: ResultTable, board_keys: list[BoardKey], name: str) -> tuple
     return tuple(dict.fromkeys(run.key for run in runs if run.variant == name))
 
 
-def _reason(
-    candidate: Candidate, timed: BoardKey, metrics: Mapping[BoardKey, Metric], requirements: Requirements
-) -> str:
-    """Why the variant does not fit; empty where it does. The proven comes before the unknown."""
-    cost = candidate.cost
+def _cost_reason(cost: RelativeCost | None, held: float | None, timed: BoardKey, requirements: Requirements) -> str:
+    """Why the variant does not fit by its cost or memory; empty where it does."""
     if cost is None:
         return f"not timed at this length on {timed.task}"
     if cost.outcome != Outcome.OK:
-        return ": ".join(filter(None, [f"{outcome_words(cost.outcome)} on {timed.task}", cost.reason]))
+        return ": ".join(filter(None, [f"{describe_outcome(cost.outcome)} on {timed.task}", cost.reason]))
     if cost.cost is None:
         return cost.reason
-    if requirements.memory_bytes is not None:
-        held = candidate.state_bytes if requirements.mode == "decode" else candidate.peak_bytes
-        if held is None:
-            return f"its {requirements.memory_words} was not measured"
-        if held > requirements.memory_bytes:
-            return f"needs {size(held)}"
+    if requirements.memory_bytes is None:
+        return ""
+    if held is None:
+        return f"its {requirements.memory_words} was not measured"
+    return f"needs {size(held)}" if held > requirements.memory_bytes else ""
+
+
+def _quality_reason(
+    name: str, contrasts: Mapping[BoardKey, Contrasts], metrics: Mapping[BoardKey, Metric], requirements: Requirements
+) -> str:
+    """Why the variant does not fit by its quality; empty where it does. The proven comes before the unknown."""
     worse, unknown, undecided = [], [], []
-    for board_key, metric in metrics.items() if candidate.name != REFERENCE else ():
-        if why := _unknown(candidate.contrasts[board_key], candidate.name):
+    for board_key, metric in metrics.items() if name != REFERENCE else ():
+        if why := _unknown(contrasts[board_key], name):
             unknown.append(f"no {metric.title} to compare on {board_key.task}: {why}")
             continue
         margin = requirements.margin_of(metric, metrics.values())
         words = metric.margin_words(margin)
-        found = candidate.contrasts[board_key].between(candidate.name, REFERENCE).verdict(margin / metric.points)
-        if found == "worse":
+        verdict = contrasts[board_key].between(name, REFERENCE).verdict(margin / metric.points)
+        if verdict == "worse":
             worse.append(f"worse than {REFERENCE} by more than {words} on {board_key.task}")
-        elif found == "undecided":
+        elif verdict == "undecided":
             undecided.append(f"not shown to be within {words} of {REFERENCE} on {board_key.task}")
-    if worse:
-        return _first(worse)
-    if unknown:
-        return _first(unknown)
+    if worse or unknown:
+        return _first(worse or unknown)
     return f"{_first(undecided)}: more seeds could show it" if undecided else ""
 
 
@@ -275,76 +259,49 @@ def _unknown(contrasts: Contrasts, name: str) -> str:
     return missing[0] if missing else "" if all(found) else "not trained"
 
 
-def _cost(candidate: Candidate) -> TableCell:
-    if candidate.cost is None or candidate.cost.cost is None:
+def _cost_cell(name: str, cost: RelativeCost | None) -> TableCell:
+    if cost is None or cost.cost is None:
         return EMPTY
-    return reference_cell(1.0) if candidate.name == REFERENCE else ratio_cell(candidate.cost.cost)
+    return reference_cell(1.0) if name == REFERENCE else ratio_cell(cost.cost)
 
 
 def _headline(ranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequence[BoardKey]) -> str:
     """Whom to take; of quality that nobody knows, who costs least."""
     if not ranked:
         return "No variant fits."
-    if [row.name for row in ranked] == [REFERENCE]:
-        return f"Take {REFERENCE}: no other variant is shown to fit."
     best = [row for row in ranked if row.group == ranked[0].group]
-    alone = len(best) == 1
-    names = listed([row.name for row in best])
-    why = "their costs cannot be told apart" if not alone else _cheaper_words(best[0])
-    if judged:
-        return f"Take {'' if alone else 'one of '}{names}: {why}."
-    reason = _unlearned_words(unlearned) if unlearned else "no variant was trained here"
-    verb, whose = ("is", "Its") if alone else ("are", "Their")
-    return f"Cheapest {verb} {names}: {why}. {whose} quality is unknown: {reason}."
+    names = some([row.name for row in best])
+    if [row.name for row in ranked] == [REFERENCE]:
+        why = "no other variant is shown to fit"
+    elif len(best) > 1:
+        why = "equal in cost as far as can be told"
+    else:
+        why = "no variant that fits costs less" if names == REFERENCE else best[0].entries[0].text
+    if judged or why == "no other variant is shown to fit":
+        return f"Take {names}: {why}."
+    unjudged = f"{REFERENCE} did not learn {some([key.task for key in unlearned])}"
+    reason = unjudged if unlearned else "no variant was trained here"
+    return f"Cheapest: {names} ({why}). Quality is unknown: {reason}."
 
 
-def _cheaper_words(row: Row) -> str:
-    return "no variant that fits costs less" if row.name == REFERENCE else row.entries[0].text
-
-
-def _unlearned_words(unlearned: Sequence[BoardKey]) -> str:
-    return f"{REFERENCE} did not learn {listed([q.task for q in unlearned])}"
-
-
-def _unlearned_footnotes(unlearned: Sequence[BoardKey]) -> Iterator[Note]:
-    if unlearned:
-        text = f"{_unlearned_words(unlearned)}: no variant is judged there"
-        yield footnote(topic="learned", text=text, kind=NoteKind.LEARNING, brief=text, warning=True)
-
-
-def _correction_footnotes(contrasts: Mapping[BoardKey, Contrasts], names: Iterable[str]) -> Iterator[Note]:
-    for found in list(contrasts.values())[:1]:
-        text = f"intervals and verdicts are one test at 95 %, {corrected_words(found, names)}"
-        yield footnote(topic="comparisons", text=text)
-
-
-def _footnotes(
-    timed: BoardKey,
-    left_out: Sequence[BoardKey],
-    judged: list[BoardKey],
-    requirements: Requirements,
-    rows: Iterable[Row],
+def _notes(
+    timed: BoardKey, left_out: Sequence[BoardKey], judged: list[BoardKey], requirements: Requirements
 ) -> Iterator[Note]:
     where = f"from {timed.task} ({timed.preset}) on machine {timed.machine}"
     here = dict.fromkeys(shlex.quote(q.task) for q in left_out if q.machine == timed.machine and q.task != timed.task)
     elsewhere = dict.fromkeys(q.machine for q in left_out if q.machine != timed.machine)
     others = "".join(
-        f"; others: {option} {' or '.join(names)}"
+        f"; others: {option} {some(list(names))}"
         for option, names in (("--task", here), ("--machine", elsewhere))
         if names
     )
-    yield footnote(topic="cost", text=where + others, brief=where)
+    yield note("cost_from", where=where + others)
     if judged:
-        boards = listed([f"{q.task} ({q.preset}, {q.fidelity} data)" for q in judged])
-        yield footnote(topic="quality", text=f"judged on {boards}")
-        if all(q.selection == "test" for q in judged):
-            yield CHOSEN_ON_TEST
+        yield note("quality", boards=some([f"{key.task} ({key.preset}, {key.fidelity} data)" for key in judged]))
+        if all(key.selection == "test" for key in judged):
+            yield note("selection")
     else:
-        text = "quality: no variant was trained here"
-        yield footnote(topic="not measured", text=text, kind=NoteKind.MISSING, warning=True)
-    if all(row.entries[1].value is None for row in rows):
-        yield footnote(topic="not measured", text="memory", kind=NoteKind.MISSING, warning=True)
+        yield note("not_measured", what="quality: no variant was trained here")
     if requirements.memory_bytes is not None:
         of = "one sequence" if requirements.mode == "decode" else "one training step"
-        text = f"limit of {size(requirements.memory_bytes)} on the {requirements.memory_words} of {of}"
-        yield footnote(topic="memory", text=text)
+        yield note("memory", limit=size(requirements.memory_bytes), memory=requirements.memory_words, of=of)

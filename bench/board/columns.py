@@ -1,65 +1,45 @@
-"""Columns: a displayed column together with the function that makes its cells."""
+"""Columns: what a board is built from, each a `Column` with the function that makes its cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
-from .board import Column, Note, Row, TableCell
-from .notes import NoteKind, footnote
+from .board import Board, Column, Row, TableCell
+from .notes import note
 
-RowContext = TypeVar("RowContext", contravariant=True)
-"""All that the cells of one row are made from."""
+Cell = Callable[[str], TableCell]
+"""Makes the cell of the variant with this name."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardColumn(Generic[RowContext]):
-    """One column of a board: heading, cells, and the footnote that it needs. A board is a list of these.
-
-    `cell`: makes the cell of one row. `present`: whether the board has the column at all. `footnote`: shown where any
-    row has a text in the column or, with a `mark`, where any cell bears that mark. The rest is as in `Column`.
-    """
-
-    name: str
-    title: str
-    cell: Callable[[RowContext], TableCell]
-    short: str = ""
-    unit: str = ""
-    better: Literal["higher", "lower", ""] = ""
-    description: str = ""
-    importance: int = 1
-    present: bool = True
-    footnote: str = ""
-    mark: str = ""
-    warning: bool = False
+Columns = Sequence[tuple[Column, Cell]]
 
 
-def plain_columns(columns: Iterable[BoardColumn[RowContext]], answers: Collection[str] = ()) -> tuple[Column, ...]:
-    """The columns as values, as a `Board` holds them; `answers`: names of those always shown, empty for all."""
-    return tuple(
-        Column(
-            name=c.name,
-            title=c.title,
-            short=c.short,
-            unit=c.unit,
-            better=c.better,
-            description=c.description,
-            importance=c.importance,
-            shown=not answers or c.name in answers,
-        )
-        for c in columns
-    )
+def cells_of(columns: Columns, name: str) -> tuple[TableCell, ...]:
+    """The cells of the row with that name."""
+    return tuple(cell(name) for _, cell in columns)
 
 
-def cells_of(columns: Iterable[BoardColumn[RowContext]], row: RowContext) -> tuple[TableCell, ...]:
-    """The cells of one row."""
-    return tuple(column.cell(row) for column in columns)
+def plain_columns(columns: Columns, answers: Collection[str] = ()) -> tuple[Column, ...]:
+    """The columns alone, as a `Board` holds them; `answers`: names of those always shown, empty for all."""
+    return tuple(replace(column, shown=not answers or column.name in answers) for column, _ in columns)
 
 
-def column_footnotes(columns: Sequence[BoardColumn[RowContext]], rows: Iterable[Row]) -> Iterator[Note]:
-    """The footnotes of the columns that need one, in the order of the columns."""
-    for column, cells in zip(columns, zip(*(row.entries for row in rows), strict=True), strict=False):
-        if column.footnote and any(cell.note == column.mark if column.mark else cell.text for cell in cells):
-            kind, name = NoteKind.COLUMN, column.name
-            yield footnote(topic=column.title, text=column.footnote, kind=kind, warning=column.warning, column=name)
+def finished(board: Board) -> Board:
+    """The board without the columns that are empty in all rows, with the notes on the others among its own."""
+    rows = [row for _, row in board.rows]
+    kept = [at for at in range(len(board.columns)) if not rows or any(row.entries[at].text for row in rows)]
+    columns = tuple(board.columns[at] for at in kept)
+
+    def cut(rows: Iterable[Row]) -> tuple[Row, ...]:
+        return tuple(replace(row, entries=tuple(row.entries[at] for at in kept)) for row in rows)
+
+    notes = [
+        note("column", column=board.columns[at].name, title=board.columns[at].title, text=board.columns[at].note)
+        for at in kept
+        if board.columns[at].note
+        and (not board.columns[at].mark or any(row.entries[at].note == board.columns[at].mark for row in rows))
+    ]
+    return replace(
+        board, columns=columns, ranked=cut(board.ranked), unranked=cut(board.unranked), baselines=cut(board.baselines),
+        notes=(*board.notes, *notes),
+    )  # fmt: skip

@@ -14,13 +14,12 @@ from ..core.spec import Spec
 from ..score.contrasts import Contrast, Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
-from ..score.quality import Predictions, outcome_words, scores_by_variant
+from ..score.quality import Predictions, describe_outcome, scores_by_variant
 from ..stats.format import counted, in_a_line, listed, memory, speed
 from ..stats.power import MOST_SEEDS, POWER
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import Verdict, ratio
 from ..store.table import ResultTable
-from .footnotes import PERCENT
 from .length_columns import MODES
 
 
@@ -156,7 +155,7 @@ def _quality(one: str, other: str, where: str, contrasts: Contrasts, margin: flo
     judged = contrast.verdict(margin / metric.points)
     return _Quality(
         sentences=(
-            f"{where}: {difference} {unit}{direction}, {PERCENT} interval {ends}, corrected for {contrast.pairs} "
+            f"{where}: {difference} {unit}{direction}, 95 % interval {ends}, corrected for {contrast.pairs} "
             f"pairs{unpaired}. {_verdict_sentence(contrast, judged, metric.margin_words(margin))}",
             power_sentence(contrast, margin),
         ),
@@ -212,7 +211,7 @@ def _cost(one: str, other: str, timings: dict[str, RelativeCost], mode: Mode) ->
         return None, f"Speed cannot be compared: no timings of {missing}."
     for timing in (mine, theirs):
         if timing.cost is None:
-            why = outcome_words(timing.outcome) if timing.outcome != Outcome.OK else timing.reason
+            why = describe_outcome(timing.outcome) if timing.outcome != Outcome.OK else timing.reason
             return None, f"Speed cannot be compared: {timing.variant}: {why}."
     gap = theirs.advantage_over(mine)
     found = ratio(gap)

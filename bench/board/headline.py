@@ -9,12 +9,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from ..core.cell import REFERENCE
-from ..stats.format import listed
 from ..stats.scoring import Verdict
 from .board import Row
-
-NAMED = 4
-"""So many names are listed; of more, the number of the rest is given."""
+from .notes import some
 
 
 def nothing_ranked(unranked: Sequence[Row]) -> str:
@@ -31,7 +28,7 @@ def nothing_ranked(unranked: Sequence[Row]) -> str:
         return f"Nothing is ranked: {commonest}."
     if rows == 1:
         return "Nothing is ranked; the reasons differ."
-    return f"Nothing is ranked, mostly: {commonest}. The other rows have their own reasons."
+    return f"Nothing is ranked, mostly: {commonest}. The other rows have reasons of their own."
 
 
 def quality_headline(
@@ -90,14 +87,3 @@ def cost_headline(faster: Mapping[str, bool | None], fastest: str = "") -> str:
     else:
         said = []
     return " ".join([*said, *(f"{words[found]}: {some(names)}." for found, names in groups.items() if names)])
-
-
-def some(names: Sequence[str]) -> str:
-    """The names as a part of a sentence, of many the first.
-
-    >>> some(["a", "b", "c", "d", "e", "f"])
-    'a, b, c and 3 more'
-    """
-    if len(names) <= NAMED:
-        return listed(list(names))
-    return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} more"

@@ -14,7 +14,7 @@ from ..score.key import BoardKey
 from ..score.settings import LENGTH
 from ..stats.format import counted, listed
 from .board import Board, Row, TableCell
-from .headline import some
+from .notes import some
 from .report import BoardSummary, Overview, ParetoPoint, Report, SummaryGroup, TaskLengthPoint, TaskParetoPoint
 
 MOST_VARIANTS = 12

@@ -17,7 +17,7 @@ from ..score.settings import LENGTH, series_of
 from ..stats.format import listed, percent
 from ..stats.scoring import ratio
 from ..store.table import ResultTable, table_of
-from .footnotes import difference_words
+from .timing_notes import format_log_difference
 
 HEADLINE_LENGTH = 1_024
 """Tokens at which the headline states the cost, or else the longest length that was timed."""
@@ -191,7 +191,7 @@ def cost_line(costs: Sequence[ProbedCost]) -> ProbeLine:
             f"{cost.rounds} rounds{within}"
         )
     if floors := [cost.floor for cost in costs if cost.floor]:
-        evidence.append(f"noise floor {difference_words(max(floors))}, by {REFERENCE} against itself")
+        evidence.append(f"noise floor {format_log_difference(max(floors))}, by {REFERENCE} against itself")
     text = _cost_in_brief(costs) or "no cost was measured"
     return ProbeLine(topic="cost", text=text, evidence=tuple(evidence))
 
@@ -287,7 +287,7 @@ def _cost_in_brief(costs: Sequence[ProbedCost]) -> str:
         return f"{cost.ratio.value:.2g}× {at}"
     # a noisy machine tells a variant that costs twice as much from nothing
     width = math.log(cost.ratio.high / cost.ratio.low) / 2
-    return f"≈ {at} (to {difference_words(max(cost.floor, width), decimals=0)})"
+    return f"≈ {at} (to {format_log_difference(max(cost.floor, width), decimals=0)})"
 
 
 def _tables(own: ProbedTask, reference: ProbedTask | None) -> list[ProbeTable]:

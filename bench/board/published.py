@@ -13,7 +13,7 @@ from ..core.metrics import METRICS
 from ..core.paths import PACKAGE
 from .board import Board, Column, Row, TableCell
 from .cells import EMPTY, number_cell
-from .notes import NoteKind, footnote
+from .notes import note
 from .report import Report
 
 FOLDER = PACKAGE / "tasks" / "published"
@@ -159,14 +159,8 @@ def published_board(board: Board, task: str) -> Board | None:
         for table in tables
     ]
     notes = [
-        footnote(
-            topic="ours",
-            text=f"{board.title}; sizes, lengths, steps and data differ from the papers', so nothing here is ranked",
-            kind=NoteKind.DATA,
-            brief="sizes, lengths, steps and data differ from the papers': nothing here is ranked",
-            warning=True,
-        ),
-        *(footnote(topic=table.paper, text=_origin(table)) for table in tables),
+        note("unpublished", board=board.title),
+        *(note("paper", paper=table.paper, origin=_origin(table)) for table in tables),
     ]
     return Board(
         name=f"published/{board.name}",
@@ -217,7 +211,9 @@ def _in_full(chosen: Callable[[Table | Absent], bool]) -> list[Board]:
     """The tables of papers that are `chosen`; what is absent stands under the last."""
     tables, absent = published()
     boards = [_board(table) for table in tables if chosen(table)]
-    left_out = [footnote(topic=each.paper, text=f"{each.reason}; {each.source}") for each in absent if chosen(each)]
+    left_out = [
+        note("paper", paper=paper.paper, origin=f"{paper.reason}; {paper.source}") for paper in absent if chosen(paper)
+    ]
     return [*boards[:-1], *(replace(last, notes=(*last.notes, *left_out)) for last in boards[-1:])]
 
 
@@ -249,11 +245,10 @@ def _board(table: Table) -> Board:
         )
         for model in table.rows
     ]
-    notes = [footnote(topic="source", text=_origin(table))]
-    notes += [footnote(topic="note", text=note) for note in table.notes]
+    notes = [note("source", origin=_origin(table)), *(note("paper_note", note=text) for text in table.notes)]
     if averages:
-        counted = f", {FAILED} on Path-X counting as {CHANCE:.0f}" if len(averages) > 1 else ""
-        notes.append(footnote(topic="average", text=f"computed from the cells beside it{counted}, not the printed one"))
+        failed = f"; {FAILED} on Path-X counts as {CHANCE:.0f}" if len(averages) > 1 else ""
+        notes.append(note("paper_average", failed=failed))
     measured = METRICS[table.quantity].title if table.quantity in METRICS else table.quantity
     unit = f", {table.unit}" if table.unit not in ("", measured) else ""
     return Board(

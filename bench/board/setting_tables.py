@@ -22,14 +22,13 @@ from ..score.settings import (
     longest_at,
     series_of,
 )
-from ..stats.format import percent
 from ..stats.intervals import mean_estimate
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
-from .board import Board, Note, Row, TableCell
+from .board import Board, Column, Note, Row, TableCell
 from .cells import EMPTY, difference_cell, mean_cell
-from .columns import BoardColumn, cells_of, plain_columns
-from .notes import footnote
+from .columns import Cell, cells_of, plain_columns
+from .notes import note
 
 HIGH = 0.9
 """The accuracy whose first step a board shows, and up to which length it holds."""
@@ -176,31 +175,12 @@ def setting_boards(board_key: BoardKey, found: SettingResults, names: Sequence[s
     return boards
 
 
-def setting_footnotes(found: SettingResults) -> Iterator[Note]:
+def setting_notes(found: SettingResults) -> Iterator[Note]:
     """How the tables by setting are made."""
-    if not found.series:
-        return
-    yield footnote(
-        topic="settings",
-        text=f"the {found.metric.title} above is the mean over all tested settings; the tables by length and by "
-        "difficulty show means over seeds of one setting each. Beside the length, other axes are fixed at the values "
-        "that most lengths were tested with; difficulties are at the shortest length tested with them",
-    )
-    if found.along_length is not None:
-        yield footnote(
-            topic="right key",
-            text="weight of the one head that puts most on the key that holds the answer, over all settings; a map "
-            "that spreads its weight over more keys than matter loses it with the length",
-        )
-
-
-def high_note(trained: float | None) -> str:
-    """What the column of the longest length means."""
-    times = f", with its multiple of the training length, {trained:,.0f}" if trained else ""
-    return (
-        f"the longest tested length at which, and at all shorter ones, the mean over seeds is {percent(HIGH)}{times}; "
-        "+: no longer one was tested"
-    )
+    if found.series:
+        yield note("settings", score=found.metric.title)
+    if found.series and found.along_length is not None:
+        yield note("right_key")
 
 
 def values_at(series: Series, at: float, seeds: Sequence[Values]) -> list[float]:
@@ -245,12 +225,12 @@ def _board(
             return found
         return replace(found, value=points * found.value, low=points * found.low, high=points * found.high)
 
-    columns = [
-        BoardColumn(
-            name=f"{series.axis}_{at:.15g}", title=f"{at:,.0f}" if at == int(at) else f"{at:g}", unit=unit,
-            better=better if number == 0 else "", cell=partial(cell, at), importance=number,
-            description=f"at {series.axis.replace('_', ' ')} {at:g}: mean over seeds, from the lowest to the highest",
-        )
+    columns: list[tuple[Column, Cell]] = [
+        (Column(name=f"{series.axis}_{at:.15g}", title=f"{at:,.0f}" if at == int(at) else f"{at:g}", unit=unit,
+                better=better if number == 0 else "", importance=number,
+                description=f"at {series.axis.replace('_', ' ')} {at:g}: mean over seeds, from the lowest to the "
+                "highest"),
+         partial(cell, at))
         for number, (at, _) in enumerate(series.places)
     ]  # fmt: skip
     rows = {variant: Row(name=variant, entries=cells_of(columns, variant)) for variant in results}

@@ -4,42 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..core.cell import NO_ATTENTION
+from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.record import Outcome
 from ..score.baselines import trivial_levels
 from ..score.key import BoardKey
 from ..score.matched_budget import Curves
-from ..score.quality import Predictions, outcome_words
+from ..score.quality import Predictions, describe_outcome
 from ..store.table import ResultTable
-from .attention_tables import attention_boards, attention_footnotes
+from .attention_tables import attention_boards, attention_notes
 from .board import NO_RIVAL, Board, Row, split_by_rank
 from .cells import EMPTY, level_cell
-from .columns import cells_of, column_footnotes, plain_columns
-from .footnotes import (
-    baseline_footnotes,
-    cost_footnotes,
-    data_footnotes,
-    dropout_footnotes,
-    preset_footnote,
-    quality_footnotes,
-    version_footnotes,
-)
+from .columns import cells_of, finished, plain_columns
 from .headline import nothing_ranked, quality_headline
 from .preset_text import short_preset
 from .quality_notes import (
-    attention_gain_footnotes,
-    comparison_footnotes,
-    learning_footnotes,
-    left_behind_footnotes,
-    nothing_learned,
-    repetition_footnotes,
-    rows_left_behind,
-    seed_footnotes,
+    baseline_notes,
+    comparison_notes,
+    data_notes,
+    interval_notes,
+    learning_notes,
+    seed_notes,
 )
-from .setting_tables import setting_boards, setting_footnotes
+from .setting_tables import setting_boards, setting_notes
 from .task_columns import ANSWERS, task_columns, verdict_on
-from .task_context import BoardContext, VariantContext
-from .test_sets import SetStatistics, scores_by_set, set_boards, set_footnotes
+from .task_context import BoardContext
+from .test_sets import SetStatistics, scores_by_set, set_boards, set_notes
+from .timing_notes import task_timing_notes
+from .version_notes import left_behind_notes, repetition_notes, version_notes
 
 
 def board_for_task(
@@ -60,38 +51,27 @@ def board_for_task(
     """
     context = BoardContext.of(table, board_key, predictions, curves, margin, declared)
     metric, scores = context.metric, context.scores
-    columns = [column for column in task_columns(context) if column.present]
-    names = {*scores, *(set(context.timings) - {NO_ATTENTION})}
-    variants = [VariantContext.of(name, context) for name in sorted(names)]
-    rows = {
-        variant.name: Row(
-            name=variant.name,
-            entries=cells_of(columns, variant),
-            reason=_reason(variant, context),
-            records=tuple(table.rows[at].key for at in variant.rows),
-        )
-        for variant in variants
-    }
-    rows |= rows_left_behind(table, board_key, rows, len(columns))
+    columns = task_columns(context)
+
+    def row(name: str, reason: str) -> Row:
+        records = tuple(table.rows[at].key for at in context.rows_of(name))
+        return Row(name=name, entries=cells_of(columns, name), reason=reason, records=records)
+
+    names = sorted({*scores, *context.timings} - ({NO_ATTENTION} - set(scores)))
+    rows = {name: row(name, _reason(name, context)) for name in names}
     complete = [name for name, one in scores.items() if not one.missing_reason and context.is_ranked]
-    order = context.contrasts.standings(complete) if len(complete) > 1 else []
+    order = context.contrasts.rank_intervals(complete) if len(complete) > 1 else []
     ranked, unranked = split_by_rank(order, rows)
-    verdicts = {variant.name: found for variant in variants if (found := verdict_on(context, variant)) is not None}
+    verdicts = {name: found for name in names if (found := verdict_on(context, name)) is not None}
     contrasts = {name: context.contrasts.to_reference(name) for name in verdicts}
     behind = [name for name, found in contrasts.items() if found is not None and found.is_behind]
+    gaps = [gap for name in sorted(complete) if (gap := context.contrasts.to_reference(name)) and gap.has_enough_seeds]
     by_set = scores_by_set(table, board_key, metric, sets)
     attention = attention_boards(table, board_key) if by_set else []
     trivial = list(trivial_levels(table, board_key, metric, predictions))
-    without = [VariantContext.of(NO_ATTENTION, context)] if context.without_attention else []
-    untouched = [
-        Row(
-            name=each.name,
-            entries=cells_of(columns, each),
-            reason="" if context.without_attention and context.without_attention.seeds else _reason(each, context),
-            records=tuple(table.rows[at].key for at in each.rows),
-        )
-        for each in without
-    ]
+    untouched = []
+    if without := context.without_attention:
+        untouched = [row(NO_ATTENTION, "" if without.seeds else _reason(NO_ATTENTION, context))]
     blank = (EMPTY,) * (len(columns) - 1)
     baselines = tuple(
         # the first column is the metric's
@@ -100,48 +80,40 @@ def board_for_task(
         else Row(
             name=run.variant,
             entries=(EMPTY, *blank),
-            reason=": ".join(filter(None, [outcome_words(run.outcome), run.reason])),
+            reason=": ".join(filter(None, [describe_outcome(run.outcome), run.reason])),
         )
         for run, level in trivial
     )
-    return Board(
+    unlearned = nothing_learned(context)
+    answer = (
+        quality_headline(verdicts, metric.margin_words(context.margin), behind=behind)
+        if ranked
+        else nothing_ranked(unranked)
+    )
+    board = Board(
         name=board_key.name,
         title=f"{board_key.task}, preset {board_key.preset}",
         question=f"Which attention {metric.question} on {board_key.task} ({short_preset(board_key.preset)})?",
-        learned=not nothing_learned(context),
-        headline=" ".join(
-            filter(
-                None,
-                [
-                    nothing_learned(context) if context.is_ranked else "",
-                    quality_headline(verdicts, metric.margin_words(context.margin), behind=behind)
-                    if ranked
-                    else nothing_ranked(unranked),
-                ],
-            )
-        ),
+        learned=not unlearned,
+        headline=" ".join(filter(None, [unlearned if context.is_ranked else "", answer])),
         columns=plain_columns(columns, (metric.name, *ANSWERS)),
         ranked=ranked,
         unranked=unranked,
         baselines=(*untouched, *baselines),
         notes=(
-            *learning_footnotes(context),
-            *data_footnotes(context),
-            preset_footnote(context),
-            *dropout_footnotes(context),
-            *quality_footnotes(context),
-            *comparison_footnotes(context.contrasts, complete, context.metric, context.margin),
-            *repetition_footnotes(table, [board_key]),
-            *seed_footnotes(scores),
-            *left_behind_footnotes(table, [board_key]),
-            *attention_gain_footnotes(context),
-            *baseline_footnotes(trivial, scores, metric),
-            *cost_footnotes(context),
-            *column_footnotes(columns, [*rows.values(), *untouched]),
-            *version_footnotes(table, context.runs, [(board_key.task, board_key.preset)]),
-            *set_footnotes(by_set),
-            *attention_footnotes(attention),
-            *setting_footnotes(context.settings),
+            *learning_notes(context),
+            *data_notes(context),
+            *interval_notes(context),
+            *comparison_notes(context.contrasts, complete, gaps, metric),
+            *repetition_notes(table, [board_key]),
+            *seed_notes(scores),
+            *left_behind_notes(table, [board_key], names),
+            *baseline_notes(trivial, scores, metric),
+            *task_timing_notes(context),
+            *version_notes(table, context.runs, [(board_key.task, board_key.preset)]),
+            *set_notes(by_set),
+            *attention_notes(attention),
+            *setting_notes(context.settings),
         ),
         parts=(
             *set_boards(board_key, metric, by_set, context.contrasts),
@@ -149,13 +121,27 @@ def board_for_task(
             *setting_boards(board_key, context.settings, [row.name for row in (*ranked, *unranked)]),
         ),
     )
+    return finished(board)
 
 
-def _reason(variant: VariantContext, context: BoardContext) -> str:
-    scores, cost = variant.scores, variant.cost
+def nothing_learned(context: BoardContext) -> str:
+    """The sentence that heads a board whose reference did not learn the task; empty where it did."""
+    reference = context.scores.get(REFERENCE)
+    if context.constant is None or reference is None or not reference.seeds or reference.has_learned:
+        return ""
+    best = context.metric.value(context.constant.score)
+    learned = sum(reference.learned)
+    return (
+        f"{REFERENCE} did not learn this task ({learned} of {len(reference.seeds)} seeds above "
+        f"{context.constant.name}, {best}), so no variant counts as no worse."
+    )
+
+
+def _reason(name: str, context: BoardContext) -> str:
+    scores, cost = context.contrasts.scores.get(name), context.timings.get(name)
     if scores is None:
         return "not trained" + (
-            f"; timing: {outcome_words(cost.outcome)}" if cost and cost.outcome != Outcome.OK else ""
+            f"; timing: {describe_outcome(cost.outcome)}" if cost and cost.outcome != Outcome.OK else ""
         )
     # one that failed has no seed, and a reason of its own
     if not context.is_ranked and scores.seeds:

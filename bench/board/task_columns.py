@@ -13,211 +13,222 @@ from ..core.record import Outcome
 from ..score.cost import CAPPED, floor_of
 from ..score.learning import Reached
 from ..score.matched_budget import advantage_at_equal_state, advantage_at_equal_time
-from ..score.quality import outcome_words
+from ..score.quality import describe_outcome
 from ..stats.bootstrap import DRAWS
 from ..stats.format import count, duration, memory, percent, size
 from ..stats.scoring import CAP, Verdict
-from ..store.table import ResultTable
 from .attention_tables import lowest_error
-from .board import TableCell
+from .board import Column, TableCell
 from .cells import EMPTY, difference_cell, level_cell, mean_cell, number_cell, ratio_cell, reference_cell
-from .columns import BoardColumn
-from .setting_tables import FACTOR, HIGH, high_note
-from .task_context import BoardContext, VariantContext
-
-Cells = Callable[[VariantContext], TableCell]
+from .columns import Cell
+from .setting_tables import FACTOR, HIGH
+from .task_context import BoardContext
 
 AT_HIGH = percent(HIGH)
 
 ANSWERS = ("learned", "gap", "verdict", "longest_high", "extrapolation", "step_time", "memory", "frontier")
 """Columns that say who is how good at which cost, beside the metric; all others are shown on request."""
 
+OF_THE_MOMENT = "as these trainings ran, without interleaved rounds: the load of the moment counts"
+
 SHOWN_SHARE = 0.01
 """Of the training time: from here on a board shows how long trainings waited for data."""
 
 
-def task_columns(context: BoardContext) -> tuple[BoardColumn[VariantContext], ...]:
-    """The columns in the order in which they are shown; a cell is a function of the variant."""
+def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
+    """The columns in the order in which they are shown, each with the function from a variant's name to its cell."""
     table, metric, settings = context.table, context.metric, context.settings
     trained = [run.at for run in context.runs]
     title, better, of_difference = metric.title, metric.better, metric.of_difference
     within = f"{metric.margin_words(context.margin)} {'above' if metric.sign < 0 else 'below'} {REFERENCE}"
+    ends = settings.ends or (0.0, 0.0)
+    any_unlearned = any(not all(one.learned) for one in context.contrasts.scores.values())
+    any_reached = any(reached is not None for seeds in context.reached.values() for reached in seeds)
+    waited = any(share >= SHOWN_SHARE for share in table.values("data_share", trained))
 
-    def newest(name: str, words: Callable[[float], str] = count) -> Cells:
-        return lambda variant: number_cell(_last(table.values(name, variant.rows)), words)
+    def newest(name: str, words: Callable[[float], str] = count) -> Cell:
+        return lambda variant: number_cell(_last(table.values(name, context.rows_of(variant))), words)
 
-    def mean(name: str, words: Callable[[float], str] = percent, **where: object) -> Cells:
-        return lambda variant: mean_cell(_of_whole_model(table, variant, name, **where), words)
+    def mean(name: str, words: Callable[[float], str] = percent, **where: object) -> Cell:
+        return lambda variant: mean_cell(_of_whole_model(context, variant, name, **where), words)
 
-    return (
-        BoardColumn(name=metric.name, title=title, unit=metric.display_unit, better=better, importance=0,
-                    description=f"mean test {title} over seeds, with its 95 % interval", cell=partial(_level, context)),
-        BoardColumn(name="learned", title="learned", unit="seeds", better="higher", importance=1,
-                    description="seeds above the best constant prediction at 95 %",
-                    present=any(not all(one.learned) for one in context.contrasts.scores.values()), cell=_learned),
-        BoardColumn(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better,
-                    description=f"mean difference from {REFERENCE} on the same seeds, with its 95 % interval",
-                    cell=partial(_gap, context)),
-        BoardColumn(name="verdict", title="verdict", importance=2, cell=partial(_verdict, context),
-                    description="conclusion from that interval, given the margin",
-                    footnote=f"from the 95 % interval of the difference, with a margin of {within}"),
-        BoardColumn(name="learning_rate", title="rate", importance=2, cell=partial(_learning_rate, table),
-                    present=bool(table.values("learning_rate", trained)),
-                    description="learning rate that validation chose from the grid of the preset",
-                    footnote="the best of the preset's grid by validation on seeds that no board uses; within one "
-                    "standard error of it rates are ties, of which the smallest validation loss counts"),
-        BoardColumn(name="steps_to_high", title=f"steps to {AT_HIGH}", short=f"to {AT_HIGH}", unit="steps",
-                    better="lower", importance=4, present=_any_reached(context), cell=partial(_steps_to_high, context),
-                    description=f"training steps until validation {title} is {AT_HIGH}, the mean over the seeds that "
-                    "reach it",
-                    footnote="at the first validation that shows it, so in steps of the validation interval; with the "
-                    "number of seeds where some never reach it"),
-        BoardColumn(name="seconds_to_high", title=f"seconds to {AT_HIGH}", unit="seconds", better="lower",
-                    importance=6, present=_any_reached(context), cell=partial(_seconds_to_high, context),
-                    description=f"seconds of training until validation {title} is {AT_HIGH}",
-                    footnote="as these trainings took, without interleaved rounds: the load of the moment counts"),
-        BoardColumn(name="longest_high", title=f"{AT_HIGH} up to", short=f"{AT_HIGH} to", unit="tokens",
-                    better="higher", importance=2, present=settings.by_length is not None and metric.is_share,
-                    description=f"longest tested length at which mean test {title} is {AT_HIGH}, and at all shorter",
-                    cell=lambda v: settings.longest(v.name), footnote=high_note(settings.trained)),
-        BoardColumn(name="extrapolation", title=f"change to {FACTOR}×", short=f"to {FACTOR}×", unit=of_difference,
-                    better=better, importance=2, present=settings.ends is not None,
-                    description=f"change of test {title} from the training length to {FACTOR} times it, with its "
-                    "95 % interval over seeds",
-                    cell=lambda v: settings.change(v.name), footnote=_change_words(context)),
-        BoardColumn(name="step_time", title="step time", unit="× reference", better="lower",
-                    description=f"time of one training step over {REFERENCE}'s in the same rounds",
-                    cell=partial(_step_time, floor_of(context.timings))),
-        BoardColumn(name="memory", title="peak memory", unit="× reference", better="lower", importance=3,
-                    description=f"peak memory of one training step over {REFERENCE}'s",
-                    cell=partial(_memory, table, context.newest_of_reference("peak_bytes"))),
-        BoardColumn(name="sparsity", title="zeros", unit="fraction", importance=4, cell=mean("sparsity"),
-                    description="share of allowed attention weights that are exactly zero"),
-        BoardColumn(name="block_sparsity", title="zero blocks", unit="fraction", importance=5,
-                    description="share of 64 × 64 blocks without a positive weight; only these can save time",
-                    cell=mean("block_sparsity", block=64)),
-        BoardColumn(name="null_rate", title="null", unit="fraction", importance=6, cell=mean("null_rate"),
-                    description="share of queries that attend to nothing"),
-        BoardColumn(name="perplexity", title="perplexity", better="lower", importance=3,
-                    description="on the test text, per word of the original text, whatever the tokens are",
-                    cell=lambda v: mean_cell(table.values("perplexity", v.rows, split="test"), "{:,.1f}".format)),
-        BoardColumn(name="diversity", title="head diversity", unit="nats", importance=7,
-                    description="generalised Jensen-Shannon divergence between the heads of a layer; 0: all alike",
-                    cell=mean("head_diversity", "{:.3f}".format)),
-        BoardColumn(name="alignment", title="AER", unit="fraction", better="lower", importance=6,
-                    description="lowest alignment error rate of any head of cross attention, normal or shifted",
-                    cell=lambda v: number_cell(lowest_error(table, v.rows), "{:.3f}".format)),
-        BoardColumn(name="frontier", title="on frontier", unit="fraction", better="higher", importance=5,
-                    description="share of bootstrap draws in which no other variant is both as good and as fast",
-                    cell=lambda v: number_cell(context.frontier_shares.get(v.name), percent,
-                                               "●" if v.name in context.frontier else ""),
-                    footnote=f"share of {DRAWS} bootstrap draws (over seeds, test examples and rounds) in which no "
-                    "other variant is both as good and as fast; ●: on the Pareto frontier by the values shown"),
-        BoardColumn(name="equal_time", title="at equal time", unit=of_difference, better=better, importance=8,
-                    description=f"validation {title} against {REFERENCE}'s within {REFERENCE}'s training time",
-                    cell=partial(_equal_time, context),
-                    footnote=f"best validation {title} against {REFERENCE}'s, both within {REFERENCE}'s training time. "
-                    "A lower bound: faster variants are not trained longer, and slower ones stop mid-schedule. All "
-                    "other columns compare equal steps"),
-        BoardColumn(name="state", title="decode state", unit="bytes", better="lower", importance=8,
-                    description="bytes that decoding keeps per sequence, over all layers, at the length of the task",
-                    cell=lambda v: number_cell(context.state_bytes.get(v.name), size)),
-        BoardColumn(name="equal_state", title="at equal state", unit=of_difference, better=better, importance=9,
-                    description=f"test {title} against the best other variant with no larger decode state",
-                    cell=partial(_equal_state, context),
-                    footnote="against the best other variant with at most as many bytes of decode state per sequence, "
-                    "at equal steps; that variant is chosen by the scores compared, which counts against this one"),
-        BoardColumn(name="dividend", title="dividend", better="higher", importance=9, cell=partial(_dividend, table),
-                    description="speed-up × declared density; 1: the promised saving was realised in full"),
-        BoardColumn(name="parameters", title="parameters", unit="count", better="lower", importance=7,
-                    description="trainable parameters of the whole model",
-                    cell=partial(_parameters, table, context.newest_of_reference("parameters")),
-                    footnote=f"†: over 10 % more parameters than {REFERENCE}, so not a model of the same size",
-                    mark="†"),
-        BoardColumn(name="examples_rate", title="examples/s", unit="1/second", better="higher", importance=10,
-                    description="training examples per second", cell=newest("examples_per_second")),
-        BoardColumn(name="tokens_rate", title="tokens/s", unit="1/second", better="higher", importance=8,
-                    description="training tokens per second, without padding", cell=newest("tokens_per_second")),
-        BoardColumn(name="padded_tokens_rate", title="padded tokens/s", unit="1/second", better="higher", importance=11,
-                    description="training tokens per second, with padding", cell=newest("padded_tokens_per_second")),
-        BoardColumn(name="data_share", title="waiting for data", unit="fraction", better="lower", importance=10,
-                    present=any(share >= SHOWN_SHARE for share in table.values("data_share", trained)),
-                    description="share of the training time in which the loop waited for its batches",
-                    cell=mean("data_share", lambda share: f"{100 * share:.1f} %"),
-                    footnote="as these trainings ran: the load of the moment counts"),
-        BoardColumn(name="host_time", title="host/step", unit="seconds", better="lower", importance=10,
-                    present=bool(table.values("host_seconds", trained)),
-                    description="time that the host took to launch a training step on the GPU",
-                    cell=mean("host_seconds", duration)),
-        BoardColumn(name="captured_steps", title="graph steps", unit="fraction", importance=11,
-                    present=bool(table.values("captured_steps", trained)),
-                    description="share of training steps that were replays of a CUDA graph",
-                    cell=partial(_captured_steps, table),
-                    footnote="the step of a small model is captured once; where it cannot be, the Record says why"),
-        BoardColumn(name="decoded_rate", title="decoded tokens/s", unit="1/second", better="higher", importance=8,
-                    description=f"tokens per second put out by beam search on the test set, and over {REFERENCE}'s",
-                    cell=partial(_decoded, context), warning=True,
-                    footnote="each test set was translated once, without interleaved rounds: the load of the moment "
-                    "counts, and on a GPU so does the compiling of kernels for each new length"),
-        BoardColumn(name="seeds", title="seeds", unit="count", importance=3, description="seeds trained",
-                    cell=lambda v: number_cell(len(v.scores.seeds), str) if v.scores else EMPTY),
-        BoardColumn(name="implementation", title="implementation", importance=7,
-                    description="code that was timed, and code that trained where that differs",
-                    present=len(set(context.implementations.values())) > 1,
-                    cell=lambda v: TableCell(text=context.implementations.get(v.name, ""))),
-    )  # fmt: skip
+    def test_mean(name: str, words: Callable[[float], str]) -> Cell:
+        return lambda variant: mean_cell(table.values(name, context.rows_of(variant), split="test"), words)
+
+    return [
+        (Column(name=metric.name, title=title, unit=metric.display_unit, better=better, importance=0,
+                description=f"mean test {title} over seeds, with its 95 % interval"),
+         partial(_level, context)),
+        *when(any_unlearned,
+            Column(name="learned", title="learned", unit="seeds", better="higher",
+                   description="seeds above the best constant prediction at 95 %"),
+            partial(_learned, context)),
+        (Column(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better,
+                description=f"mean difference from {REFERENCE} on the same seeds, with its 95 % interval"),
+         partial(_gap, context)),
+        (Column(name="verdict", title="verdict", importance=2,
+                description=f"conclusion from that interval, with a margin of {within}"),
+         partial(_verdict, context)),
+        (Column(name="learning_rate", title="rate", importance=2,
+                description="learning rate that validation chose from the grid of the preset",
+                note="best of the grid by validation on seeds that no board uses; within one standard error of it, the "
+                "smallest loss counts"),
+         partial(_learning_rate, context)),
+        *when(any_reached,
+            Column(name="steps_to_high", title=f"steps to {AT_HIGH}", short=f"to {AT_HIGH}", unit="steps",
+                   better="lower", importance=4,
+                   description=f"training steps until validation {title} is {AT_HIGH}, the mean over the seeds that "
+                   "reach it",
+                   note="in steps of the validation interval; with the number of seeds where some never reach it"),
+            partial(_steps_to_high, context)),
+        *when(any_reached,
+            Column(name="seconds_to_high", title=f"seconds to {AT_HIGH}", unit="seconds", better="lower", importance=6,
+                   description=f"seconds of training until validation {title} is {AT_HIGH}", note=OF_THE_MOMENT),
+            partial(_seconds_to_high, context)),
+        *when(metric.is_share,
+            Column(name="longest_high", title=f"{AT_HIGH} up to", short=f"{AT_HIGH} to", unit="tokens",
+                   better="higher", importance=2,
+                   description=f"longest tested length at which mean test {title} is {AT_HIGH}, and at all shorter",
+                   note="with its multiple of the training length; +: no longer length was tested"),
+            settings.longest),
+        (Column(name="extrapolation", title=f"change to {FACTOR}×", short=f"to {FACTOR}×", unit=of_difference,
+                better=better, importance=2,
+                description=f"change of test {title} from the training length to {FACTOR} times it, with its 95 % "
+                "interval over seeds",
+                note=f"from length {ends[0]:,.0f}, the longest tested within training, to {ends[1]:,.0f}"),
+         settings.change),
+        (Column(name="step_time", title="step time", unit="× reference", better="lower",
+                description=f"time of one training step over {REFERENCE}'s in the same rounds"),
+         partial(_step_time, context, floor_of(context.timings))),
+        (Column(name="memory", title="peak memory", unit="× reference", better="lower", importance=3,
+                description=f"peak memory of one training step over {REFERENCE}'s"),
+         partial(_memory, context, context.newest_of_reference("peak_bytes"))),
+        (Column(name="sparsity", title="zeros", unit="fraction", importance=4,
+                description="share of allowed attention weights that are exactly zero"),
+         mean("sparsity")),
+        (Column(name="block_sparsity", title="zero blocks", unit="fraction", importance=5,
+                description="share of 64 × 64 blocks without a positive weight; only these can save time"),
+         mean("block_sparsity", block=64)),
+        (Column(name="null_rate", title="null", unit="fraction", importance=6,
+                description="share of queries that attend to nothing"),
+         mean("null_rate")),
+        (Column(name="perplexity", title="perplexity", better="lower", importance=3,
+                description="on the test text, per word of the original text, whatever the tokens are"),
+         test_mean("perplexity", "{:,.1f}".format)),
+        (Column(name="diversity", title="head diversity", unit="nats", importance=7,
+                description="generalised Jensen-Shannon divergence between the heads of a layer; 0: all alike"),
+         mean("head_diversity", "{:.3f}".format)),
+        (Column(name="alignment", title="AER", unit="fraction", better="lower", importance=6,
+                description="lowest alignment error rate of any head of cross attention, normal or shifted"),
+         lambda name: number_cell(lowest_error(table, context.rows_of(name)), "{:.3f}".format)),
+        (Column(name="frontier", title="on frontier", unit="fraction", better="higher", importance=5,
+                description=f"share of {DRAWS} bootstrap draws in which no other variant is both as good and as fast",
+                note="draws are over seeds, test examples and rounds; ●: on the Pareto frontier by the values shown"),
+         partial(_frontier, context)),
+        (Column(name="equal_time", title="at equal time", unit=of_difference, better=better, importance=8,
+                description=f"best validation {title} against {REFERENCE}'s, both within {REFERENCE}'s training time",
+                note="a lower bound: faster variants are not trained longer, and slower variants stop mid-schedule; "
+                "all other columns compare equal steps"),
+         partial(_equal_time, context)),
+        (Column(name="state", title="decode state", unit="bytes", better="lower", importance=8,
+                description="bytes that decoding keeps per sequence, over all layers, at the length of the task"),
+         lambda name: number_cell(context.state_bytes.get(name), size)),
+        (Column(name="equal_state", title="at equal state", unit=of_difference, better=better, importance=9,
+                description=f"test {title} against the best other variant with no larger decode state per sequence",
+                note="at equal steps; that variant is chosen by the scores compared, which counts against this one"),
+         partial(_equal_state, context)),
+        (Column(name="dividend", title="dividend", better="higher", importance=9,
+                description="speed-up × declared density; 1: the promised saving was realised in full"),
+         partial(_dividend, context)),
+        (Column(name="parameters", title="parameters", unit="count", better="lower", importance=7,
+                description="trainable parameters of the whole model", mark="†",
+                note=f"†: over 10 % more parameters than {REFERENCE}, so not a model of the same size"),
+         partial(_parameters, context, context.newest_of_reference("parameters"))),
+        (Column(name="examples_rate", title="examples/s", unit="1/second", better="higher", importance=10,
+                description="training examples per second"),
+         newest("examples_per_second")),
+        (Column(name="tokens_rate", title="tokens/s", unit="1/second", better="higher", importance=8,
+                description="training tokens per second, without padding"),
+         newest("tokens_per_second")),
+        (Column(name="padded_tokens_rate", title="padded tokens/s", unit="1/second", better="higher", importance=11,
+                description="training tokens per second, with padding"),
+         newest("padded_tokens_per_second")),
+        *when(waited,
+            Column(name="data_share", title="waiting for data", unit="fraction", better="lower", importance=10,
+                   description="share of the training time in which the loop waited for its batches",
+                   note=OF_THE_MOMENT),
+            mean("data_share", lambda share: f"{100 * share:.1f} %")),
+        (Column(name="host_time", title="host/step", unit="seconds", better="lower", importance=10,
+                description="time that the host took to launch a training step on the GPU"),
+         mean("host_seconds", duration)),
+        (Column(name="captured_steps", title="graph steps", unit="fraction", importance=11,
+                description="share of training steps that were replays of a CUDA graph",
+                note="the step of a small model is captured once; where it cannot be, the Record says why"),
+         partial(_captured_steps, context)),
+        (Column(name="decoded_rate", title="decoded tokens/s", unit="1/second", better="higher", importance=8,
+                description=f"tokens per second put out by beam search on the test set, and over {REFERENCE}'s",
+                note=f"{OF_THE_MOMENT}; on a GPU so does the compiling of kernels for each new length"),
+         partial(_decoded, context)),
+        (Column(name="seeds", title="seeds", unit="count", importance=3, description="seeds trained"),
+         partial(_seeds, context)),
+        *when(len(set(context.implementations.values())) > 1,
+            Column(name="implementation", title="implementation", importance=7,
+                   description="code that was timed, and code that trained where that differs"),
+            lambda name: TableCell(text=context.implementations.get(name, ""))),
+    ]  # fmt: skip
 
 
-def _level(context: BoardContext, variant: VariantContext) -> TableCell:
-    if not variant.scores or not variant.scores.seeds:
+def when(present: bool, column: Column, cell: Cell) -> list[tuple[Column, Cell]]:
+    """The column with its cells, where the board has it."""
+    return [(column, cell)] if present else []
+
+
+def _level(context: BoardContext, name: str) -> TableCell:
+    seeds = context.seeds_of(name)
+    if not seeds:
         return EMPTY
-    few = "" if len(variant.scores.seeds) >= LEAST_SEEDS else "few seeds"
-    return level_cell(context.metric, context.contrasts.level_of(variant.name), note=few)
+    few = "" if len(seeds) >= LEAST_SEEDS else "few seeds"
+    return level_cell(context.metric, context.contrasts.level_of(name), note=few)
 
 
-def _learned(variant: VariantContext) -> TableCell:
-    if not variant.scores or not variant.scores.seeds:
+def _learned(context: BoardContext, name: str) -> TableCell:
+    seeds = context.seeds_of(name)
+    if not seeds:
         return EMPTY
-    learned = sum(variant.scores.learned)
-    return TableCell(text=f"{learned} of {len(variant.scores.seeds)}", value=learned)
+    learned = sum(context.contrasts.scores[name].learned)
+    return TableCell(text=f"{learned} of {len(seeds)}", value=learned)
 
 
-def _change_words(context: BoardContext) -> str:
-    ends = context.settings.ends
-    if ends is None:
-        return ""
-    return (
-        f"from length {ends[0]:,.0f}, the longest tested within training, to {ends[1]:,.0f}; with few seeds it is "
-        "steadier than the score itself"
-    )
+def _seeds(context: BoardContext, name: str) -> TableCell:
+    return number_cell(len(context.seeds_of(name)), str) if name in context.contrasts.scores else EMPTY
 
 
-def _learning_rate(table: ResultTable, variant: VariantContext) -> TableCell:
-    found = sorted(set(table.values("learning_rate", variant.rows)))
+def _frontier(context: BoardContext, name: str) -> TableCell:
+    return number_cell(context.frontier_shares.get(name), percent, "●" if name in context.frontier else "")
+
+
+def _learning_rate(context: BoardContext, name: str) -> TableCell:
+    found = sorted(set(context.table.values("learning_rate", context.rows_of(name))))
     text = ", ".join(f"{rate:g}" for rate in found)
     # seeds at several rates can only come from several folders; none of them is the variant's
     return TableCell(text=text, value=found[0] if len(found) == 1 else None)
 
 
-def _any_reached(context: BoardContext) -> bool:
-    return any(found is not None for seeds in context.reached.values() for found in seeds)
+def _steps_to_high(context: BoardContext, name: str) -> TableCell:
+    return _to_high(context, name, lambda found: found.step, lambda value: f"{value:,.0f}")
 
 
-def _steps_to_high(context: BoardContext, variant: VariantContext) -> TableCell:
-    return _to_high(context, variant, lambda found: found.step, lambda value: f"{value:,.0f}")
-
-
-def _seconds_to_high(context: BoardContext, variant: VariantContext) -> TableCell:
-    return _to_high(context, variant, lambda found: found.seconds, duration)
+def _seconds_to_high(context: BoardContext, name: str) -> TableCell:
+    return _to_high(context, name, lambda found: found.seconds, duration)
 
 
 def _to_high(
     context: BoardContext,
-    variant: VariantContext,
+    name: str,
     value: Callable[[Reached], float],
     words: Callable[[float], str],
 ) -> TableCell:
-    seeds = context.reached.get(variant.name, ())
+    seeds = context.reached.get(name, ())
     values = [number for found in seeds if found is not None and math.isfinite(number := value(found))]
     if not values:
         return TableCell(text="never") if seeds and not any(seeds) else EMPTY
@@ -225,11 +236,11 @@ def _to_high(
     return cell if len(values) == len(seeds) else replace(cell, text=f"{cell.text} ({len(values)} of {len(seeds)})")
 
 
-def _gap(context: BoardContext, variant: VariantContext) -> TableCell:
+def _gap(context: BoardContext, name: str) -> TableCell:
     metric = context.metric
-    if variant.name == REFERENCE and variant.scores and variant.scores.seeds:
+    if name == REFERENCE and context.seeds_of(name):
         return reference_cell(0.0)
-    found = context.contrasts.to_reference(variant.name)
+    found = context.contrasts.to_reference(name)
     if found is None:
         return EMPTY
     if found.has_enough_seeds:
@@ -237,91 +248,94 @@ def _gap(context: BoardContext, variant: VariantContext) -> TableCell:
     return TableCell(text=metric.signed(found.advantage.value), value=metric.difference(found.interval).value)
 
 
-def verdict_on(context: BoardContext, variant: VariantContext) -> Verdict | None:
+def verdict_on(context: BoardContext, name: str) -> Verdict | None:
     """The verdict on the variant against the reference; None where there is none to give."""
-    found = context.contrasts.to_reference(variant.name)
+    found = context.contrasts.to_reference(name)
     if found is None or not found.has_enough_seeds:
         return None
     return found.verdict(context.margin / context.metric.points)
 
 
-def _verdict(context: BoardContext, variant: VariantContext) -> TableCell:
-    found = verdict_on(context, variant)
+def _verdict(context: BoardContext, name: str) -> TableCell:
+    found = verdict_on(context, name)
     if found is None:
         return EMPTY
     margin = context.metric.margin_words(context.margin)
-    contrast = context.contrasts.to_reference(variant.name)
+    contrast = context.contrasts.to_reference(name)
     if found == "undecided" and contrast is not None and contrast.is_behind:
         return TableCell(text="worse by > 0", brief="worse")
     text = {"within margin": f"within {margin}", "worse": f"worse by > {margin}"}.get(found, found)
     return TableCell(text=text, brief={"within margin": "within", "worse": "worse"}.get(found, ""))
 
 
-def _step_time(floor: float, variant: VariantContext) -> TableCell:
-    cost = variant.cost
+def _step_time(context: BoardContext, floor: float, name: str) -> TableCell:
+    cost = context.timings.get(name)
     if cost is None:
         return EMPTY
     if cost.outcome in CAPPED:
-        failed = outcome_words(cost.outcome)
+        failed = describe_outcome(cost.outcome)
         return TableCell(text=f"{failed} (counts as {CAP:.0f}×)", brief=failed, value=CAP, note=cost.reason)
     if cost.cost is None:
-        words = outcome_words(cost.outcome) if cost.outcome != Outcome.OK else "too few rounds"
+        words = describe_outcome(cost.outcome) if cost.outcome != Outcome.OK else "too few rounds"
         return TableCell(text=words, note=cost.reason)
-    if variant.name == REFERENCE:
+    if name == REFERENCE:
         return TableCell(text=f"{duration(cost.median)} a step", bare=duration(cost.median), value=1.0)
     return ratio_cell(cost.cost, "≈" if abs(cost.cost.value) <= floor else "")
 
 
-def _memory(table: ResultTable, of_reference: float | None, variant: VariantContext) -> TableCell:
-    own = _last(table.values("peak_bytes", variant.rows))
+def _memory(context: BoardContext, of_reference: float | None, name: str) -> TableCell:
+    own = _last(context.table.values("peak_bytes", context.rows_of(name)))
     if own is None or not of_reference:
         return EMPTY
-    if variant.name == REFERENCE:
+    if name == REFERENCE:
         return TableCell(text=size(own), value=1.0)
     return number_cell(own / of_reference, memory)
 
 
-def _of_whole_model(table: ResultTable, variant: VariantContext, name: str, **where: object) -> list[float]:
-    """The finite values of the whole model, one a Record: one kind of attention by itself may be the reference's."""
+def _of_whole_model(context: BoardContext, variant: str, name: str, **where: object) -> list[float]:
+    """The finite values of that name, one of each Record, for the whole model and not for one kind of attention."""
     found: list[float] = []
-    for at in variant.rows:
-        measured = [m for m in table.measurements(at).get(name, ()) if "attention" not in m.where]
+    for at in context.rows_of(variant):
+        measured = [m for m in context.table.measurements(at).get(name, ()) if "attention" not in m.where]
         found += [m.value for m in measured if where.items() <= m.where.items() and math.isfinite(m.value)][:1]
     return found
 
 
-def _equal_time(context: BoardContext, variant: VariantContext) -> TableCell:
-    own, reference = variant.scores, context.scores.get(REFERENCE)
-    if not own or not reference or not variant.cost or own.missing_reason or variant.name == REFERENCE:
+def _equal_time(context: BoardContext, name: str) -> TableCell:
+    own, reference = context.contrasts.scores.get(name), context.scores.get(REFERENCE)
+    cost = context.timings.get(name)
+    if not own or not reference or not cost or own.missing_reason or name == REFERENCE:
         return EMPTY
-    gap = advantage_at_equal_time(own, reference, variant.cost, context.curves)
+    gap = advantage_at_equal_time(own, reference, cost, context.curves)
     return difference_cell(context.metric, gap.interval()) if gap else EMPTY
 
 
-def _equal_state(context: BoardContext, variant: VariantContext) -> TableCell:
-    rival = advantage_at_equal_state(variant.name, context.contrasts, context.state_bytes)
+def _equal_state(context: BoardContext, name: str) -> TableCell:
+    rival = advantage_at_equal_state(name, context.contrasts, context.state_bytes)
     return difference_cell(context.metric, rival.contrast.interval, f" vs {rival.name}") if rival else EMPTY
 
 
-def _dividend(table: ResultTable, variant: VariantContext) -> TableCell:
-    density = _last(table.values("declared_density", variant.rows))
-    if density is None or density >= 1 or variant.cost is None or variant.cost.cost is None:
+def _dividend(context: BoardContext, name: str) -> TableCell:
+    density = _last(context.table.values("declared_density", context.rows_of(name)))
+    cost = context.timings.get(name)
+    if density is None or density >= 1 or cost is None or cost.cost is None:
         return EMPTY
-    found = variant.cost.cost.interval()
+    found = cost.cost.interval()
     value, low, high = (density * math.exp(-end) for end in (found.value, found.high, found.low))
     return TableCell(text=f"{value:.2f}", value=value, low=low, high=high)
 
 
-def _parameters(table: ResultTable, of_reference: float | None, variant: VariantContext) -> TableCell:
-    found = _last(table.values("parameters", variant.rows))
+def _parameters(context: BoardContext, of_reference: float | None, name: str) -> TableCell:
+    found = _last(context.table.values("parameters", context.rows_of(name)))
     heavy = found is not None and of_reference and found > 1.1 * of_reference
     return number_cell(found, count, "†" if heavy else "")
 
 
-def _decoded(context: BoardContext, variant: VariantContext) -> TableCell:
+def _decoded(context: BoardContext, name: str) -> TableCell:
     reference = context.scores.get(REFERENCE)
-    of_reference = reference.rows if reference and variant.name != REFERENCE else ()
-    own, theirs = (context.table.values("decode_tokens_per_second", rows) for rows in (variant.rows, of_reference))
+    of_reference = reference.rows if reference and name != REFERENCE else ()
+    rates = partial(context.table.values, "decode_tokens_per_second")
+    own, theirs = rates(context.rows_of(name)), rates(of_reference)
     if not own:
         return EMPTY
     rate = sum(own) / len(own)
@@ -329,8 +343,8 @@ def _decoded(context: BoardContext, variant: VariantContext) -> TableCell:
     return TableCell(text=count(rate) + times, value=rate)
 
 
-def _captured_steps(table: ResultTable, variant: VariantContext) -> TableCell:
-    measured = [m for at in variant.rows for m in table.measurements(at).get("captured_steps", ())]
+def _captured_steps(context: BoardContext, name: str) -> TableCell:
+    measured = [m for at in context.rows_of(name) for m in context.table.measurements(at).get("captured_steps", ())]
     reasons = sorted({str(m.where["reason"]) for m in measured if "reason" in m.where})
     cell = mean_cell([m.value for m in measured], percent)
     return replace(cell, note="; ".join(reasons)) if reasons else cell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,7 @@ class BoardContext:
         scores = {name: one for name, one in every.items() if name != NO_ATTENTION or competes}
         timings = costs_by_variant(table, board_key)
         shares = frontier_shares(scores, timings)
-        costs = {name: t.standing.value for name, t in timings.items() if name in shares and t.standing}
+        costs = {name: t.rank_cost.value for name, t in timings.items() if name in shares and t.rank_cost}
         states = {name: table.number("state_bytes", timing.row) for name, timing in timings.items()}
         setting: Mapping[str, Any] = next((run.setting for run in reversed(runs) if run.setting), {})
         return cls(
@@ -96,29 +96,23 @@ class BoardContext:
             frontier=frozenset(frontier({name: metric.sign * scores[name].mean for name in costs}, costs)),
             frontier_shares=shares,
             state_bytes={name: m.value for name, m in states.items() if m is not None and 0 <= m.value < math.inf},
-            implementations=_implementations(runs),
+            implementations=implementations(runs),
         )
+
+    def seeds_of(self, name: str) -> tuple[int, ...]:
+        """The seeds of a variant that count."""
+        scores = self.contrasts.scores.get(name)
+        return scores.seeds if scores else ()
+
+    def rows_of(self, name: str) -> tuple[int, ...]:
+        """The Records of a variant, as rows of the table: its trainings, then its timing."""
+        scores, cost = self.contrasts.scores.get(name), self.timings.get(name)
+        return (*(scores.rows if scores else ()), *((cost.row,) if cost else ()))
 
     def newest_of_reference(self, name: str) -> float | None:
         """The newest value of that name in a Record of the reference."""
         found = self.table.values(name, [run.at for run in self.runs if run.variant == REFERENCE])
         return found[-1] if found else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantContext:
-    """What the cells of one variant are made from; `rows`: its Records, as rows of the table."""
-
-    name: str
-    scores: SeedScores | None
-    cost: RelativeCost | None
-    rows: tuple[int, ...]
-
-    @classmethod
-    def of(cls, name: str, context: BoardContext) -> VariantContext:
-        scores, cost = context.contrasts.scores.get(name), context.timings.get(name)
-        rows = (*(scores.rows if scores else ()), *((cost.row,) if cost else ()))
-        return cls(name=name, scores=scores, cost=cost, rows=rows)
 
 
 def finished_runs(table: ResultTable, board_key: BoardKey) -> dict[str, list[ResultRow]]:
@@ -140,7 +134,7 @@ def _reached(scores: Mapping[str, SeedScores], read: Curves) -> dict[str, list[R
     return found
 
 
-def _implementations(runs: Sequence[ResultRow]) -> dict[str, str]:
+def implementations(runs: Iterable[ResultRow]) -> dict[str, str]:
     """Which code of each variant was timed, and which trained where that is another; the newest Record of each."""
     named = newest((run for run in runs if run.implementation), "variant", "lane")
     by_lane = {(run.variant, run.lane): run.implementation for run in named}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +16,15 @@ from ..core.metrics import Metric
 from ..score.contrasts import Contrasts
 from ..score.key import BoardKey
 from ..score.quality import SeedScores
-from ..stats.bootstrap import DRAWS, Statistics, corpus_score, resampled_scores, sound_statistics
+from ..stats.bootstrap import Statistics, corpus_score, resampled_scores, sound_statistics
 from ..stats.format import listed
 from ..stats.intervals import LEVEL, Estimate
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
-from .board import Board, Note, Row, TableCell
+from .board import Board, Column, Note, Row, TableCell
 from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell
-from .columns import BoardColumn, cells_of, plain_columns
-from .footnotes import PERCENT
-from .notes import footnote
+from .columns import Cell, cells_of, plain_columns
+from .notes import note
 from .task_context import finished_runs
 
 SetStatistics = Callable[[str], Mapping[str, Statistics]]
@@ -140,58 +139,51 @@ def verdict_sentence(gaps: Mapping[str, Interval]) -> str:
     return "; ".join(f"{how} {listed(names)}" for how, names in said.items() if names)
 
 
-class SetRow(NamedTuple):
-    """What the cells of one row are made from; `gaps`: its advantage over each of the others that it is compared to."""
-
-    name: str
-    own: SetScores
-    gaps: Mapping[str, Interval]
-
-
 def _board(
-    board_key: BoardKey, name: str, scores: Mapping[str, SetScores], metric: Metric, contrasts: Contrasts
+    board_key: BoardKey, test_set: str, scores: Mapping[str, SetScores], metric: Metric, contrasts: Contrasts
 ) -> Board:
     against = [each for each in scores if scores[each].is_baseline] + [REFERENCE] * (REFERENCE in scores)
 
-    def versus(other: str) -> Callable[[SetRow], TableCell]:
-        def cell(row: SetRow) -> TableCell:
-            if other in row.gaps:
-                return difference_cell(metric, row.gaps[other])
-            return reference_cell(0.0) if other == row.name == REFERENCE else EMPTY
-
-        return cell
-
-    columns: list[BoardColumn[SetRow]] = [
-        BoardColumn(name=metric.name, title=metric.title, unit=metric.display_unit, better=metric.better, importance=0,
-                    description=f"{metric.title} on this set alone, with its {PERCENT} interval",
-                    cell=lambda row: level_cell(metric, row.own.trials.level())),
-        BoardColumn(name="chrf", title="chrF", unit="chrF", better="higher", importance=3,
-                    description="chrF on this set alone",
-                    cell=lambda row: number_cell(_mean(row.own.chrf), "{:.2f}".format)),
-        *(
-            BoardColumn(name=f"vs_{other}", title=f"vs {'copying' if other == 'copy' else other}",
-                        unit=metric.of_difference, better=metric.better, cell=versus(other),
-                        description=f"difference on the same sentences, with its {PERCENT} paired bootstrap interval, "
-                        "corrected for all pairs")
-            for other in against
-        ),
-        BoardColumn(name="verdict", title="verdict", importance=4, description="conclusion from these intervals",
-                    cell=lambda row: TableCell(text=verdict_sentence(row.gaps))),
-    ]  # fmt: skip
-    rows: dict[bool, list[Row]] = {False: [], True: []}
-    for each, own in scores.items():
-        found = {other: advantage(own, scores[other]) for other in against if other != each and not own.is_baseline}
+    gaps: dict[str, dict[str, Interval]] = {}
+    for name, own in scores.items():
+        found = {other: advantage(own, scores[other]) for other in against if other != name and not own.is_baseline}
         # a baseline is one more in the comparison, as a variant that is not declared is
-        gaps = {
-            other: gap.interval(1 - (1 - LEVEL) / contrasts.pairs(each, other))
+        gaps[name] = {
+            other: gap.interval(1 - (1 - LEVEL) / contrasts.pairs(name, other))
             for other, gap in found.items()
             if gap is not None
         }
-        rows[own.is_baseline].append(Row(name=each, entries=cells_of(columns, SetRow(each, own, gaps))))
+
+    def versus(other: str, name: str) -> TableCell:
+        if other in gaps[name]:
+            return difference_cell(metric, gaps[name][other])
+        return reference_cell(0.0) if other == name == REFERENCE else EMPTY
+
+    columns: list[tuple[Column, Cell]] = [
+        (Column(name=metric.name, title=metric.title, unit=metric.display_unit, better=metric.better, importance=0,
+                description=f"{metric.title} on this set alone, with its 95 % interval"),
+         lambda name: level_cell(metric, scores[name].trials.level())),
+        (Column(name="chrf", title="chrF", unit="chrF", better="higher", importance=3,
+                description="chrF on this set alone"),
+         lambda name: number_cell(_mean(scores[name].chrf), "{:.2f}".format)),
+        *(
+            (Column(name=f"vs_{other}", title=f"vs {'copying' if other == 'copy' else other}",
+                    unit=metric.of_difference, better=metric.better,
+                    description="difference on the same sentences, with its 95 % paired bootstrap interval, corrected "
+                    "for all pairs"),
+             partial(versus, other))
+            for other in against
+        ),
+        (Column(name="verdict", title="verdict", importance=4, description="conclusion from these intervals"),
+         lambda name: TableCell(text=verdict_sentence(gaps[name]))),
+    ]  # fmt: skip
+    rows: dict[bool, list[Row]] = {False: [], True: []}
+    for name, own in scores.items():
+        rows[own.is_baseline].append(Row(name=name, entries=cells_of(columns, name)))
     count = max((each.trials.examples for each in scores.values()), default=0)
     return Board(
-        name=f"{board_key.name}/{name}",
-        title=f"{name}{f', {count:,} sentences' if count else ''}",
+        name=f"{board_key.name}/{test_set}",
+        title=f"{test_set}{f', {count:,} sentences' if count else ''}",
         question="",
         columns=plain_columns(columns),
         ranked=(),
@@ -204,25 +196,15 @@ def _mean(values: tuple[float, ...]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def set_footnotes(by_set: Mapping[str, Mapping[str, SetScores]]) -> Iterator[Note]:
+def set_notes(by_set: Mapping[str, Mapping[str, SetScores]]) -> Iterator[Note]:
     """How the intervals of `set_boards` were made."""
-    every = [each for rows in by_set.values() for each in rows.values()]
-    seeds = sorted({seed for each in every if not each.is_baseline for seed in each.trials.seeds})
+    every = [scores for rows in by_set.values() for scores in rows.values()]
+    seeds = sorted({seed for scores in every if not scores.is_baseline for seed in scores.trials.seeds})
     if not seeds:
         return
-    if any(each.lengths is None for each in every):
-        text = "rows without an interval have no statistics of sentences"
-        yield footnote(topic="test sets", text=text, warning=True)
-    over = (
-        f"over sentences, for the one training of seed {seeds[0]}: another training may differ by more"
-        if len(seeds) == 1
-        else "over sentences and seeds (Student's t), errors added in quadrature"
-    )
-    yield footnote(
-        topic="test sets",
-        text=f"brackets: {PERCENT} intervals of the difference {over}; {DRAWS} bootstrap draws, the same sentences for "
-        "both (Koehn 2004); corrected for all pairs, as the ranks are",
-    )
+    if any(scores.lengths is None for scores in every):
+        yield note("no_sentences")
+    of_one = f"sentences at seed {seeds[0]} alone (another seed may differ by more)"
+    yield note("test_sets", over=of_one if len(seeds) == 1 else "sentences and seeds (Student's t)")
     if any("untrained" in rows for rows in by_set.values()):
-        text = f"{REFERENCE} before its training of seed 0, translating with the same search"
-        yield footnote(topic="untrained", text=text)
+        yield note("untrained")

@@ -20,7 +20,7 @@ from ..core.protocol import LEAST_SEEDS
 from ..stats.intervals import LEVEL, Estimate, NoiseSource, mean_of
 from ..stats.moderation import moderated_variances, noise_of_difference
 from ..stats.power import POWER, minimal_detectable_effect, seeds_needed
-from ..stats.ranking import Standing, standings
+from ..stats.ranking import RankInterval, rank_intervals
 from ..stats.scoring import Verdict, verdict
 from .quality import SeedScores
 
@@ -167,9 +167,9 @@ class Contrasts:
         error = math.sqrt(noise.variances[name] / len(own.seeds))
         return own.level(NoiseSource(error, noise.freedom[name]))
 
-    def standings(self, names: Sequence[str]) -> list[Standing]:
+    def rank_intervals(self, names: Sequence[str]) -> list[RankInterval]:
         """Rank intervals of `names`, who all have enough seeds in common."""
-        return standings(names, lambda one, other: self.between(one, other).advantage, pairs=self.pairs)
+        return rank_intervals(names, lambda one, other: self.between(one, other).advantage, pairs=self.pairs)
 
     def _between(self, one: str, other: str) -> Contrast:
         mine, theirs = self.scores[one], self.scores[other]

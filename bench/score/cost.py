@@ -47,7 +47,7 @@ class RelativeCost:
     block: str = ""
 
     @property
-    def standing(self) -> Estimate | None:
+    def rank_cost(self) -> Estimate | None:
         """The log-ratio that a rank uses: measured, or the cap for a failure; None where it cannot be ranked."""
         if self.outcome in CAPPED:
             return capped(None)
@@ -60,11 +60,11 @@ class RelativeCost:
     def advantage_over(self, other: RelativeCost) -> Estimate:
         """How much lower the logarithm of this cost is than that of `other`, by rounds where they shared them.
 
-        Raises ValueError where either has no standing.
+        Raises ValueError where either has no cost to rank by.
         """
-        mine, theirs = self.standing, other.standing
+        mine, theirs = self.rank_cost, other.rank_cost
         if mine is None or theirs is None:
-            raise ValueError(f"{self.variant} or {other.variant} has no standing")
+            raise ValueError(f"{self.variant} or {other.variant} has no cost to rank by")
         measured = mine.noise and theirs.noise
         if measured and self.block and self.block == other.block and len(self.seconds) == len(other.seconds):
             return log_ratio(other.seconds, self.seconds)

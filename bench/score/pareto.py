@@ -41,7 +41,7 @@ def frontier_shares(scores: Mapping[str, SeedScores], timings: Mapping[str, Rela
     One draw resamples seeds, test examples and rounds, the same for all variants, so what is paired stays paired. With
     few seeds a bootstrap is too sure of itself: deviations of seeds are widened by √(S / (S - 1)).
     """
-    names = [n for n, t in scores.items() if not t.missing_reason and n in timings and timings[n].standing is not None]
+    names = [n for n, t in scores.items() if not t.missing_reason and n in timings and timings[n].rank_cost is not None]
     if len(names) < 2:
         return {}
     rng = np.random.default_rng(0)
@@ -88,8 +88,8 @@ def _cost(timings: Mapping[str, RelativeCost], rng: np.random.Generator) -> list
     found = []
     for name, timing in timings.items():
         logs = timing.logs
-        if timing.standing is None or not timing.standing.noise or not len(logs):
-            found.append(np.full(DRAWS, timing.standing.value if timing.standing else 0.0))
+        if timing.rank_cost is None or not timing.rank_cost.noise or not len(logs):
+            found.append(np.full(DRAWS, timing.rank_cost.value if timing.rank_cost else 0.0))
             continue
         shared = (timing.block or name, len(logs))
         if shared not in picks:

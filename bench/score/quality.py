@@ -238,7 +238,7 @@ def _missing_reason(
         first = failed[0]
         also = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         because = f": {first.reason}" if first.reason else ""
-        return f"{outcome_words(first.outcome)} at seed {first.seed}{also}{because}"
+        return f"{describe_outcome(first.outcome)} at seed {first.seed}{also}{because}"
     if not reference:
         return f"no result of {REFERENCE}, the reference, to compare with"
     if len(seeds) < LEAST_SEEDS:
@@ -251,9 +251,9 @@ def _missing_reason(
     return ""
 
 
-def outcome_words(outcome: str) -> str:
+def describe_outcome(outcome: str) -> str:
     """
-    >>> outcome_words("out_of_memory")
+    >>> describe_outcome("out_of_memory")
     'out of memory'
     """
     return outcome.replace("_", " ")

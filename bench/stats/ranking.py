@@ -15,7 +15,7 @@ Pairs = Callable[[str, str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RankInterval:
     """The places that a variant may hold. Variants with the same places form one tie group."""
 
     name: str
@@ -26,9 +26,9 @@ class Standing:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
-def standings(
+def rank_intervals(
     names: Sequence[str], advantage: Advantage, floor: float = 0.0, pairs: Pairs | None = None
-) -> list[Standing]:
+) -> list[RankInterval]:
     """Rank intervals: one place below all that are proven better, and above all that are proven worse.
 
     Proven: the p-value of the advantage, times the number of pairs, is under 5 %, and the advantage exceeds `floor`; or
@@ -39,7 +39,7 @@ def standings(
 
     >>> points = {"a": 1.0, "b": 5.0, "c": 1.2}
     >>> exact = lambda x, y: Estimate(points[x] - points[y])
-    >>> [f"{s.name} {s}" for s in standings(["a", "b", "c"], exact, floor=0.5)]
+    >>> [f"{s.name} {s}" for s in rank_intervals(["a", "b", "c"], exact, floor=0.5)]
     ['b 1', 'a 2-3', 'c 2-3']
     """
     count = max(len(names) * (len(names) - 1) // 2, 1)
@@ -55,7 +55,7 @@ def standings(
     # whoever is ahead of itself stands in a cycle with all that are ahead of it and behind it
     ahead = {name: {other for other in others if name not in reached[other]} for name, others in reached.items()}
     found = [
-        Standing(name, 1 + len(ahead[name]), len(names) - sum(name in others for others in ahead.values()))
+        RankInterval(name, 1 + len(ahead[name]), len(names) - sum(name in others for others in ahead.values()))
         for name in names
     ]
     return sorted(found, key=lambda s: (s.first, s.last, s.name))

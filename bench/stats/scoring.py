@@ -64,7 +64,7 @@ def ratio(estimate: Estimate, level: float = LEVEL) -> Interval:
 
 
 def capped(estimate: Estimate | None) -> Estimate:
-    """The log-ratio that a standing uses: the cap, without noise, for a failure (None) and for all beyond it.
+    """The log-ratio that a rank uses: the cap, without noise, for a failure (None) and for all beyond it.
 
     >>> round(math.exp(capped(None).value), 9), capped(Estimate(math.log(1000.0), (NoiseSource(0.1),))).noise
     (64.0, ())

@@ -88,12 +88,6 @@ def test_the_board_itself_shows_the_whole_model_and_its_lowest_error(world) -> N
     assert [row.entries[at[name]].text for name in ("sparsity", "diversity", "alignment")] == ["50 %", "0.250", "0.400"]
 
 
-def test_the_notes_say_from_where_layers_are_counted_and_whose_the_other_kinds_are(world) -> None:
-    notes = {note.topic: note.text for note in board(world).notes}
-    assert "layers and heads are counted from 0" in notes["AER"]
-    assert "the others are softmax's" in notes["attention"]
-
-
 def test_seeds_are_averaged_and_then_no_single_head_is_named(world) -> None:
     tested = Measurement.of("bleu", 10.0, split="test", set="news", examples=9)
     sparse = figures({"encoder": 0.4, "decoder": 0.5, "cross": 0.8}, (0.3, 0.6, 0.2, 0.65))

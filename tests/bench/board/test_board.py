@@ -2,46 +2,56 @@
 
 import doctest
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from attnbench.bench.board import footnotes, headline
+from attnbench.bench.board import headline, notes, quality_notes, timing_notes, timings, version_notes
 from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
 from attnbench.bench.board.cells import EMPTY
-from attnbench.bench.board.columns import BoardColumn, cells_of, column_footnotes, plain_columns
+from attnbench.bench.board.columns import cells_of, finished, plain_columns
 
 SMALL = TableCell(text="small", value=1.0)
-COLUMNS = (
-    BoardColumn(name="score", title="accuracy", unit="%", better="higher",
-                cell=lambda row: TableCell(text=f"{row:.1f}", value=row, low=row - 1, high=row + 1) if row else EMPTY),
-    BoardColumn(name="size", title="size", footnote="sizes are rounded", mark="†", warning=True,
-                cell=lambda row: TableCell(text="big", value=row, note="†") if row > 60 else SMALL),
-    BoardColumn(name="verdict", title="verdict", cell=lambda row: TableCell(text="better" if row > 60 else "")),
-    BoardColumn(name="empty", title="empty", footnote="never shown", cell=lambda row: EMPTY),
-)  # fmt: skip
+SCORES = {"rela": 70.0, "softmax": 60.0, "topk": 0.0, "majority": 50.0}
+
+
+def score(name: str) -> TableCell:
+    value = SCORES[name]
+    return TableCell(text=f"{value:.1f}", value=value, low=value - 1, high=value + 1) if value else EMPTY
+
+
+COLUMNS = [
+    (Column(name="score", title="accuracy", unit="%", better="higher"), score),
+    (Column(name="size", title="size", note="sizes are rounded", mark="†"),
+     lambda name: TableCell(text="big", value=SCORES[name], note="†") if SCORES[name] > 60 else SMALL),
+    (Column(name="verdict", title="verdict"), lambda name: TableCell(text="better" if SCORES[name] > 60 else "")),
+    (Column(name="empty", title="empty", note="never shown"), lambda name: EMPTY),
+]  # fmt: skip
 
 
 def board() -> Board:
-    def row(name: str, value: float, **changes: object) -> Row:
-        return Row(name=name, entries=cells_of(COLUMNS, value), **changes)
+    def row(name: str, **changes: object) -> Row:
+        return Row(name=name, entries=cells_of(COLUMNS, name), **changes)
 
-    return Board(
-        name="b", title="b", question="", columns=plain_columns(COLUMNS),
-        ranked=(row("rela", 70.0, first=1, last=1, group=1), row("softmax", 60.0, first=2, last=3, group=2)),
-        unranked=(row("topk", 0.0, reason="crashed at seed 0"),), baselines=(row("majority", 50.0),),
+    made = Board(
+        name="b", title="b", question="", columns=plain_columns(COLUMNS, ["score", "size"]),
+        ranked=(row("rela", first=1, last=1, group=1), row("softmax", first=2, last=3, group=2)),
+        unranked=(row("topk", reason="crashed at seed 0"),), baselines=(row("majority"),),
     )  # fmt: skip
+    return finished(made)
 
 
 def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(footnotes).failed == doctest.testmod(headline).failed == 0
+    for module in (headline, notes, quality_notes, timing_notes, timings, version_notes):
+        assert doctest.testmod(module).failed == 0, module
 
 
 def test_a_data_frame_has_one_row_per_variant_with_values_and_intervals() -> None:
     frame = board().to_pandas()
     assert list(frame.columns) == [
         "variant", "kind", "rank", "rank_first", "rank_last", "reason", "score", "score_low", "score_high", "size",
-        "verdict", "empty",
+        "verdict",
     ]  # fmt: skip
     assert frame["variant"].tolist() == ["rela", "softmax", "topk", "majority"]
     assert frame["kind"].tolist() == ["ranked", "ranked", "unranked", "baseline"]
@@ -54,7 +64,7 @@ def test_a_data_frame_has_one_row_per_variant_with_values_and_intervals() -> Non
     ]
     assert frame["score"].dtype == frame["score_low"].dtype == "float64"
     assert frame.loc[0, ["score", "score_low", "score_high"]].tolist() == [70.0, 69.0, 71.0]
-    assert math.isnan(frame.loc[2, "score"]) and frame["empty"].isna().all()
+    assert math.isnan(frame.loc[2, "score"])
     assert frame["verdict"].tolist() == ["better", "", "", ""]
 
 
@@ -69,11 +79,16 @@ def test_a_board_without_rows_is_an_empty_data_frame() -> None:
     assert isinstance(frame, pd.DataFrame) and len(frame) == 0 and "score" in frame.columns
 
 
-def test_a_footnote_is_shown_with_the_cells_that_need_it() -> None:
-    rows = [row for _, row in board().rows]
-    (note,) = column_footnotes(COLUMNS, rows)
-    assert (note.topic, note.text, note.warning, note.column) == ("size", "sizes are rounded", True, "size")
-    assert list(column_footnotes(COLUMNS, rows[1:])) == [] == list(column_footnotes(COLUMNS, []))
+def test_a_finished_board_has_no_empty_column_and_the_notes_that_its_marks_need() -> None:
+    found = board()
+    assert [(column.name, column.shown) for column in found.columns] == [
+        ("score", True), ("size", True), ("verdict", False),
+    ]  # fmt: skip
+    assert found.cell(found.ranked[0], "verdict").text == "better" and found.cell(found.ranked[0], "empty") == EMPTY
+    (note,) = found.notes
+    assert (note.topic, note.text, note.kind, note.column) == ("size", "sizes are rounded", "method", "size")
+    unmarked = finished(replace(found, ranked=found.ranked[1:], notes=()))
+    assert unmarked.notes == () and [column.name for column in unmarked.columns] == ["score", "size"]
 
 
 @pytest.mark.parametrize(

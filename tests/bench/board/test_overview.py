@@ -51,7 +51,7 @@ def only_summary(one: Report) -> object:
 
 def test_all_that_share_the_first_place_are_named_with_their_range() -> None:
     found = only_summary(report("recall", {"softmax": 88.0, "rela": 97.5, "entmax15": 99.0}))
-    assert (found.leaders, found.place) == ("softmax, rela and entmax15", "rank 1–4")
+    assert (found.leaders, found.place) == ("softmax, rela, entmax15", "rank 1–4")
     assert (found.result, found.reference, found.title) == ("88.0 to 99.0 %", "88.0 ± 1 %", "recall, preset quick")
 
 

@@ -1,8 +1,9 @@
 """Accuracy by length and difficulty: which settings stand side by side, and what is said of them."""
 
 import pytest
+from boards import entry, facts, text
 
-from attnbench.bench.board.board import Board, TableCell
+from attnbench.bench.board.board import Board
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.record import Measurement
 from attnbench.bench.score.key import board_keys
@@ -32,12 +33,6 @@ def recalled(bench: object, by_variant: dict[str, list[list[float]]], places: ob
 def board(b: object, **options: object) -> Board:
     table = table_of(b.records)
     return board_for_task(table, board_keys(table)[0], **options)
-
-
-def entry(found: Board, name: str, column: str) -> TableCell:
-    rows = (*found.ranked, *found.unranked, *found.baselines)
-    row = next(r for r in rows if r.name == name)
-    return row.entries[[c.name for c in found.columns].index(column)]
 
 
 def part(found: Board, words: str) -> Board:
@@ -102,8 +97,7 @@ def test_how_far_it_holds_and_how_it_changes_are_columns(bench) -> None:
     # t with 2 degrees of freedom over -20, -30 and -10: 4.303 × 10 / √3
     assert change.high - change.value == pytest.approx(24.84, abs=0.01)
     assert entry(found, "entmax15", "extrapolation").value == 0
-    (note,) = [each.text for each in found.notes if each.topic == "change to 16×"]
-    assert "from length 64" in note and "to 2,048" in note
+    assert facts(text(found, "change to 16×"), found) == ["64", "2,048"]
 
 
 def test_one_seed_has_a_change_without_an_interval(bench) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from boards import entry, notes
 
 from attnbench.bench.board.suite_board import board_for_suite
 from attnbench.bench.core.errors import SelectionError
@@ -29,11 +30,6 @@ def filled(bench: object, scores: dict[str, dict[str, float]]) -> object:
 def board(b: object, **options: object) -> object:
     table = table_of(b.records)
     return board_for_suite(table, "lra", board_keys(table), predictions=b.predictions, **options)
-
-
-def entry(found: object, name: str, column: str) -> object:
-    row = next(r for r in (*found.ranked, *found.unranked) if r.name == name)
-    return row.entries[[c.name for c in found.columns].index(column)]
 
 
 def test_the_average_is_that_of_the_cells_beside_it(bench) -> None:
@@ -148,8 +144,7 @@ def test_a_suite_averages_one_code_of_a_variant(bench) -> None:
 
 def test_the_smallest_difference_of_averages_that_would_be_found_is_said(bench) -> None:
     found = board(filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "b": {"softmax": 0.4, "rela": 0.36}}))
-    (note,) = [note for note in found.notes if note.topic == "resolution"]
-    assert note in found.shown_notes
+    assert notes(found, "power")[0] in found.shown_notes
     assert found.headline == "Better than the average of softmax: rela."
 
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from boards import entry, notes
 from moderated_t import half_width_of_examples, half_width_of_seeds
 from scipy import stats
 
-from attnbench.bench.board.board import Board, TableCell
+from attnbench.bench.board.board import Board
 from attnbench.bench.board.build_report import report_for_task
 from attnbench.bench.board.choose_board import Requirements, board_for_choice
 from attnbench.bench.board.compare import compare
@@ -56,11 +57,6 @@ def board(b: object, **options: object) -> Board:
     return board_for_task(table, board_keys(table)[0], predictions=b.predictions, **options)
 
 
-def entry(found: Board, name: str, column: str) -> TableCell:
-    row = next(r for r in (*found.ranked, *found.unranked) if r.name == name)
-    return row.entries[[c.name for c in found.columns].index(column)]
-
-
 def test_fewer_bits_come_first(modelled) -> None:
     found = board(modelled)
     assert [(r.name, r.place) for r in found.ranked] == [
@@ -82,7 +78,7 @@ def test_verdicts_use_the_margin_of_the_quantity(modelled) -> None:
     }
     # with a margin of 5 thousandths, which is what it lacks, rela is no longer shown to be no worse
     assert entry(board(modelled, margin=0.005), "additive-lm", "verdict").text == "worse by > 0"
-    assert any("margin of 0.02 bits above softmax" in f.text for f in found.notes)
+    assert any("margin of 0.02 bits above softmax" in column.description for column in found.columns)
 
 
 def test_differences_have_the_sign_of_the_quantity(modelled) -> None:
@@ -108,7 +104,7 @@ def test_the_interval_is_that_of_seeds_and_of_the_paired_bootstrap(modelled) -> 
     # hard texts are hard for both: paired, the noise of the test set is a small part of what it is for one alone
     level = entry(found, "local-routing", "bits_per_character")
     assert examples < 0.3 * (level.high - level.low) / 2
-    (note,) = [f for f in found.notes if f.topic == "bits/character"]
+    (note,) = notes(found, "intervals")
     assert "400 bootstrap draws, paired by example" in note.text and not note.warning
 
 
@@ -121,8 +117,7 @@ def test_without_statistics_the_interval_is_over_seeds_and_says_so(bench) -> Non
     # two variants of the declared ones are no pool: each keeps its own variance, and the pair has 4 degrees of freedom
     half = (2 * 0.01 / 3) ** 0.5 * stats.t.ppf(1 - 0.025 / 6, 4)
     assert (gap.value, gap.high) == pytest.approx((0.3, 0.3 + half))
-    (note,) = [f for f in found.notes if f.topic == "BLEU"]
-    assert note.warning and "not over test examples, of which no statistics are available" in note.text
+    assert notes(found, "intervals")[0].warning
 
 
 def test_statistics_that_do_not_bear_out_the_score_are_not_its_own(bench) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbench.bench.stats.intervals import Estimate, NoiseSource
-from attnbench.bench.stats.ranking import Standing, standings
+from attnbench.bench.stats.ranking import RankInterval, rank_intervals
 from attnbench.bench.stats.scoring import accuracy_difference, capped, geometric_mean, log_ratio, ratio
 
 SECONDS = st.floats(1e-6, 1e3)
@@ -28,13 +28,13 @@ def rounds(draw: st.DrawFn, least: int = 2, most: int = 6) -> dict[str, list[flo
     return dict(zip(names, grid.tolist(), strict=True))
 
 
-def places(costs: dict[str, list[float]], floor: float = 0.0) -> dict[str, Standing]:
-    """Standings by cost, the first variant being the reference."""
+def places(costs: dict[str, list[float]], floor: float = 0.0) -> dict[str, RankInterval]:
+    """Rank intervals by cost, the first variant being the reference."""
     return {s.name: s for s in order(costs, floor)}
 
 
-def order(costs: dict[str, list[float]], floor: float = 0.0) -> list[Standing]:
-    return standings(list(costs), lambda one, other: log_ratio(costs[other], costs[one]), floor)
+def order(costs: dict[str, list[float]], floor: float = 0.0) -> list[RankInterval]:
+    return rank_intervals(list(costs), lambda one, other: log_ratio(costs[other], costs[one]), floor)
 
 
 @QUIET
@@ -90,12 +90,12 @@ def test_fewer_points_never_gain_a_place(variants: list[tuple[float, float]], by
     points = {name: point for name, (point, _) in zip(names, variants, strict=True)}
     name = data.draw(st.sampled_from(names))
 
-    def find(level: dict[str, float]) -> Standing:
+    def find(level: dict[str, float]) -> RankInterval:
         pairs = {frozenset((o, p)): errors[o] * errors[p] for o in names for p in names}
         gap: Callable[[str, str], Estimate] = lambda o, p: Estimate(  # noqa: E731
             level[o] - level[p], (NoiseSource(pairs[frozenset((o, p))], 2),)
         )
-        return next(s for s in standings(names, gap) if s.name == name)
+        return next(s for s in rank_intervals(names, gap) if s.name == name)
 
     before, after = find(points), find(points | {name: points[name] - by})
     assert after.first >= before.first and after.last >= before.last
@@ -202,7 +202,7 @@ def test_equal_variants_are_rarely_told_apart(of_seeds: float) -> None:
         def gap(one: str, other: str, shares: dict = shares, correct: dict = correct) -> Estimate:
             return accuracy_difference(shares[one], shares[other], 300, correct[one], correct[other])
 
-        wrong += any(s.first > 1 or s.last < 6 for s in standings(list(correct), gap))
+        wrong += any(s.first > 1 or s.last < 6 for s in rank_intervals(list(correct), gap))
     assert wrong / 200 <= 0.05
 
 
@@ -218,5 +218,5 @@ def test_a_real_difference_is_found() -> None:
         ]
         shares = [[float(c.mean()) for c in draws] for draws in correct]
         gap = accuracy_difference(shares[1], shares[0], 2000, correct[1], correct[0])
-        found += standings(["a", "b"], lambda one, other, gap=gap: Estimate(-gap.value, gap.noise))[0].last == 1
+        found += rank_intervals(["a", "b"], lambda one, other, gap=gap: Estimate(-gap.value, gap.noise))[0].last == 1
     assert found >= 70

@@ -13,7 +13,7 @@ from attnbench.bench.stats import format as wording
 from attnbench.bench.stats import ranking as ranks
 from attnbench.bench.stats import scoring as score
 from attnbench.bench.stats.intervals import Estimate, NoiseSource, quantile
-from attnbench.bench.stats.ranking import standings
+from attnbench.bench.stats.ranking import rank_intervals
 from attnbench.bench.stats.scoring import (
     accuracy,
     accuracy_difference,
@@ -180,33 +180,33 @@ def test_noise_floor_is_the_worst_that_a_null_control_may_hide() -> None:
 
 def test_ties_are_told_by_pairs_and_follow_the_alphabet() -> None:
     points = {"a": 3.0, "c": 9.0, "b": 3.1, "d": 0.0}
-    found = standings(list(points), lambda x, y: Estimate(points[x] - points[y], (NoiseSource(0.2),)))
+    found = rank_intervals(list(points), lambda x, y: Estimate(points[x] - points[y], (NoiseSource(0.2),)))
     assert [(s.name, str(s)) for s in found] == [("c", "1"), ("a", "2-3"), ("b", "2-3"), ("d", "4")]
 
 
 def test_ties_need_not_be_transitive() -> None:
     points = {"a": 2.0, "b": 1.0, "c": 0.0}
-    found = standings(list(points), lambda x, y: Estimate(points[x] - points[y], (NoiseSource(0.5),)))
+    found = rank_intervals(list(points), lambda x, y: Estimate(points[x] - points[y], (NoiseSource(0.5),)))
     assert [(s.name, str(s)) for s in found] == [("a", "1-2"), ("b", "1-3"), ("c", "2-3")]
 
 
 def test_pairs_are_corrected_for_their_number() -> None:
     # z = 2.2 is p = 0.028: enough for one pair, not for one of three
     gap = {("a", "b"): 2.2, ("a", "c"): 0.0, ("b", "c"): 0.0}
-    assert str(standings(["a", "b"], lambda x, y: Estimate(gap[x, y], (NoiseSource(1.0),)))[0]) == "1"
-    assert [str(s) for s in standings(["a", "b", "c"], lambda x, y: Estimate(gap[x, y], (NoiseSource(1.0),)))] == [
+    assert str(rank_intervals(["a", "b"], lambda x, y: Estimate(gap[x, y], (NoiseSource(1.0),)))[0]) == "1"
+    assert [str(s) for s in rank_intervals(["a", "b", "c"], lambda x, y: Estimate(gap[x, y], (NoiseSource(1.0),)))] == [
         "1-3"
     ] * 3
 
 
 def test_two_proven_steps_prove_the_whole() -> None:
     gap = {("a", "b"): (1.0, 0.1), ("b", "c"): (1.0, 0.1), ("a", "c"): (2.0, 5.0)}
-    found = standings(["a", "b", "c"], lambda x, y: Estimate(gap[x, y][0], (NoiseSource(gap[x, y][1]),)))
+    found = rank_intervals(["a", "b", "c"], lambda x, y: Estimate(gap[x, y][0], (NoiseSource(gap[x, y][1]),)))
     assert [str(s) for s in found] == ["1", "2", "3"]
 
 
 def test_nothing_under_the_noise_floor_is_proven() -> None:
-    found = standings(["a", "b"], lambda x, y: Estimate(0.01, (NoiseSource(0.0001),)), floor=0.02)
+    found = rank_intervals(["a", "b"], lambda x, y: Estimate(0.01, (NoiseSource(0.0001),)), floor=0.02)
     assert [str(s) for s in found] == ["1-2", "1-2"]
 
 

@@ -1,0 +1,120 @@
+"""Version notes: Records of other versions than the present one, variants without current ones, and repetitions."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, OBJECTIVE_VERSIONS
+from ..score.key import BoardKey
+from ..stats.format import counted
+from ..store.rows import ResultRow
+from ..store.table import ResultTable
+from ..store.versions import NOT_RANKED, REPEATED, version_order
+from .board import Note
+from .notes import note, some
+from .preset_text import objective_of
+
+
+def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterable[tuple[str, str]]) -> Iterator[Note]:
+    """How many of `runs` come from another version than the present one.
+
+    Then how many Records do not count, by reason; `boards`: their tasks and presets.
+    """
+    older, present = _older_versions(runs)
+    now = some([f"{name} {number}" for name, number in sorted(present.items())])
+    for version, count in older.items():
+        yield note("stale", some=f"{count:,}", all=f"{len(runs):,}", version=version, now=now)
+    wanted = set(boards)
+    reasons: Counter[str] = Counter()
+    for (task, preset, reason), count in table.replaced.items():
+        reasons[reason] += count if (task, preset) in wanted else 0
+    for reason, count in sorted((+reasons).items()):
+        yield note("not_counted", count=counted(count, "older Record"), reason=reason)
+
+
+def describe_stale(runs: Sequence[ResultRow]) -> str:
+    """How many of `runs` come from another version than the present one, in brief; empty where none does."""
+    count = sum(_older_versions(runs)[0].values())
+    if not count:
+        return ""
+    return "older version" if count == len(runs) else f"{count:,} of {len(runs):,} Records of an older version"
+
+
+def left_behind_notes(table: ResultTable, board_keys: Sequence[BoardKey], names: Collection[str]) -> Iterator[Note]:
+    """How many variants are no rows, since only Records of another version or an older preset are there.
+
+    `names`: the variants that are rows. The command measures those anew that are older than the rows.
+    """
+    for board_key in board_keys:
+        runs = board_key.runs(table, "train")
+        here = {row.variant for row in runs}
+        behind = {
+            row.variant: row
+            for row in _passed_over(table, board_key)
+            if row.stale in NOT_RANKED and row.variant not in here and row.variant not in names
+        }
+        ranked = max((version_order(row.version) for row in runs), default=())
+        # where a board is older than a variant, it is the others that are to be measured
+        old = sorted(name for name, row in behind.items() if version_order(row.version) <= ranked)
+        new = sorted(set(behind) - set(old))
+        if old:
+            yield note("left_behind", count=counted(len(old), "variant"), command=command(old, board_key))
+        if new:
+            yield note("ahead", count=counted(len(new), "variant"), names=some(new))
+
+
+def repetition_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Note]:
+    """Cells that were measured more than once: how many, and one value that does not count."""
+    repeated = [
+        (first[row.key], row)
+        for board_key in board_keys
+        for first in [{row.key: row for row in board_key.runs(table, "train")}]
+        for row in _passed_over(table, board_key)
+        if row.stale == REPEATED and row.key in first
+    ]
+    for first, row in repeated[:1]:
+        metric = row.metric or first.metric
+        names = [metric.name] if metric else ["accuracy", "bleu", "bits_per_character"]
+        mine, theirs = (
+            next((f"{m.value:.4g}" for name in names if (m := table.number(name, at, split="test"))), "no score")
+            for at in (row.at, first.at)
+        )
+        example = f"{row.variant} at seed {row.seed}: {mine} on {row.machine}, beside {theirs} on {first.machine}"
+        yield note("repeated", count=f"{len(repeated):,}", example=example)
+
+
+def command(names: Sequence[str], board_key: BoardKey) -> str:
+    """The command that measures these variants on the board's task, quoted for a shell, to which brackets are patterns.
+
+    >>> key = BoardKey(task="lra-text", preset="quick", selection="validation", fidelity="official", protocol=1)
+    >>> command(["rela", "linear"], key)
+    'attnbench run --variants rela,linear --task lra-text --preset quick --seeds 3'
+    >>> command(["rela[impl=eager]"], key)
+    "attnbench run --variants 'rela[impl=eager]' --task lra-text --preset quick --seeds 3"
+    """
+    selection = [] if board_key.selection == "validation" else ["--selection", board_key.selection]
+    words = ["attnbench", "run", "--variants", ",".join(names), "--task", board_key.task, "--preset", board_key.preset]
+    return shlex.join([*words, "--seeds", str(LEAST_SEEDS), *selection])
+
+
+def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, int | None]]:
+    """How many of `runs` each other version made; and the present versions of their lanes and objectives, by name."""
+    older: Counter[str] = Counter()
+    present: dict[str, int | None] = {}
+    for run in runs:
+        objective = objective_of(run.setting)
+        now = {"lane": LANE_VERSIONS[run.lane], "objective": OBJECTIVE_VERSIONS.get(objective)}
+        made_by = {name: int(number) for name, number in re.findall(r"(lane|objective)(\d+)", run.version)}
+        if not made_by or not made_by.items() <= now.items():
+            older[run.version] += 1
+            present |= {run.lane: now["lane"], objective or run.lane: now["objective"] or now["lane"]}
+    return older, present
+
+
+def _passed_over(table: ResultTable, board_key: BoardKey) -> Iterator[ResultRow]:
+    for row in table.passed_over(board_key.task, board_key.preset, board_key.fidelity, board_key.protocol):
+        if row.lane == "train" and row.selection == board_key.selection:
+            yield row
