@@ -50,7 +50,7 @@ class Item:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fact:
     """One line of a full entry."""
 
@@ -126,7 +126,7 @@ def _foreign_recipes(preset: Spec) -> Iterator[Fact]:
             with suppress(AttnbenchError):
                 setting = recipe_facts(Spec(entry.name), preset).setting
                 text = ", ".join(f"{name} {value_text(value)}" for name, value in setting.items())
-                yield Fact(label=entry.name, value=text)
+                yield Fact(entry.name, text)
 
 
 def _problem(registry: Registry, name: str) -> str | None:
@@ -142,11 +142,11 @@ def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     if spec.name not in known:
         presets = completion.presets_of_own_tasks()
         if spec.name in presets:
-            yield Fact(label="preset", value=f"{spec}; its values depend on the task")
+            yield Fact("preset", f"{spec}; its values depend on the task")
             for recipe, tasks in presets[spec.name].items():
                 values = asdict(recipe.with_overrides(spec))
                 text = ", ".join(f"{name} {value_text(value)}" for name, value in values.items())
-                yield Fact(label=", ".join(tasks), value=text)
+                yield Fact(", ".join(tasks), text)
             yield from _foreign_recipes(spec)
             return
         from ..plan.suite import built_in
@@ -192,13 +192,13 @@ class TryParameters(Question[None]):
 def _plugin_facts(registry: Registry, spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     plugin = registry.load(spec.name)
     origin = next(entry.origin for entry in registry.entries() if entry.name == spec.name)
-    yield Fact(label=registry.noun, value=str(spec))
-    yield Fact(label="origin", value=origin)
-    yield Fact(label="description", value=_paragraphs(plugin))
-    yield Fact(label="paper", value=plugin.paper or "not stated")
+    yield Fact(registry.noun, str(spec))
+    yield Fact("origin", origin)
+    yield Fact("description", _paragraphs(plugin))
+    yield Fact("paper", plugin.paper or "not stated")
     for parameter in parameters(plugin).values():
         text = f"{parameter.kind_text()}, default {value_text(parameter.default)}"
-        yield Fact(label=f"parameter {parameter.name}", value=text)
+        yield Fact(f"parameter {parameter.name}", text)
     yield from _variant_facts(spec) if registry is VARIANTS else _task_facts(spec, data_dir)
 
 
@@ -211,41 +211,41 @@ def _variant_facts(spec: Spec) -> Iterator[Fact]:
     if isinstance(variant, str):
         variant = _variant(spec, causal)
     yield from _class_facts(VARIANTS.load(spec.name))
-    yield Fact(label="full attention", value=_support(spec, shape))
-    yield Fact(label="causal mask", value=_support(spec, causal))
+    yield Fact("full attention", _support(spec, shape))
+    yield Fact("causal mask", _support(spec, causal))
     cross = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH, cross=True)
-    yield Fact(label="queries of another sequence", value=_support(spec, cross))
+    yield Fact("queries of another sequence", _support(spec, cross))
     # in a form that the variant has, so that the answer is about the dtype
     half = replace(causal if _support(spec, shape).startswith("no") else shape, dtype="bfloat16")
-    yield Fact(label="bfloat16", value=_support(spec, half))
+    yield Fact("bfloat16", _support(spec, half))
     if isinstance(variant, str):
         return
     at = f"{HEADS} heads of {HEAD_DIM} at length {LENGTH}"
-    yield Fact(label="density", value=f"computes {variant.density(variant.shape):.4g} of the score entries, {at}")
+    yield Fact("density", f"computes {variant.density(variant.shape):.4g} of the score entries, {at}")
     state = variant.state_bytes(causal)
-    yield Fact(label="decode state", value="none" if state is None else f"{state:,} bytes per sequence, {at}")
+    yield Fact("decode state", "none" if state is None else f"{state:,} bytes per sequence, {at}")
     own = sum(p.numel() for p in variant.parameters())
-    yield Fact(label="own parameters", value=f"{own:,} per layer, {at}")
+    yield Fact("own parameters", f"{own:,} per layer, {at}")
 
 
 def _class_facts(plugin: type[Variant]) -> Iterator[Fact]:
-    yield Fact(label="equation", value=plugin.equation or "not stated")
+    yield Fact("equation", plugin.equation or "not stated")
     kinds = {
         "exact": f"exact: the same function as {plugin.twin}" if plugin.twin else "exact",
         "approximate": "approximates softmax",
         "different": "a function of its own",
     }
-    yield Fact(label="kind", value=kinds[plugin.kind])
+    yield Fact("kind", kinds[plugin.kind])
     causalities = {
         "strict": "strict",
         "selection": "values never come from the future; which past keys are seen may depend on it",
         None: "none",
     }
-    yield Fact(label="causality", value=causalities[plugin.causality])
+    yield Fact("causality", causalities[plugin.causality])
     dropped = "yes" if plugin.uses_dropout else "no: it drops nothing, whatever a preset asks for"
-    yield Fact(label="attention dropout", value=dropped)
-    yield Fact(label="time", value=plugin.time)
-    yield Fact(label="memory", value=plugin.memory)
+    yield Fact("attention dropout", dropped)
+    yield Fact("time", plugin.time)
+    yield Fact("memory", plugin.memory)
 
 
 def _variant(spec: Spec, shape: AttentionShape) -> Variant | str:
@@ -267,24 +267,24 @@ def _task_facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
 
     task: Task = TASKS.build(spec)
     problem, metric = task.problem(), task.metric
-    yield Fact(label="problem", value=_problem_line(problem))
+    yield Fact("problem", _problem_line(problem))
     margin = metric.margin_words(metric.margin)
     chance = "" if metric.chance is None else f"; blind guessing gives {metric.chance:.4g}"
-    yield Fact(label="metric", value=f"{metric.name}; non-inferiority margin {margin}{chance}")
-    yield Fact(label="baselines", value=", ".join(task.baselines) or "none")
+    yield Fact("metric", f"{metric.name}; non-inferiority margin {margin}{chance}")
+    yield Fact("baselines", ", ".join(task.baselines) or "none")
     for name in task.presets():
         with suppress(SelectionError):
-            yield Fact(label=f"preset {name}", value=_recipe_line(task.recipe(Spec(name))))
+            yield Fact(f"preset {name}", _recipe_line(task.recipe(Spec(name))))
     try:
         sources = task.availability(place(data_dir))
     except SelectionError as error:
         # a task that reads a folder of one's own has no data before the folder is named
-        yield Fact(label="data", value=f"depends on parameters: {error}")
+        yield Fact("data", f"depends on parameters: {error}")
         return
     for found in sources:
         ready = "ready" if found.ready else "not here"
         advice = f"; {found.advice}" if found.advice and not found.ready else ""
-        yield Fact(label=f"data {found.source}", value=f"{ready} ({found.fidelity}): {found.detail}{advice}")
+        yield Fact(f"data {found.source}", f"{ready} ({found.fidelity}): {found.detail}{advice}")
 
 
 def _problem_line(problem: Problem) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ..core.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DoctorCheck:
     """One line of the report; `remedy` is empty where all is well."""
 
@@ -67,26 +68,26 @@ def _noise(device: str | None, seconds: float) -> list[DoctorCheck]:
     quiet = "close other work and measure again"
     return [
         DoctorCheck(
-            subject="null control",
-            state=f"softmax against itself: {null.value:.3f}× ({null.low:.3f} to {null.high:.3f}), "
+            "null control",
+            f"softmax against itself: {null.value:.3f}× ({null.low:.3f} to {null.high:.3f}), "
             f"{found.rounds} rounds of {TASK}; {found.separated} of {windows} windows of "
             f"{seconds / windows:.0f} s leave 1 out",
-            remedy=quiet if found.separated > 1 else "",
+            quiet if found.separated > 1 else "",
         ),
         DoctorCheck(
-            subject="what can be seen",
-            state=f"differences of {100 * found.visible:.1f} % or more, in {seconds / windows:.0f} s of rounds",
-            remedy="measure longer for less: quick[timing_seconds=60]" if found.visible > 0.03 else "",
+            "what can be seen",
+            f"differences of {100 * found.visible:.1f} % or more, in {seconds / windows:.0f} s of rounds",
+            "measure longer for less: quick[timing_seconds=60]" if found.visible > 0.03 else "",
         ),
         DoctorCheck(
-            subject="single samples",
-            state=f"spread by {100 * found.spread:.0f} % (quartiles); fixed work drifted by {100 * found.drift:+.0f} %",
+            "single samples",
+            f"spread by {100 * found.spread:.0f} % (quartiles); fixed work drifted by {100 * found.drift:+.0f} %",
         ),
-        DoctorCheck(subject="other work", state=found.note or "none noticed", remedy=quiet if found.note else ""),
+        DoctorCheck("other work", found.note or "none noticed", quiet if found.note else ""),
     ]
 
 
-def _device() -> list[DoctorCheck]:
+def _device() -> Iterator[DoctorCheck]:
     import torch
 
     from ..measure.machine import available_bytes, describe
@@ -94,34 +95,21 @@ def _device() -> list[DoctorCheck]:
     cuda = torch.cuda.is_available()
     machine = describe(torch.device("cuda" if cuda else "cpu"))
     free = available_bytes()
-    found = [
-        DoctorCheck(subject="machine", state=f"{machine.id}: {machine.processor}, {machine.cores} cores"),
-        DoctorCheck(
-            subject="memory",
-            state=f"{machine.memory_bytes / 2**30:.0f} GiB" + (f", {free / 2**30:.0f} free" if free else ""),
-        ),
-        DoctorCheck(
-            subject="device",
-            state=", ".join(machine.accelerators) or "CPU only",
-            remedy="" if cuda else "for a GPU: install a CUDA build of PyTorch; the README says how",
-        ),
-    ]
+    yield DoctorCheck("machine", f"{machine.id}: {machine.processor}, {machine.cores} cores")
+    rest = f", {free / 2**30:.0f} free" if free else ""
+    yield DoctorCheck("memory", f"{machine.memory_bytes / 2**30:.0f} GiB{rest}")
+    build = "" if cuda else "for a GPU: install a CUDA build of PyTorch; the README says how"
+    yield DoctorCheck("device", ", ".join(machine.accelerators) or "CPU only", build)
     load = os.getloadavg()[0]
     if load > 0.5:
-        found.append(
-            DoctorCheck(
-                subject="load",
-                state=f"{load:.1f} processes in the last minute",
-                remedy="close other work before timing; it is recorded beside every time",
-            )
-        )
-    return found
+        quiet = "close other work before timing; it is recorded beside every time"
+        yield DoctorCheck("load", f"{load:.1f} processes in the last minute", quiet)
 
 
-def _packages() -> list[DoctorCheck]:
-    found = [DoctorCheck(subject="attnbench", state=__version__)]
+def _packages() -> Iterator[DoctorCheck]:
+    yield DoctorCheck("attnbench", __version__)
     for package in ("torch", "numpy", "pandas", "rich", "typer"):
-        found.append(DoctorCheck(subject=package, state=version(package)))
+        yield DoctorCheck(package, version(package))
     for module, package, use, extra in (
         ("triton", "triton", "GPU kernels", "triton"),
         ("pynvml", "nvidia-ml-py", "clocks and throttling of a GPU, without nvidia-smi", "nvml"),
@@ -130,24 +118,16 @@ def _packages() -> list[DoctorCheck]:
         ("altair", "altair", "the HTML dashboard", "dashboard"),
     ):
         try:
-            found.append(DoctorCheck(subject=package, state=version(package)))
+            yield DoctorCheck(package, version(package))
         except PackageNotFoundError:
             if find_spec(module) is None:
-                found.append(
-                    DoctorCheck(subject=package, state="absent", remedy=f"for {use}: pip install 'attnbench[{extra}]'")
-                )
+                yield DoctorCheck(package, "absent", f"for {use}: pip install 'attnbench[{extra}]'")
     compiler = shutil.which("c++") or shutil.which("g++")
-    found.append(
-        DoctorCheck(
-            subject="C++ compiler",
-            state="present" if compiler else "absent",
-            remedy="" if compiler else "for torch.compile: install g++",
-        )
-    )
-    return found
+    install = "" if compiler else "for torch.compile: install g++"
+    yield DoctorCheck("C++ compiler", "present" if compiler else "absent", install)
 
 
-def _results(folder: Path) -> list[DoctorCheck]:
+def _results(folder: Path) -> Iterator[DoctorCheck]:
     from .. import api
     from ..core.errors import StoreError
     from ..store.store import Store
@@ -155,10 +135,11 @@ def _results(folder: Path) -> list[DoctorCheck]:
     try:
         Store(folder).prepare()
     except StoreError as error:
-        return [DoctorCheck(subject="results", state="not writable", remedy=str(error))]
+        yield DoctorCheck("results", "not writable", str(error))
+        return
     whole = folder.absolute()
     free = shutil.disk_usage(next(each for each in (whole, *whole.parents) if each.is_dir())).free / 2**30
-    found = [DoctorCheck(subject="results", state=f"{folder}, writable, {free:.0f} GiB free")]
+    yield DoctorCheck("results", f"{folder}, writable, {free:.0f} GiB free")
     problems: list[str] = []
     records = api.records(folder, notice=problems.append)
     if records:
@@ -166,11 +147,10 @@ def _results(folder: Path) -> list[DoctorCheck]:
         counts = ", ".join(f"{count:,} of {version}" for version, count in sorted(other.items()))
         state = f"{len(records):,}; {other.total():,} of another version" + (f": {counts}" if other else "")
         remedy = "a board ranks the newest complete version; `attnbench run` measures again" if other else ""
-        found.append(DoctorCheck(subject="Records", state=state, remedy=remedy))
+        yield DoctorCheck("Records", state, remedy)
     if problems:
         remedy = f"`attnbench validate {folder}` lists the problems"
-        found.append(DoctorCheck(subject="lines", state=f"{len(problems)} cannot be read", remedy=remedy))
-    return found
+        yield DoctorCheck("lines", f"{len(problems)} cannot be read", remedy)
 
 
 def _is_current(record: Record) -> bool:
@@ -184,7 +164,7 @@ def _is_current(record: Record) -> bool:
         return False
 
 
-def _data(data_dir: Path | None) -> list[DoctorCheck]:
+def _data(data_dir: Path | None) -> Iterator[DoctorCheck]:
     from ...tasks.data.data import place
     from ..core.errors import AttnbenchError
     from ..core.registry import TASKS, VARIANTS
@@ -194,23 +174,18 @@ def _data(data_dir: Path | None) -> list[DoctorCheck]:
 
     # a folder that is none is told once, and not for each task
     place(data_dir, offline=True)
-    found = []
     for registry in (VARIANTS, TASKS):
         for entry in registry.disabled():
-            subject = f"{registry.noun} {entry.name}"
             state = f"entry point of {entry.origin} is disabled"
-            found.append(DoctorCheck(subject=subject, state=state, remedy=entry.problem))
+            yield DoctorCheck(f"{registry.noun} {entry.name}", state, entry.problem)
     for entry in TASKS.entries():
         try:
             ways = ask(TASKS, entry.name, FindSources(task=Spec(entry.name), data_dir=data_dir))
         except AttnbenchError as error:
-            found.append(DoctorCheck(subject=entry.name, state="not usable by its name alone", remedy=str(error)))
+            yield DoctorCheck(entry.name, "not usable by its name alone", str(error))
             continue
         ready = next((way for way in ways if way.ready), None)
         if ready:
-            found.append(DoctorCheck(subject=entry.name, state=f"{ready.fidelity}: {ready.source}"))
+            yield DoctorCheck(entry.name, f"{ready.fidelity}: {ready.source}")
         else:
-            found.append(
-                DoctorCheck(subject=entry.name, state="no data yet", remedy=f"attnbench data get {entry.name}")
-            )
-    return found
+            yield DoctorCheck(entry.name, "no data yet", f"attnbench data get {entry.name}")

@@ -34,7 +34,7 @@ def take(page_file: Path, folder: Path, chromium: str = "/usr/bin/chromium") -> 
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m attnbench.dashboards.screenshots", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("page", type=Path, help="the page of `attnbench dashboard`, such as site/index.html")
     parser.add_argument("folder", type=Path, help="where the pictures go")
     arguments = parser.parse_args()
