@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ..core.errors import AttnbenchError, StoreError
-from ..process.ask import Question, Told, ask, asking
+from ..process.ask import Reporter, Request, ask, asking
 from .advice import advice_for, example_of
 from .answers import choose, compare
 from .catalogue import list_, show
@@ -160,12 +160,12 @@ class CommandOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class RunCommand(Question[CommandOutput]):
+class RunCommand(Request[CommandOutput]):
     """A whole command, where the plugin may be imported."""
 
     words: tuple[str, ...]
 
-    def answer(self, told: Told) -> CommandOutput:
+    def answer(self, reporter: Reporter) -> CommandOutput:
         output, errors = io.StringIO(), io.StringIO()
         sys.argv = ["attnbench", *self.words]
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):

@@ -15,7 +15,7 @@ from ..core.errors import AttnbenchError, PluginError, SelectionError
 from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
 from ..core.spec import Spec, value_text
 from ..plan.facts import recipe_facts
-from ..process.ask import Question, Told, ask
+from ..process.ask import Reporter, Request, ask
 from ..stats.format import counted
 from . import completion
 from .options import DataDir, Json
@@ -160,26 +160,26 @@ def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribePlugin(Question[list[Fact]]):
+class DescribePlugin(Request[list[Fact]]):
     """The full entry of a variant or task."""
 
     noun: str
     spec: Spec
     data_dir: Path | None
 
-    def answer(self, told: Told) -> list[Fact]:
+    def answer(self, reporter: Reporter) -> list[Fact]:
         registry = VARIANTS if self.noun == VARIANTS.noun else TASKS
         return list(_plugin_facts(registry, registry.resolve(self.spec), self.data_dir))
 
 
 @dataclass(frozen=True, slots=True)
-class TryParameters(Question[None]):
+class TryParameters(Request[None]):
     """Imports a plugin and reads the parameters of its constructor."""
 
     noun: str
     name: str
 
-    def answer(self, told: Told) -> None:
+    def answer(self, reporter: Reporter) -> None:
         registry = VARIANTS if self.noun == VARIANTS.noun else TASKS
         plugin = registry.load(self.name)
         try:

@@ -12,7 +12,7 @@ from ..core.errors import AttnbenchError, DataError, SelectionError
 from ..core.registry import TASKS, nearest
 from ..core.spec import Spec, parse_selection
 from ..plan.facts import recipe_facts, resolve, task_facts
-from ..process.ask import Told, ask
+from ..process.ask import Reporter, ask
 from .advice import example_of
 from .in_child import leave_to_child
 from .options import DataDir, Json, Offline
@@ -83,7 +83,9 @@ def get(
                 task=spec, preset=wanted, selection="validation", data_dir=data_dir, offline=offline, fetch=True
             )
             try:
-                data = ask(TASKS, spec.name, question, told=Told(live.notice, live.progress), patience=DATA_PATIENCE)
+                data = ask(
+                    TASKS, spec.name, question, reporter=Reporter(live.notice, live.progress), patience=DATA_PATIENCE
+                )
             except DataError as error:
                 failed.append(error)
                 continue

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..stats.format import counted
 from .live import duration
 from .options import RESULTS, Json, Results
-from .output import line_of, say, say_json
+from .output import line_of, say, say_json, warn
 
 SHOWN = 40
 """Blocks that are listed; the others are counted."""
@@ -19,7 +20,11 @@ def status(results: Results = RESULTS, json: Json = False) -> None:
         say_json({"blocks": [block.to_json() for block in found.blocks], "submitting": found.submitting})
         return
     if not found.blocks:
-        say(f"No run has left a trace in {results}. `attnbench run … --results {results}` starts one.")
+        # a run on this machine has no queue that outlives it
+        records = api.records(results, notice=warn)
+        last = f", the last of `{records[-1].cell}` at {records[-1].started}" if len(records) else ""
+        say(f"No job of slurm or ray is known in {results}. It has {counted(len(records), 'Record')}{last}.")
+        say("`attnbench plan` with the options of a run shows what it has left to do.")
         return
     say(", ".join(f"{count} {state}" for state, count in found.counts.items()))
     if not found.submitting and found.counts.keys() - {"done", "failed"}:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.cell import Lane
 from ..core.registry import TASKS, VARIANTS, Registry, parameters
 from ..core.spec import Spec
-from ..process.ask import Question, Told, ask
+from ..process.ask import Reporter, Request, ask
 
 if TYPE_CHECKING:
     from ...tasks.contract import Task
@@ -53,21 +53,21 @@ class RecipeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolve(Question[Spec]):
+class Resolve(Request[Spec]):
     """The Spec with its values in the types of the plugin's constructor; `noun`: variant or task."""
 
     noun: str
     spec: Spec
 
-    def answer(self, told: Told) -> Spec:
+    def answer(self, reporter: Reporter) -> Spec:
         return _REGISTRIES[self.noun].resolve(self.spec)
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeTask(Question[TaskFacts]):
+class DescribeTask(Request[TaskFacts]):
     task: Spec
 
-    def answer(self, told: Told) -> TaskFacts:
+    def answer(self, reporter: Reporter) -> TaskFacts:
         task = TASKS.build(self.task)
         return TaskFacts(
             lanes=tuple(task.lanes),
@@ -81,11 +81,11 @@ class DescribeTask(Question[TaskFacts]):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeRecipe(Question[RecipeFacts]):
+class DescribeRecipe(Request[RecipeFacts]):
     task: Spec
     preset: Spec
 
-    def answer(self, told: Told) -> RecipeFacts:
+    def answer(self, reporter: Reporter) -> RecipeFacts:
         task = TASKS.build(self.task)
         wanted = task.recipe(self.preset)
         return RecipeFacts(

@@ -1,17 +1,14 @@
-"""Questions to a plugin: answered in this process for attnbench's own code, in a child for everybody else's.
+"""Requests to a plugin: answered in this process for attnbench's own code, in a child for everybody else's.
 
     facts = ask(TASKS, "their-task", DescribeTask(task=Spec("their-task")))
 
-One child for each distribution imports what it is asked about. A plugin that raises, ends its process, hangs or floods
+One child for each distribution imports its plugins. A plugin that raises, ends its process, hangs or writes nonsense on
 its channel costs its own answer: `ask` raises PluginError, whose reason ends with the last lines of the child's error
 stream. Answers and failures are kept until `asking` ends, so that one command asks a question once.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +22,8 @@ from ..core import errors
 from ..core.decode import decode_hook, encode_hook
 from ..core.errors import AttnbenchError, PluginError
 from ..core.registry import Registry
-from .child import ChannelError, Child
+from .child import ChannelError, Child, end_servers
+from .wire import decode_line, encode_order
 
 A = TypeVar("A")
 
@@ -39,36 +37,30 @@ GOODBYE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Who is told while a question is being answered: sentences for a person, and the progress of long work."""
+class Reporter:
+    """Callbacks for messages to a person and for the progress of long work."""
 
     notice: Callable[[str], None] = print
     progress: Callable[[str, int, int], None] = lambda what, done, total: None
 
 
-class Question(Generic[A]):
-    """A question to a plugin: a frozen dataclass whose `answer` runs where the plugin may be imported.
+class Request(Generic[A]):
+    """A request to a plugin: a frozen dataclass whose `answer` runs where the plugin may be imported.
 
-    `answer` states its type, by which the parent decodes what the child says.
+    The parent decodes the answer of the child by the type that `answer` states.
     """
 
     __slots__ = ()
 
-    def answer(self, told: Told) -> A:
-        """The answer; raises AttnbenchError as it would where it is asked."""
+    def answer(self, reporter: Reporter) -> A:
+        """Returns the answer; raises AttnbenchError as it would where it is asked."""
         raise NotImplementedError
 
 
-class Asked(msgspec.Struct, frozen=True, tag="asked"):
-    """A question on its way to the child."""
-
-    module: str
-    name: str
-    fields: msgspec.Raw
-
-
 class Answered(msgspec.Struct, frozen=True, tag="answered"):
-    value: msgspec.Raw
+    """An answer in msgpack: JSON has no infinity."""
+
+    value: bytes
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -79,7 +71,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Raised(msgspec.Struct, frozen=True, tag="raised"):
-    """Any other exception, in words."""
+    """Any other exception, as a message."""
 
     reason: str
 
@@ -94,15 +86,15 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     total: int
 
 
-Said = Answered | Refused | Raised | Noticed | Progressed
+Reply = Answered | Refused | Raised | Noticed | Progressed
 
 
 def ask(
     registry: Registry,
     name: str,
-    question: Question[A],
+    request: Request[A],
     *,
-    told: Told | None = None,
+    reporter: Reporter | None = None,
     patience: float = 1.0,
     most_seconds: float | None = None,
 ) -> A:
@@ -111,16 +103,16 @@ def ask(
     `patience`: times the limit of an ordinary question; the limit starts again whenever the plugin reports progress.
     `most_seconds`: the limit is no longer than this, where this is longer than the limit of an ordinary question.
     """
-    told = told or Told()
+    reporter = reporter or Reporter()
     if not registry.is_foreign(name):
-        return question.answer(told)
-    answers, plugin, key = _CHILDREN.answers, (registry.group, name), (registry.group, name, question)
+        return request.answer(reporter)
+    answers, plugin, key = _CHILDREN.answers, (registry.group, name), (registry.group, name, request)
     if key not in answers and plugin in answers:
         # it has hung, and would hang again at every question; what it has answered before remains true
         answers[key] = answers[plugin]
     if key not in answers:
         try:
-            answers[key] = _ask_child(registry, name, question, told, _limit(patience, most_seconds))
+            answers[key] = _ask_child(registry, name, request, reporter, _limit(patience, most_seconds))
         except AttnbenchError as error:
             answers[key] = error
             if isinstance(error, PluginError) and error.outcome == "timeout":
@@ -142,6 +134,7 @@ def asking() -> Iterator[None]:
         _CHILDREN.depth -= 1
         if not _CHILDREN.depth:
             end_children()
+            end_servers()
             _CHILDREN.answers.clear()
 
 
@@ -166,13 +159,13 @@ class _Children:
 _CHILDREN = _Children()
 
 
-def _ask_child(registry: Registry, name: str, question: Question[A], told: Told, limit: float) -> A:
+def _ask_child(registry: Registry, name: str, request: Request[A], reporter: Reporter, limit: float) -> A:
     package = registry.package(name)
     child = _CHILDREN.running.get(package)
     if child is None:
         child = _CHILDREN.running[package] = Child(SERVICE)
     try:
-        said = _conversation(child, question, told, limit)
+        reply = _conversation(child, request, reporter, limit)
     except _NoAnswer as problem:
         _CHILDREN.running.pop(package).end(GOODBYE_SECONDS if problem.is_over else 0.0)
         errors = child.last_errors
@@ -182,14 +175,14 @@ def _ask_child(registry: Registry, name: str, question: Question[A], told: Told,
         # whoever interrupts the answer must not find it under the next question
         _CHILDREN.running.pop(package).end()
         raise
-    if isinstance(said, Refused):
-        raise _error(said, registry.plugin(name))
-    if isinstance(said, Raised):
-        raise PluginError(registry.plugin(name), said.reason)
+    if isinstance(reply, Refused):
+        raise _error(reply, registry.plugin(name))
+    if isinstance(reply, Raised):
+        raise PluginError(registry.plugin(name), reply.reason)
     try:
-        answer: A = decode_value(said.value, get_type_hints(type(question).answer)["return"])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise PluginError(registry.plugin(name), f"its answer is none: {error}") from None
+        answer: A = decode_value(reply.value, get_type_hints(type(request).answer)["return"])
+    except (ValueError, RecursionError) as error:
+        raise PluginError(registry.plugin(name), f"returned a value of the wrong type: {error}") from None
     return answer
 
 
@@ -204,67 +197,43 @@ def _limit(patience: float, most_seconds: float | None) -> float:
     return limit if most_seconds is None else max(min(limit, most_seconds), ordinary)
 
 
-def _conversation(child: Child, question: Question[Any], told: Told, limit: float) -> Answered | Refused | Raised:
-    """What the child says last; raises _NoAnswer where for `limit` seconds it says nothing that is an answer."""
-    child.send(encode_line(encode_question(question)))
+def _conversation(child: Child, request: Request[Any], reporter: Reporter, limit: float) -> Answered | Refused | Raised:
+    """The last reply of the child; raises _NoAnswer where it sends no answer for `limit` seconds."""
+    child.send(encode_order(request))
     ends = time.monotonic() + limit
     while True:
         try:
             line = child.receive(max(ends - time.monotonic(), 0.0))
-            said = None if line is None else decode_line(line, Said)
+            reply = None if line is None else decode_line(line, Reply)
         except TimeoutError:
             raise _NoAnswer(f"no answer in {limit:g} s", "timeout") from None
         except ChannelError as error:
             raise _NoAnswer(str(error)) from None
-        except (msgspec.DecodeError, binascii.Error, RecursionError):
-            raise _NoAnswer("it wrote on its channel what is no answer") from None
-        if said is None:
+        except (ValueError, RecursionError):
+            raise _NoAnswer("it sent a malformed message") from None
+        if reply is None:
             raise _NoAnswer(is_over=True)
-        if isinstance(said, Answered | Refused | Raised):
-            return said
-        if isinstance(said, Noticed):
-            told.notice(said.message)
+        if isinstance(reply, Answered | Refused | Raised):
+            return reply
+        if isinstance(reply, Noticed):
+            reporter.notice(reply.message)
         else:
-            told.progress(said.what, said.done, said.total)
+            reporter.progress(reply.what, reply.done, reply.total)
             ends = time.monotonic() + limit
 
 
-def _error(said: Refused, plugin: str) -> AttnbenchError:
-    if said.kind == PluginError.__name__:
-        return PluginError(plugin, said.message)
-    kind = getattr(errors, said.kind, None)
+def _error(reply: Refused, plugin: str) -> AttnbenchError:
+    if reply.kind == PluginError.__name__:
+        return PluginError(plugin, reply.message)
+    kind = getattr(errors, reply.kind, None)
     if isinstance(kind, type) and issubclass(kind, AttnbenchError):
-        return kind(said.message)
-    return AttnbenchError(said.message)
+        return kind(reply.message)
+    return AttnbenchError(reply.message)
 
 
-def encode_question(question: Question[Any]) -> Asked:
-    kind = type(question)
-    return Asked(kind.__module__, kind.__name__, msgspec.Raw(_ENCODER.encode(question)))
+def encode_value(value: object) -> bytes:
+    return msgspec.msgpack.encode(value, enc_hook=encode_hook)
 
 
-def decode_question(asked: Asked) -> Question[Any]:
-    """In the child. The module is one of attnbench: the parent sent its name."""
-    kind = getattr(importlib.import_module(asked.module), asked.name)
-    question: Question[Any] = decode_value(asked.fields, kind)
-    return question
-
-
-def decode_value(value: msgspec.Raw, kind: Any) -> Any:
+def decode_value(value: bytes, kind: Any) -> Any:
     return msgspec.msgpack.decode(value, type=kind, dec_hook=decode_hook)
-
-
-def encode_value(value: object) -> msgspec.Raw:
-    return msgspec.Raw(_ENCODER.encode(value))
-
-
-def encode_line(said: Said | Asked) -> bytes:
-    """One line, its end included; base64, since JSON knows no infinity and msgpack any byte."""
-    return base64.b64encode(_ENCODER.encode(said)) + b"\n"
-
-
-def decode_line(line: bytes, kind: Any) -> Any:
-    return msgspec.msgpack.decode(base64.b64decode(line, validate=True), type=kind)
-
-
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=encode_hook)

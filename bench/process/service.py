@@ -1,4 +1,4 @@
-"""The child that answers questions about the plugins of one distribution, one after another."""
+"""The child that answers requests to the plugins of one distribution, one after another."""
 
 from __future__ import annotations
 
@@ -9,49 +9,34 @@ from typing import IO
 from ..core.decode import brief
 from ..core.errors import AttnbenchError, PluginError
 from ..core.registry import import_foreign_plugins_here
-from .ask import (
-    Answered,
-    Asked,
-    Noticed,
-    Progressed,
-    Raised,
-    Refused,
-    Said,
-    Told,
-    decode_line,
-    decode_question,
-    encode_line,
-    encode_value,
-)
-
-MOST_CHARACTERS = 2_000
-"""Of a message for a person: what compilers and plugins say may have millions."""
+from .ask import Answered, Noticed, Progressed, Raised, Refused, Reply, Reporter, encode_value
+from .wire import MOST_CHARACTERS, decode_order, encode_line
 
 
 def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     import_foreign_plugins_here()
 
-    def say(said: Said) -> None:
-        channel.write(encode_line(said))
+    def send(reply: Reply) -> None:
+        channel.write(encode_line(reply))
         channel.flush()
 
-    told = Told(
-        notice=lambda message: say(Noticed(brief(message, MOST_CHARACTERS))),
-        progress=lambda what, done, total: say(Progressed(brief(what), done, total)),
+    reporter = Reporter(
+        notice=lambda message: send(Noticed(brief(message, MOST_CHARACTERS))),
+        progress=lambda what, done, total: send(Progressed(brief(what), done, total)),
     )
     for line in orders:
-        question = decode_question(decode_line(line.rstrip(b"\n"), Asked))
+        request = decode_order(line)
         try:
-            said: Said = Answered(encode_value(question.answer(told)))
+            reply: Reply = Answered(encode_value(request.answer(reporter)))
         except PluginError as error:
-            said = Refused(PluginError.__name__, brief(error.reason, MOST_CHARACTERS))
+            reply = Refused(PluginError.__name__, brief(error.reason, MOST_CHARACTERS))
         except AttnbenchError as error:
-            said = Refused(type(error).__name__, brief(error, MOST_CHARACTERS))
+            reply = Refused(type(error).__name__, brief(error, MOST_CHARACTERS))
         except BaseException as error:
             # the reason names the exception and its place; the whole traceback is for the error stream
             traceback.print_exc(file=sys.stderr)
-            said = Raised(_one_line(error))
-        say(said)
+            reply = Raised(_one_line(error))
+        send(reply)
     return 0
 
 

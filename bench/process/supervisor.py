@@ -1,9 +1,8 @@
-"""The supervisor of a child: `python -m attnbench.bench.process.supervisor CHANNEL LIFELINE TARGET`.
+"""The supervisor of a child: forked from the server, it forks the child, and ends everything that the child started.
 
-It forks before anything heavy is imported. The child runs TARGET; the supervisor waits for its end, or for the end of
-the process that started it, and then ends everything that the child has started. TARGET is a module with a function
-`main(orders, channel)`, or a script, in which `orders` and `channel` are global variables: the lines that arrive on
-standard input, and the file that answers are written to.
+It waits for the end of the child, or for that of the process that asked for it, whichever comes first. The child runs
+its target: a module with a function `main(orders, channel)`, or a script, in which `orders` and `channel` are global
+variables: the lines that arrive, and the file that answers are written to.
 """
 
 from __future__ import annotations
@@ -12,23 +11,46 @@ import contextlib
 import ctypes
 import importlib
 import os
-import resource
 import runpy
 import select
 import signal
+import socket
+import struct
 import sys
 import time
-from typing import IO
+
+import msgspec
+import psutil
+
+from .wire import decode_line
 
 CLEANING_SECONDS = 5.0
 """How long the supervisor goes on killing what starts new processes faster than they are found."""
 
+NUMBER = struct.Struct("i")
+"""What a supervisor writes on its lifeline: first its process id, at the end the exit code of the child."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The first order to a child: what it runs, and its variables."""
+
+    target: str
+    environment: dict[str, str]
+
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
-Lines = IO[bytes]
 
+def supervise(channel: int, lifeline: int, errors: int, folder: int) -> int:
+    """Returns in the child alone, with its exit code.
 
-def main(channel: int, lifeline: int, target: str) -> int:
+    `channel`, `lifeline`: sockets. `errors`: where the child writes what it prints. `folder`: where it runs.
+    """
+    os.setsid()
+    os.fchdir(folder)
+    os.dup2(errors, 2)
+    for descriptor in (errors, folder):
+        os.close(descriptor)
     # descendants in sessions of their own, whose parents end, become children of this process and can be found
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     waking, wake = os.pipe()
@@ -39,6 +61,8 @@ def main(channel: int, lifeline: int, target: str) -> int:
     for each in handled:
         signal.signal(each, lambda *_: None)
     me = os.getpid()
+    with contextlib.suppress(OSError):
+        os.write(lifeline, NUMBER.pack(me))
     worker = os.fork()
     if worker == 0:
         signal.set_wakeup_fd(-1)
@@ -51,22 +75,27 @@ def main(channel: int, lifeline: int, target: str) -> int:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != me:
             os._exit(1)
-        return _work(channel, target)
+        return _work(channel)
+    # both would stay open for whoever reads the other ends
     os.close(channel)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    status = _watch(worker, lifeline, waking)
+    os.dup2(0, 2)
+    code = os.waitstatus_to_exitcode(_watch(worker, lifeline, waking))
     _end_descendants(worker)
-    return _end_like(status)
+    with contextlib.suppress(OSError):
+        os.write(lifeline, NUMBER.pack(code))
+    os._exit(0)
 
 
-def _work(channel: int, target: str) -> int:
-    """In the child: TARGET with channels that no library reads or writes by accident."""
-    orders = os.fdopen(os.dup(0), "rb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    # a library that prints would otherwise write between two answers
+def _work(channel: int) -> int:
+    """In the child: the target, with channels that no library reads or writes by accident."""
+    with socket.socket(fileno=channel) as both:
+        orders, answers = both.makefile("rb"), both.makefile("wb")
+    # what is printed is part of the last words
     os.dup2(2, 1)
-    os.set_inheritable(channel, False)
-    answers = os.fdopen(channel, "wb")
+    start: Start = decode_line(orders.readline(), Start)
+    os.environ.clear()
+    os.environ.update(start.environment)
+    target = start.target
     if target.endswith(".py"):
         runpy.run_path(target, {"orders": orders, "channel": answers}, "__main__")
         return 0
@@ -110,32 +139,13 @@ def _end_descendants(worker: int) -> None:
                 pass
         except ChildProcessError:
             return
-        import psutil
-
         for each in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 each.kill()
         time.sleep(0.005)
 
 
-def _end_like(status: int) -> int:
-    """Ends this process as the worker has ended, so that its exit code is the worker's."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        # its memory tells nothing about the fault
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-        signal.pause()
-    return os.WEXITSTATUS(status)
-
-
 def _prctl(option: int, value: int) -> None:
     """Linux only; without it a process group is all that can be ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

@@ -27,10 +27,11 @@ from ..gate.cache import verdict_key
 from ..gate.checked_variant import BASE_LENGTH, VariantFactory
 from ..gate.suite import run_part
 from ..models.blocks import attention_shape
-from ..process.child import ChannelError, Child
+from ..process.child import ChannelError, Child, end_servers
+from ..process.wire import encode_order
 from .context import WorkerContext
 from .events import Alive, CellStarted
-from .job import WORKER, GatePartJob, encode_job
+from .job import WORKER, GatePartJob
 from .workloads.sweep_point import shape_of
 
 MOST_PROCESSES = 12
@@ -66,6 +67,8 @@ def compile_first(context: WorkerContext, cells: Sequence[Cell]) -> int:
     for job in run_side_by_side(jobs, in_child):
         # it may take minutes, in which nothing else is heard of this process
         context.send(Alive(job.cell.key))
+    # nothing runs beside what is timed next
+    end_servers()
     for mark in fresh:
         with suppress(OSError):
             make_private(mark.parent)
@@ -115,7 +118,7 @@ def run_side_by_side(jobs: Sequence[GatePartJob], run: Run) -> Iterator[GatePart
 def in_child(job: GatePartJob) -> None:
     """Runs the job in a process of its own and waits for its end."""
     with Child(WORKER) as child, suppress(TimeoutError, ChannelError):
-        child.send(encode_job(job))
+        child.send(encode_order(job))
         child.receive(SECONDS)
 
 

@@ -1,7 +1,7 @@
 """Events: what a worker tells its parent while it runs, one JSON object a line.
 
-This file is the only place that knows their wire form. A worker encodes them, the parent decodes them into the same
-types, and whoever shows a run reads fields instead of dictionaries.
+A worker encodes them, the parent decodes them into the same types, and whoever shows a run reads fields instead of
+dictionaries. Job files of clusters hold the same lines.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from typing import Annotated
 
 import msgspec
 
-from ..core.bounds import MOST_LINE_BYTES, Count, Name, Text
-from ..core.decode import brief, without_surrogates
+from ..core.bounds import Count, Name, Text
+from ..core.decode import brief
 from ..core.errors import StoreError
 from ..core.record import Machine, Record
-
-MOST_CHARACTERS = 2_000
-"""Of a message for a person: what compilers and plugins say may have millions."""
+from ..process.wire import MOST_CHARACTERS, decode_line, encode_line
 
 _LAST_SECOND = 2.0**37  # in the year 6325; calendars end at 9999
 
@@ -117,33 +115,23 @@ Event = (
 OnEvent = Callable[[Event], None]
 
 _Line = Began | CellStarted | _RecordLine | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
-_DECODER: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 def encode(event: Event) -> bytes:
     """One line, its end included; messages are cut."""
-    line: _Line
     if isinstance(event, CellFinished):
-        line = _RecordLine(msgspec.Raw(event.line[:-1]))
-    elif isinstance(event, Warned | Failed):
-        line = msgspec.structs.replace(event, message=brief(event.message, MOST_CHARACTERS))
-    elif isinstance(event, LengthTried):
-        line = msgspec.structs.replace(event, error=brief(event.error, MOST_CHARACTERS))
-    else:
-        line = event
-    try:
-        return msgspec.json.encode(line) + b"\n"
-    except UnicodeEncodeError:
-        # a message may name a file whose name is no Unicode
-        return msgspec.json.encode(without_surrogates(msgspec.to_builtins(line))) + b"\n"
+        return encode_line(_RecordLine(msgspec.Raw(event.line[:-1])))
+    if isinstance(event, Warned | Failed):
+        event = msgspec.structs.replace(event, message=brief(event.message, MOST_CHARACTERS))
+    if isinstance(event, LengthTried):
+        event = msgspec.structs.replace(event, error=brief(event.error, MOST_CHARACTERS))
+    return encode_line(event)
 
 
 def decode(line: bytes) -> Event:
     """The event of a line; raises StoreError for anything else, such as what a plugin printed there."""
-    if len(line) > 2 * MOST_LINE_BYTES:
-        raise StoreError(f"it has {len(line):,} bytes; at most {2 * MOST_LINE_BYTES:,} are read")
     try:
-        event = _DECODER.decode(line)
+        event: _Line = decode_line(line, _Line)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"it is no event: {brief(error)}") from None
     if not isinstance(event, _RecordLine):

@@ -207,10 +207,12 @@ def _processes() -> Iterator[int]:
 
 @cache
 def _supervisor() -> psutil.Process:
-    """The supervisor of this process, which adopts what its children leave behind; itself where it has none."""
+    """The supervisor of this process, which adopts what its children leave behind; itself where it has none.
+
+    It has the command line of the server that it was forked from."""
     me = psutil.Process()
     parent = me.parent()
-    supervised = parent is not None and "attnbench.bench.process.supervisor" in parent.cmdline()
+    supervised = parent is not None and "attnbench.bench.process.server" in parent.cmdline()
     return parent if parent is not None and supervised else me
 
 

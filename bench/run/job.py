@@ -1,16 +1,12 @@
-"""Jobs: what a child process is started for, sent to it as one line of JSON."""
+"""Jobs: the orders of a worker, sent to it as one line each; see `process/wire.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
-
-import msgspec
 
 from ..core.bounds import Name
 from ..core.cell import Cell
-from ..core.decode import decode_hook, encode_hook
 
 WORKER = "attnbench.bench.run.worker"
 """The module that runs jobs in a child."""
@@ -75,23 +71,7 @@ class GatePartJob:
     parts: int
 
 
-AnyJob = Job | MaxLengthJob | DescribeJob | GatePartJob
-
-
 def environment_of(threads: int) -> dict[str, str]:
     """Thread counts as libraries read them when they are imported; none where `threads` is 0."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
     return dict.fromkeys(names, str(threads)) if threads else {}
-
-
-def encode_job(job: AnyJob) -> bytes:
-    """One line, its end included."""
-    return msgspec.json.encode({type(job).__name__: job}, enc_hook=encode_hook) + b"\n"
-
-
-def decode_job(line: bytes) -> AnyJob:
-    """Raises msgspec.ValidationError where a field is missing or of another type."""
-    [(name, fields)] = msgspec.json.decode(line, type=dict[str, msgspec.Raw]).items()
-    kind: type[Any] = {kind.__name__: kind for kind in get_args(AnyJob)}[name]
-    job: AnyJob = msgspec.json.decode(fields, type=kind, dec_hook=decode_hook)
-    return job

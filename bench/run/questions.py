@@ -17,7 +17,7 @@ from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..gate.report import CheckReport, check_variant
 from ..models.blocks import attention_shape
-from ..process.ask import Question, Told
+from ..process.ask import Reporter, Request
 
 DATA_PATIENCE = 10.0
 """How often the time of an answer a task may take over its data between two reports of progress."""
@@ -27,7 +27,7 @@ CHECK_PATIENCE = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindData(Question[Provenance | None]):
+class FindData(Request[Provenance | None]):
     """Where the data of a task comes from; None where it is not here. `fetch`: get and prepare it, raise DataError."""
 
     task: Spec
@@ -37,35 +37,35 @@ class FindData(Question[Provenance | None]):
     offline: bool
     fetch: bool
 
-    def answer(self, told: Told) -> Provenance | None:
+    def answer(self, reporter: Reporter) -> Provenance | None:
         task: Task = TASKS.build(self.task)
-        here = place(self.data_dir, self.offline, told.notice, told.progress)
+        here = place(self.data_dir, self.offline, reporter.notice, reporter.progress)
         if not self.fetch and not any(way.ready for way in task.availability(here)):
             return None
         return task.load(here, task.recipe(self.preset), 0, self.selection).provenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeOf(Question[AttentionShape]):
+class ShapeOf(Request[AttentionShape]):
     """The shape that a task asks of the variant in the first layer."""
 
     task: Spec
     preset: Spec
     device: str
 
-    def answer(self, told: Told) -> AttentionShape:
+    def answer(self, reporter: Reporter) -> AttentionShape:
         task: Task = TASKS.build(self.task)
         return attention_shape(task.problem(), task.recipe(self.preset), 0, self.device)
 
 
 @dataclass(frozen=True, slots=True)
-class TryBuild(Question[None]):
+class TryBuild(Request[None]):
     """Builds a variant once, so that a parameter it refuses raises now and not after hours."""
 
     variant: Spec
     shape: AttentionShape
 
-    def answer(self, told: Told) -> None:
+    def answer(self, reporter: Reporter) -> None:
         # the random numbers of this process are not a variant's to draw
         with torch.random.fork_rng(devices=[]):
             try:
@@ -80,25 +80,25 @@ class TryBuild(Question[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckVariant(Question[CheckReport]):
+class CheckVariant(Request[CheckReport]):
     """The gate in full, on a device and in a precision."""
 
     variant: Spec
     device: str
     dtype: str
 
-    def answer(self, told: Told) -> CheckReport:
+    def answer(self, reporter: Reporter) -> CheckReport:
         return check_variant(self.variant, str(self.variant), device=self.device, dtype=self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindSources(Question[list[Availability]]):
+class FindSources(Request[list[Availability]]):
     """Every way to the data of a task, without a download."""
 
     task: Spec
     data_dir: Path | None
     offline: bool = True
 
-    def answer(self, told: Told) -> list[Availability]:
+    def answer(self, reporter: Reporter) -> list[Availability]:
         task: Task = TASKS.build(self.task)
-        return task.availability(place(self.data_dir, self.offline, told.notice, told.progress))
+        return task.availability(place(self.data_dir, self.offline, reporter.notice, reporter.progress))

@@ -13,10 +13,10 @@ from ..core.errors import SelectionError
 from ..core.record import Machine, Site
 from ..measure.machine import choose_device, describe
 from ..plan.executor_settings import ExecutorSettings, LocalOptions, SlurmOptions
-from .executors.block import describe_in_child
 from .executors.executor import Executor, Needs
 from .executors.local import LocalExecutor
 from .executors.ray import RayExecutor
+from .executors.run_job import describe_in_child
 from .executors.slurm import SlurmExecutor
 from .job_files import JobFiles
 
@@ -59,10 +59,9 @@ def find_resources(
     executor: Executor | None = None,
 ) -> Resources:
     """Those that the settings name; `executor` takes the place of this machine's own. Raises as `local_resources`."""
-    files = JobFiles(results)
     if isinstance(settings.options, LocalOptions) or executor is not None:
-        return local_resources(settings, device, threads, files, on_warning, executor)
-    options = settings.options
+        return local_resources(settings, device, threads, on_warning, executor)
+    options, files = settings.options, JobFiles(results)
     chosen = device or ("cuda" if options.gpus else "cpu")
     _require(chosen in ("cpu", "cuda"), "cpu or cuda as the device of nodes", repr(chosen))
     _require(chosen == "cuda" or not options.gpus, "--device cuda beside gpus=1", chosen)
@@ -91,7 +90,6 @@ def local_resources(
     settings: ExecutorSettings,
     device: str | None,
     threads: int,
-    files: JobFiles,
     on_warning: Callable[[str], None],
     executor: Executor | None = None,
 ) -> Resources:
@@ -121,7 +119,7 @@ def local_resources(
     torch.set_num_threads(timed)
     machine = replace(machine, threads=timed)
     return Resources(
-        executor=executor or LocalExecutor(machine, files, devices[:jobs]),
+        executor=executor or LocalExecutor(machine, devices[:jobs]),
         site=Site(machine_id=machine.id, threads=timed),
         device=torch.device("cuda:0" if chosen.type == "cuda" else "cpu"),
         machine=machine,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
@@ -23,11 +23,13 @@ from ..plan.fingerprint import digest_of_cell, variant_hash
 from ..plan.planner import NO_ATTENTION_ADDED, Block, Plan, plan, stored_choice
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
-from ..process.ask import Told, ask, end_children
+from ..process.ask import Reporter, ask, end_children
 from ..store.learning_rates import RateChoice, first_results
 from ..store.store import Store
 from .events import CellFinished, Event, OnEvent
 from .executors.executor import Executor
+from .executors.follow import collected
+from .executors.local import LocalExecutor
 from .job import Job
 from .job_files import JobFiles
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
@@ -83,7 +85,6 @@ class Runner:
     on_progress: Callable[[str, int, int], None]
     executor: Executor | None = None
     resources: Resources = field(init=False)
-    files: JobFiles = field(init=False)
     store: Store = field(init=False)
     preset: Spec = field(init=False)
     seeds: int = field(init=False)
@@ -95,7 +96,6 @@ class Runner:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.files = JobFiles(request.results)
         self.resources = find_resources(
             request.executor, request.device, request.threads, request.results, self.on_warning, self.executor
         )
@@ -119,7 +119,6 @@ class Runner:
         if fetch:
             # A folder that cannot be written is found out now and not after an hour of training.
             self.store.prepare()
-            self.files.forget_ended()
             self._collect()
         lacking: dict[Spec, DataError] = {}
 
@@ -165,25 +164,31 @@ class Runner:
         )
 
     def run(self, made: Plan, on_event: OnEvent) -> None:
-        """All Blocks of a plan to their end; `on_event` gets every event, that of a Record after it is stored."""
+        """All jobs of a plan to their end; `on_event` gets every event, that of a Record after it is stored."""
         seconds = {step.cell.key: step.seconds for step in made.steps}
+        planned = {step.cell.key for step in made.left}
         waiting, running = deque(made.blocks), dict[str, Block]()
         unended = {block.id for block in made.blocks}
-        outcomes: dict[str, Counter[str]] = {}
         executor = self.resources.executor
+        # this machine is given what it has room for, so that the store is asked again before a job starts
+        room = len(executor.devices) if isinstance(executor, LocalExecutor) else math.inf
 
         def store(event: Event) -> None:
             if isinstance(event, CellFinished):
-                outcomes.setdefault(event.record.block, Counter())[str(event.record.outcome)] += 1
-                # it may come from a file that was read before, as far as it went
-                if self.store.holds(event.record, event.line):
-                    return
-                self.store.append(event.record, event.line)
+                with self.store.alone():
+                    # it may come from a file that was read before, as far as it went, or from another command
+                    if self.store.holds(event.record, event.line) or (
+                        event.record.key in planned and self._is_done(event.record.cell)
+                    ):
+                        return
+                    self.store.append(event.record, event.line)
             on_event(event)
 
         def submit() -> None:
             held = {_sweep_of(block) for block in running.values()} - {None}
             for block in [*waiting]:
+                if len(running) >= room:
+                    break
                 if any(first in unended for first in block.after):
                     continue
                 # which lengths are skipped depends on the Records of the shorter ones, which are therefore waited for
@@ -191,7 +196,8 @@ class Runner:
                 if sweep in held:
                     continue
                 waiting.remove(block)
-                cells = self._worth_trying(block, store)
+                left = [cell for cell in block.cells if cell.key not in planned or not self._is_done(cell)]
+                cells = self._worth_trying(replace(block, cells=tuple(left)), store)
                 if not cells:
                     unended.discard(block.id)
                     continue
@@ -203,42 +209,34 @@ class Runner:
                 end_children()
                 executor.submit(self._job(block, cells), self.resources.needs(block.lane, estimate))
 
-        with self.files.submitting():
+        submit()
+        for ended in executor.finished(store):
+            block = running.pop(ended)
+            unended.discard(ended)
+            if block.lane == "tune" and any(self.record_of(cell) is None for cell in block.cells):
+                # what was lost leaves no rate to train at; a later command tries both
+                left_out = [each for each in waiting if ended in each.after]
+                waiting = deque(each for each in waiting if each not in left_out)
+                unended -= {each.id for each in left_out}
             submit()
-            for ended in executor.finished(store):
-                block = running.pop(ended)
-                unended.discard(ended)
-                self.files.end(ended, dict(outcomes.get(ended, {})))
-                if block.lane == "tune" and any(self.record_of(cell) is None for cell in block.cells):
-                    # what was lost leaves no rate to train at; a later command tries both
-                    left_out = [each for each in waiting if ended in each.after]
-                    waiting = deque(each for each in waiting if each not in left_out)
-                    unended -= {each.id for each in left_out}
-                submit()
+
+    def _is_done(self, cell: Cell) -> bool:
+        """Whether a Record of the cell is stored, by this command or another, that `plan` would not run again."""
+        site, digest = self.resources.site, self._digest(cell)
+        return self.store.finished(cell, digest, site, retry=self.request.retry) is not None
 
     def record_of(self, cell: Cell) -> Record | None:
         """The Record of a cell as it is stored now, whoever has measured it."""
         return self.store.finished(cell, self._digest(cell), self.resources.site)
 
     def _collect(self) -> None:
-        """Stores what Blocks have measured since a process that submitted them has ended."""
-        for block in self.files.blocks_with_events():
-            submission = self.files.submission(block)
-            asked = set(submission.cells) if submission else set()
-            found = [event for event in self.files.events(block)[0] if isinstance(event, CellFinished)]
-            strange = [e.record for e in found if e.record.key not in asked or e.record.block != block]
-            if strange:
-                # whoever may write in the folder may have written them
-                self.on_warning(
-                    f"{len(strange)} Records in {self.files.folder / block}.events are not stored: expected cells that "
-                    f"{block}.json names, got `{strange[0].cell}`; delete the file if nobody needs them"
-                )
-            own = [event for event in found if event.record not in strange]
-            for event in own:
+        """Stores what jobs have measured since a process that submitted them has ended."""
+        files = JobFiles(self.request.results)
+        files.forget_ended()
+        for finished in collected(files, self.on_warning):
+            for event in finished:
                 if not self.store.holds(event.record, event.line):
                     self.store.append(event.record, event.line)
-            if asked and asked <= {event.record.key for event in own}:
-                self.files.end(block, dict(Counter(str(event.record.outcome) for event in own)))
 
     def _job(self, block: Block, cells: tuple[Cell, ...]) -> Job:
         request = self.request
@@ -390,7 +388,7 @@ class Runner:
                 TASKS,
                 task.name,
                 question,
-                told=Told(self.on_warning, self.on_progress),
+                reporter=Reporter(self.on_warning, self.on_progress),
                 patience=DATA_PATIENCE,
                 # who wants cells to be short does not want to wait longer for their data
                 most_seconds=self.request.timeout,

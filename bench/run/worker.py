@@ -15,11 +15,12 @@ from ..core.record import Record
 from ..core.registry import import_foreign_plugins_here
 from ..measure.machine import describe, device_name
 from ..plan.fingerprint import variant_hash
+from ..process.wire import decode_order
 from ..store.store import Store
 from .compile_first import compile_first, pass_through
 from .context import WorkerContext
 from .events import Began, CellFinished, CellStarted, Event, Failed, OnEvent, Warned, encode
-from .job import DescribeJob, GatePartJob, Job, MaxLengthJob, decode_job
+from .job import DescribeJob, GatePartJob, Job, MaxLengthJob
 from .lanes.baseline import baseline_cell
 from .lanes.max_length import tried_lengths
 from .lanes.time import time_cells
@@ -33,7 +34,7 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         channel.write(encode(event))
         channel.flush()
 
-    job = decode_job(orders.readline())
+    job = decode_order(orders.readline())
     if isinstance(job, GatePartJob):
         pass_through(job)
         return 0

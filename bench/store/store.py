@@ -8,6 +8,7 @@ root/artifacts/LABEL.zip      many of them in one file, see `packs.py`
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -92,6 +93,17 @@ class Store:
             raise StoreError(_advice(self.root, error) + _rescue(name, line)) from error
         if torn:
             self.warn(f"{self.root / record_files.FOLDER}: {torn}")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Held by one process at a time, so that asking and then appending is one step."""
+        try:
+            (self.root / record_files.FOLDER).mkdir(parents=True, exist_ok=True)
+            with record_files.opened(self.root, record_files.FOLDER) as folder:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise StoreError(_advice(self.root, error)) from error
 
     def records(self) -> Iterator[Record]:
         """Every readable Record in the order of arrival, see `arrivals.py`.

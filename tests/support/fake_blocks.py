@@ -11,19 +11,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import attnbench.bench.run.executors.node as node
 from attnbench.bench.core.record import Machine
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.executor_settings import ExecutorSettings
 from attnbench.bench.plan.suite import Suite
+from attnbench.bench.run.executors import local, node, slurm
 from attnbench.bench.run.executors import ray as ray_executor
-from attnbench.bench.run.executors import slurm
-from attnbench.bench.run.executors.block import run_block
+from attnbench.bench.run.executors.run_job import run_job
 
 WORKER = Path(__file__).with_name("fake_worker.py")
 MACHINE = Machine(id="fake", system="s", processor="p", cores=2, threads=1, memory_bytes=2**30)
 
-node.run_block = functools.partial(run_block, target=str(WORKER))
+for module in (local, node):
+    module.run_job = functools.partial(run_job, target=str(WORKER))  # type: ignore[attr-defined]
 for module in (slurm, ray_executor):
     module.describe_node = lambda job: MACHINE  # type: ignore[attr-defined]
     module.prepare_data = lambda job, files: None  # type: ignore[attr-defined]

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
-from attnbench.bench.run.job import decode_job
+from attnbench.bench.process.wire import decode_order
 
-job = decode_job(orders.readline())  # noqa: F821
+job = decode_order(orders.readline())  # noqa: F821
 machine = Machine(id="fake", system="s", processor="p", cores=2, threads=1, memory_bytes=2**30)
 # the folder of results is that of a node where it is not shared
 notes = Path(os.environ["FAKE_NOTES"])

@@ -26,7 +26,7 @@ class Needs:
 class Executor(Protocol):
     """Runs Blocks. A Block never spans two machines, since its timings are compared with each other.
 
-    Whichever machine a Block runs on, `run_block` runs it there in a child, so that a death becomes a Record made where
+    Whichever machine a Block runs on, `run_job` runs it there in a child, so that a death becomes a Record made where
     it happened; an engine's own idea of a failure counts for lost machines only.
     """
 

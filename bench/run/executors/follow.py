@@ -1,24 +1,26 @@
-"""Follow Blocks that run elsewhere by the events that they write into the results folder."""
+"""Follow jobs that run elsewhere by the events that they write into the results folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ..events import CellFinished, Event, Failed
 from ..job import Job
 from ..job_files import JobFiles
-from .block import WorkerError
+from .run_job import WorkerError
 
 
 @dataclass(slots=True)
 class Followed:
-    """A Block and how far its events were read; `left`: keys of Cells without a Record."""
+    """A job and how far its events were read; `left`: keys of Cells without a Record."""
 
     job: Job
     files: JobFiles
     read: int = 0
     left: set[str] = field(init=False)
+    outcomes: Counter[str] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.left = {cell.key for cell in self.job.cells}
@@ -28,19 +30,51 @@ class Followed:
         return self.job.block
 
     def news(self) -> Iterator[Event]:
-        """The events since the last call. Raises WorkerError where the person must act.
-
-        Records of other Cells than those of the Block are passed over: whoever may write in the folder wrote them.
-        """
+        """Yields the events since the last call; see `taken`."""
         events, self.read = self.files.events(self.block, self.read)
+        yield from self.taken(events)
+
+    def taken(self, events: list[Event]) -> Iterator[Event]:
+        """Yields events of this job. Raises WorkerError where the person must act.
+
+        Records of other Cells than those of the job are passed over: whoever may write in the folder wrote them.
+        """
         cells = {cell.key: cell for cell in self.job.cells}
         for event in events:
             if isinstance(event, Failed):
-                # the next start of the Block must not meet it again
+                # the next start of the job must not meet it again
                 self.files.forget(self.block)
                 raise WorkerError(event.message, event.exit_code)
             if isinstance(event, CellFinished):
                 if event.record.cell != cells.get(event.record.key):
                     continue
-                self.left.discard(event.record.key)
+                if event.record.key in self.left:
+                    self.left.remove(event.record.key)
+                    self.outcomes[str(event.record.outcome)] += 1
             yield event
+
+    def end(self) -> None:
+        """Marks the job as done, once its Records are stored."""
+        self.files.end(self.block, self.outcomes)
+
+
+def collected(files: JobFiles, on_warning: Callable[[str], None]) -> Iterator[list[CellFinished]]:
+    """Yields what each job has measured since the process that submitted it has ended, to be stored before the next.
+
+    Records of cells that no submission names are left where they are, and `on_warning` is told.
+    """
+    for block in files.blocks_with_events():
+        submission = files.submission(block)
+        asked = set(submission.cells) if submission else set()
+        found = [event for event in files.events(block)[0] if isinstance(event, CellFinished)]
+        own = [event for event in found if event.record.key in asked and event.record.block == block]
+        strange = [event.record.cell for event in found if event not in own]
+        if strange:
+            # whoever may write in the folder may have written them
+            on_warning(
+                f"{len(strange)} Records in {files.folder / block}.events are not stored: expected cells that "
+                f"{block}.json names, got `{strange[0]}`; delete the file if nobody needs them"
+            )
+        yield own
+        if asked and asked <= {event.record.key for event in own}:
+            files.end(block, Counter(str(event.record.outcome) for event in own))

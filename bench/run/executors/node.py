@@ -1,11 +1,11 @@
-"""Run a Block where an engine has put it, with its events in a file that outlives the engine and the driver."""
+"""Run a job where an engine has put it, with its events in a file that outlives the engine and the driver."""
 
 from __future__ import annotations
 
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -15,11 +15,11 @@ from ...core.hashing import content_hash
 from ...core.record import Machine
 from ...core.registry import TASKS
 from ...core.spec import Spec
-from ...process.ask import Told, ask, asking
+from ...process.ask import Reporter, ask, asking
 from ..events import CellFinished, Event, Failed
 from ..job import Job
 from ..job_files import CLAIM_SECONDS, JobFiles
-from .block import Cancellation, WorkerError, run_block
+from .run_job import Waiting, WorkerError, run_job, wait_for
 
 
 def hidden_node() -> str:
@@ -27,26 +27,15 @@ def hidden_node() -> str:
     return content_hash(platform.node(), 8)
 
 
-def run_here(
-    job: Job,
-    machine: Machine,
-    files: JobFiles,
-    *,
-    cancellation: Cancellation | None = None,
-    keeps_records: bool = True,
-    patience: float = math.inf,
-    before_release: Callable[[], object] = lambda: None,
-) -> Iterator[Event]:
-    """As `run_block`; the events are written to the job files too, the Records among them where it `keeps_records`.
+def run_here(job: Job, machine: Machine, files: JobFiles, patience: float = math.inf) -> Iterator[Event]:
+    """Runs a job and yields its events, which it writes to the job files too.
 
     It may be started any number of times, by an engine after a lost node or a preemption, or by two commands at once:
-    while another process runs the Block it waits, for `patience` seconds, and what has a Record by then is not run
-    again. `before_release`: called once the Block has ended, while no other process may start it.
+    while another process runs the job it waits, for `patience` seconds, and what has a Record by then is not run again.
     """
-    wish = cancellation or Cancellation()
     ends = time.monotonic() + patience
     while (log := files.claim(job.block)) is None:
-        if wish.is_wished or time.monotonic() > ends:
+        if time.monotonic() > ends:
             return
         time.sleep(CLAIM_SECONDS)
     with closing(log):
@@ -54,19 +43,13 @@ def run_here(
         if submission is not None and submission.ended:
             files.forget_events(job.block)
             return
-        job = _left(job, files)
-        if not job.cells:
-            return
         try:
-            for event in run_block(job, machine, cancellation=wish):
-                if keeps_records:
-                    log.append(event)
-                elif not isinstance(event, CellFinished):
-                    # whoever runs this takes the Records from here; a full disk is told where they are stored
-                    with suppress(OSError):
-                        log.append(event)
+            for event in run_job(_left(job, files), machine):
+                if isinstance(event, Waiting):
+                    wait_for([event])
+                    continue
+                log.append(event)
                 yield event
-            before_release()
         except WorkerError as error:
             with suppress(OSError):
                 log.append(Failed(str(error), error.exit_code))
@@ -97,7 +80,7 @@ def prepare_data(job: Job, files: JobFiles) -> None:
                 task=task, preset=preset, selection=selection, data_dir=job.data_dir, offline=job.offline, fetch=True
             )
             with asking():
-                ask(TASKS, task.name, question, told=Told(lambda text: None), patience=DATA_PATIENCE)
+                ask(TASKS, task.name, question, reporter=Reporter(lambda text: None), patience=DATA_PATIENCE)
     except PluginError:
         # its cells get their outcome from the child
         return

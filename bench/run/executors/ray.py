@@ -26,14 +26,15 @@ from typing import Any
 
 from ...core.errors import AttnbenchError, SelectionError, StoreError
 from ...plan.executor_settings import RayOptions, gigabytes_of
+from ...process.wire import decode_order, encode_order
 from ...store.store import Store, is_artifact_name
 from ..events import CellFinished, Event, Failed, OnEvent, decode, encode
-from ..job import Job, decode_job, encode_job
+from ..job import Job
 from ..job_files import FOLDER, JobFiles, submission_of
-from .block import WorkerError
 from .executor import Needs
 from .follow import Followed
 from .node import describe_node, prepare_data, run_here
+from .run_job import WorkerError
 
 POLL_SECONDS = 1.0
 
@@ -74,7 +75,7 @@ class RayExecutor:
     def finished(self, on_event: OnEvent) -> Iterator[str]:
         if not self._waiting:
             return
-        with _cluster(self.options) as ray:
+        with self.files.submitting(), _cluster(self.options) as ray:
             token = self.files.folder / f"shared-{uuid.uuid4().hex}"
             token.touch()
             try:
@@ -104,6 +105,7 @@ class RayExecutor:
                     self._end(ray, running, on_event)
                     del self._running[block]
                     yield block
+                    running.followed.end()
 
     def _end(self, ray: Any, running: _Running, on_event: OnEvent) -> None:
         """What came back as the value of a task, once it has ended."""
@@ -124,13 +126,8 @@ class RayExecutor:
         for name, content in artifacts.items():
             if not is_artifact_name(name) or store.put_artifact(content, name[24:]) != name:
                 raise StoreError(f"expected an artifact of the name that its content has, got {name[:60]!r}")
-        left = {cell.key: cell for cell in running.followed.job.cells if cell.key in running.followed.left}
-        for event in map(decode, lines):
-            if isinstance(event, Failed):
-                raise WorkerError(event.message, event.exit_code)
-            if isinstance(event, CellFinished) and event.record.cell == left.get(event.record.key):
-                running.followed.left.discard(event.record.key)
-                on_event(event)
+        for event in running.followed.taken([decode(line) for line in lines]):
+            on_event(event)
 
     def _task(self, ray: Any, job: Job, needs: Needs, token: str) -> Any:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -152,7 +149,7 @@ class RayExecutor:
             # an exception of ours would only come again
             retry_exceptions=False,
         )(run_on_ray)
-        return task.remote(encode_job(job), token)
+        return task.remote(encode_order(job), token)
 
     def _cancel_running(self, ray: Any, block: str) -> None:
         running = self._running.pop(block)
@@ -162,7 +159,7 @@ class RayExecutor:
 
 def run_on_ray(line: bytes, token: str) -> tuple[list[bytes], dict[str, bytes]]:
     """On a node: the Records as lines, and the artifacts by name where the results folder is not that of the driver."""
-    job = decode_job(line)
+    job = decode_order(line)
     assert isinstance(job, Job)
     job = replace(job, node=platform.node())
     if (job.results / FOLDER / token).exists():

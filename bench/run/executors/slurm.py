@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -29,13 +30,14 @@ from ...core.errors import SelectionError, StoreError
 from ...core.files import is_trusted, make_private
 from ...core.record import Begun, Outcome, Record
 from ...plan.executor_settings import SlurmOptions, gigabytes_of, seconds_of
+from ...process.wire import decode_order, encode_order
 from ..events import Began, CellFinished, CellStarted, OnEvent
-from ..job import Job, decode_job, encode_job
+from ..job import Job
 from ..job_files import JobFiles, submission_of
-from .block import Cancellation, WorkerError
 from .executor import Needs
 from .follow import Followed
 from .node import describe_node, prepare_data, run_here
+from .run_job import WorkerError
 
 if TYPE_CHECKING:
     import submitit
@@ -56,6 +58,14 @@ NEARLY = 0.8
 """The share of its time after which an interruption is taken for its end, as submitit takes it."""
 
 
+class _Stopped(BaseException):
+    """Slurm ends this job."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _Stopped
+
+
 class RunBlock:
     """What submitit calls on a node, any number of times, until every Cell has a Record.
 
@@ -70,23 +80,22 @@ class RunBlock:
 
     def __call__(self) -> None:
         self._started = time.monotonic()
-        job = decode_job(self.line)
+        job = decode_order(self.line)
         assert isinstance(job, Job)
         job = replace(job, node=os.environ.get("SLURMD_NODENAME") or platform.node())
         files, machine, current = JobFiles(job.results), describe_node(job), job.cells[0]
         by_key = {cell.key: cell for cell in job.cells}
         # Slurm tells every process of a job that it ends: the death of the child is then no fault of its Cell
-        wish = Cancellation()
-        before = signal.signal(signal.SIGTERM, lambda *_: wish.wish())
+        before = signal.signal(signal.SIGTERM, _stop)
         try:
             prepare_data(job, files)
-            for event in run_here(job, machine, files, cancellation=wish, patience=60.0):
+            for event in run_here(job, machine, files, patience=60.0):
                 if isinstance(event, Began):
                     machine = event.machine
                 elif isinstance(event, CellStarted):
                     current = by_key[event.key]
-        except WorkerError:
-            # it stands in the events, from where it is raised again
+        except (WorkerError, _Stopped):
+            # the error stands in the events, from where it is raised again
             return
         except BaseException:
             if self._is_over:
@@ -169,17 +178,7 @@ class SlurmExecutor:
 
     def finished(self, on_event: OnEvent) -> Iterator[str]:
         try:
-            while self._waiting or self._running:
-                self._flush()
-                for block, entry in list(self._running.items()):
-                    for event in entry.followed.news():
-                        on_event(event)
-                    if not entry.followed.left:
-                        del self._running[block]
-                        yield block
-                yield from self._give_up_lost(on_event)
-                if self._running:
-                    time.sleep(POLL_SECONDS if self.options.cluster == "slurm" else POLL_SECONDS / 10)
+            yield from self._finished(on_event)
         except WorkerError:
             # all others lack the same
             for block in list(self._running):
@@ -189,9 +188,24 @@ class SlurmExecutor:
             if self._running:
                 handles = " ".join(sorted({entry.handle.partition("_")[0] for entry in self._running.values()}))
                 self.on_warning(
-                    f"{len(self._running)} Blocks go on in slurm; the same command collects them, `attnbench status` "
+                    f"{len(self._running)} jobs go on in slurm; the same command collects them, `attnbench status` "
                     f"shows them, `scancel {handles}` ends them"
                 )
+
+    def _finished(self, on_event: OnEvent) -> Iterator[str]:
+        with self.files.submitting():
+            while self._waiting or self._running:
+                self._flush()
+                for block, entry in list(self._running.items()):
+                    for event in entry.followed.news():
+                        on_event(event)
+                    if not entry.followed.left:
+                        del self._running[block]
+                        yield block
+                        entry.followed.end()
+                yield from self._give_up_lost(on_event)
+                if self._running:
+                    time.sleep(POLL_SECONDS if self.options.cluster == "slurm" else POLL_SECONDS / 10)
 
     def cancel(self, block: str) -> None:
         self._waiting = deque(each for each in self._waiting if each.followed.block != block)
@@ -230,7 +244,7 @@ class SlurmExecutor:
         engine = self._engine(needs)
         seconds = float(seconds_of(self.options.time))
         with engine.batch():
-            jobs = [engine.submit(RunBlock(encode_job(entry.followed.job), seconds)) for entry in entries]
+            jobs = [engine.submit(RunBlock(encode_order(entry.followed.job), seconds)) for entry in entries]
         for entry, job in zip(entries, jobs, strict=True):
             entry.handle, entry.missed = job.job_id, 0
             self._running[entry.followed.block] = entry

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-import msgspec
 import torch
 
 from ....tasks.contract import DataPlace
@@ -21,11 +20,12 @@ from ...gate.build import build_unchecked
 from ...gate.cache import build_checked_cached
 from ...measure.max_length import Verdict, search_max_length
 from ...measure.memory import memory_limit
-from ...process.child import ChannelError, Child
+from ...process.child import ChannelError, Child, end_servers
+from ...process.wire import encode_order
 from ..context import RecordBuilder, WorkerContext, is_out_of_memory, tells_of_memory
 from ..events import CellStarted, LengthTried, decode
-from ..executors.block import GOODBYE_SECONDS, classify_exit, oom_kills
-from ..job import WORKER, MaxLengthJob, encode_job
+from ..executors.run_job import GOODBYE_SECONDS, classify_exit, oom_kills
+from ..job import WORKER, MaxLengthJob
 from ..workloads.sweep_point import LEAST_LIMIT, SweepWorkloads, shape_of
 from .timing_record import memory
 
@@ -52,6 +52,8 @@ def longest_lengths(
             continue
         finally:
             search.end()
+            # nothing runs beside what is timed next
+            end_servers()
         if found.length == 0:
             out = Outcome.OUT_OF_MEMORY if found.stopped == "memory" else Outcome.TIMEOUT
             yield builder.record(out, f"the shortest length tried fails already by {found.stopped}")
@@ -88,7 +90,7 @@ class LengthSearch:
         if self.child is None:
             self.child = Child(WORKER)
             self.child.send(
-                encode_job(
+                encode_order(
                     MaxLengthJob(
                         cell=self.cell,
                         device=str(self.context.device),
@@ -105,7 +107,7 @@ class LengthSearch:
         except TimeoutError:
             self.end()
             return "time"
-        except (ChannelError, msgspec.DecodeError, AttnbenchError, RecursionError) as error:
+        except (ChannelError, AttnbenchError) as error:
             self.end()
             raise RuntimeError(f"it wrote on its channel what is no event: {error}") from None
         if not isinstance(event, LengthTried):

@@ -102,11 +102,11 @@ def test_what_it_started_is_gone_when_its_parent_is_killed(tmp_path: Path, numbe
     assert is_gone(pid)
 
 
-def test_a_child_that_floods_its_channel_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "CHANNEL_BYTES", 2**20)
+def test_a_line_without_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "MOST_LINE_BYTES", 2**20)
     with (
         Child(script(tmp_path, "while True: channel.write(b'x' * 2**16)")) as child,
-        pytest.raises(ChannelError, match="MiB on its channel"),
+        pytest.raises(ChannelError, match="more than 1 MiB on its channel"),
     ):
         child.receive(60.0)
 

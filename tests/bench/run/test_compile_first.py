@@ -15,12 +15,13 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import suite
 from attnbench.bench.gate.suite import PROPERTIES, run_part
+from attnbench.bench.process.wire import decode_order, encode_order
 from attnbench.bench.run import compile_first as module
 from attnbench.bench.run import worker
 from attnbench.bench.run.compile_first import compile_first, has_kernels, parts_of
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.events import Event
-from attnbench.bench.run.job import GatePartJob, decode_job, encode_job
+from attnbench.bench.run.job import GatePartJob
 from attnbench.bench.store.store import Store
 from attnbench.tasks.data.data import place
 from attnbench.variants import AttentionShape
@@ -122,12 +123,12 @@ def test_parts_of_the_gate_are_the_whole_of_it(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_job_reaches_the_gate_of_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     job = GatePartJob(cell=cell("rela", "sweep[length=128,batch=3,causal=true]"), device="cpu", part=1, parts=2)
-    assert decode_job(encode_job(job)) == job
+    assert decode_order(encode_order(job)) == job
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(module, "run_part", lambda *given, batch: asked.append((*given, batch)))
     monkeypatch.setattr(worker, "import_foreign_plugins_here", lambda: None)
     monkeypatch.setattr("torch.set_num_threads", lambda count: None)
-    assert worker.main(io.BytesIO(encode_job(job)), io.BytesIO()) == 0
+    assert worker.main(io.BytesIO(encode_order(job)), io.BytesIO()) == 0
     [(variant, shape, part, parts, batch)] = asked
     assert (str(variant), part, parts, batch) == ("rela", 1, 2, 3)
     assert isinstance(shape, AttentionShape) and shape.causal and shape.max_length == 128

@@ -16,10 +16,11 @@ from attnbench.bench.core.record import Outcome, Record
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import choose_device
+from attnbench.bench.process.wire import encode_order
 from attnbench.bench.run import worker
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.events import Event, Restarted
-from attnbench.bench.run.job import Job, encode_job
+from attnbench.bench.run.job import Job
 from attnbench.bench.run.lanes import time as lane
 from attnbench.bench.run.lanes.timing_record import memory
 from attnbench.bench.run.workloads.sweep_point import SweepWorkloads, point_of
@@ -59,7 +60,7 @@ def test_the_device_that_is_chosen_is_one_that_a_worker_can_be_set_to(
         block="b", cells=(), digests={}, sources={}, device=str(choose_device(wanted)), results=tmp_path,
         data_dir=tmp_path, offline=True,
     )  # fmt: skip
-    assert worker.main(io.BytesIO(encode_job(job)), io.BytesIO()) == 0
+    assert worker.main(io.BytesIO(encode_order(job)), io.BytesIO()) == 0
     assert cuda.chosen == [0]
     # training repeats its sums only where cuBLAS is told how much memory it may take
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"

@@ -170,4 +170,4 @@ def test_the_command_shows_text_of_others_as_it_stands(tmp_path: Path) -> None:
     CliRunner().invoke(app, ["status", "--results", str(tmp_path)])
     assert sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("*")) == before
     nothing = CliRunner().invoke(app, ["status", "--results", str(tmp_path / "none")])
-    assert nothing.exit_code == 0 and "No run" in nothing.output and not (tmp_path / "none").exists()
+    assert nothing.exit_code == 0 and "No job of slurm or ray" in nothing.output and not (tmp_path / "none").exists()

@@ -58,7 +58,7 @@ def run(tmp_path, monkeypatch):
             calls.append((cell.lane, rate, cell.seed))
             yield CellFinished(finished(cell, job, machine, rate, Outcome.CRASHED if rate in fails else Outcome.OK))
 
-        monkeypatch.setattr("attnbench.bench.run.executors.node.run_block", answer)
+        monkeypatch.setattr("attnbench.bench.run.executors.local.run_job", answer)
         monkeypatch.setattr(Runner, "_find_data", lambda self, task, fetch: None)
         suite = Suite(name="", tasks=(Spec("lra-text"),), variants=tuple(parse_selection("softmax")),
                       preset=Spec.parse(GRID), seeds=seeds)  # fmt: skip

@@ -1,9 +1,9 @@
-"""Blocks on this machine: which run at once, on which device, and what a neighbour may not do to them."""
+"""Jobs on this machine: which run at once, on which device, and what a neighbour may not do to them."""
 
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +16,11 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.executor_settings import ExecutorSettings
 from attnbench.bench.run import resources
 from attnbench.bench.run.events import CellFinished, Event
-from attnbench.bench.run.executors import node
-from attnbench.bench.run.executors.block import Cancellation, WorkerError
+from attnbench.bench.run.executors import local
 from attnbench.bench.run.executors.executor import Needs
 from attnbench.bench.run.executors.local import LocalExecutor
+from attnbench.bench.run.executors.run_job import Waiting, WorkerError
 from attnbench.bench.run.job import Job
-from attnbench.bench.run.job_files import JobFiles
 from attnbench.bench.run.resources import local_resources
 
 MACHINE = Machine(id="m", system="s", processor="p", cores=2, threads=1, memory_bytes=1)
@@ -43,58 +42,64 @@ def name_of(block: str) -> str:
 
 
 class Stage:
-    """Blocks that end when a test says so, with one Record a Cell."""
+    """Jobs that end when a test says so, with one Record a Cell.
+
+    `needed`: by name, the names of jobs that must have run at the same time before this one ends.
+    """
 
     def __init__(self) -> None:
-        self.gates: dict[str, threading.Event] = {}
+        self.needed: dict[str, set[str]] = {}
+        self.endless: set[str] = set()
         self.outcomes: dict[str, list[Outcome]] = {}
         self.errors: dict[str, BaseException] = {}
         self.running: set[str] = set()
+        self.met: set[str] = set()
         self.seen: list[tuple[str, frozenset[str], str]] = []
-        self.changed = threading.Condition()
 
-    def __call__(self, job: Job, machine: Machine, cancellation: Cancellation) -> Iterator[Event]:
+    def __call__(self, job: Job, machine: Machine) -> Iterator[Event | Waiting]:
         name = name_of(job.block)
-        with self.changed:
-            self.running.add(name)
-            self.seen.append((name, frozenset(self.running), job.gpu))
-            self.changed.notify_all()
-        gate = self.gates.get(name)
+        self.running.add(name)
+        self.seen.append((name, frozenset(self.running), job.gpu))
         try:
-            while gate is not None and not gate.wait(0.01) and not cancellation.is_wished:
-                pass
+            while name in self.endless or not self.needed.get(name, set()) <= self.met | self.running:
+                yield Waiting(NoChild(), time.monotonic() + 0.001)  # type: ignore[arg-type]
+            self.met |= self.running
             if name in self.errors:
                 raise self.errors[name]
-            for cell in () if cancellation.is_wished else job.cells:
+            for cell in job.cells:
                 outcome = self.outcomes[name].pop(0) if self.outcomes.get(name) else Outcome.OK
                 yield CellFinished(Record(cell=cell, outcome=outcome, machine=machine, block=job.block, node=job.node))
         finally:
-            with self.changed:
-                self.running.discard(name)
-                self.changed.notify_all()
+            self.running.discard(name)
 
-    def wait_for(self, *names: str) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: set(names) <= self.running, PATIENCE), self.running
+
+class NoChild:
+    """Never says anything."""
+
+    descriptors: Sequence[int] = ()
 
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     found = Stage()
-    monkeypatch.setattr(node, "run_block", found)
+    monkeypatch.setattr(local, "run_job", found)
     return found
 
 
-def executor(tmp_path: Path, *devices: str) -> LocalExecutor:
-    return LocalExecutor(MACHINE, JobFiles(tmp_path), devices or ("",))
+def executor(*devices: str) -> LocalExecutor:
+    return LocalExecutor(MACHINE, devices or ("",))
+
+
+def ignore(event: Event) -> None:
+    """Nobody listens."""
 
 
 TRAINS, TIMES = Needs(gpus=0, threads=1), Needs(gpus=0, threads=1, alone=True)
 ON_GPU = Needs(gpus=1, threads=1)
 
 
-def test_one_device_runs_blocks_in_the_order_of_being_submitted(tmp_path: Path, stage: Stage) -> None:
-    here = executor(tmp_path)
+def test_one_device_runs_blocks_in_the_order_of_being_submitted(stage: Stage) -> None:
+    here = executor()
     for name in ("first", "second"):
         here.submit(job(name, "one", "two"), TRAINS)
     events: list[Event] = []
@@ -104,69 +109,52 @@ def test_one_device_runs_blocks_in_the_order_of_being_submitted(tmp_path: Path, 
     assert list(here.finished(events.append)) == []
 
 
-def test_as_many_blocks_run_at_once_as_there_are_devices_each_with_its_own(tmp_path: Path, stage: Stage) -> None:
-    here = executor(tmp_path, "GPU-a", "GPU-b")
-    stage.gates = {name: threading.Event() for name in ("one", "two")}
+def test_as_many_jobs_run_at_once_as_there_are_devices_each_with_its_own(stage: Stage) -> None:
+    here = executor("GPU-a", "GPU-b")
+    stage.needed = {key: {"one", "two"} for key in ("one", "two")}
     for name in ("one", "two", "three"):
         here.submit(job(name), ON_GPU)
-    ended = []
-    for block in _later(here, stage, ("one", "two")):
-        ended.append(name_of(block))
-    assert sorted(ended) == ["one", "three", "two"]
+    assert sorted(map(name_of, here.finished(ignore))) == ["one", "three", "two"]
     by_name = {name: gpu for name, _, gpu in stage.seen}
     assert {by_name["one"], by_name["two"]} == {"GPU-a", "GPU-b"}
     assert max(len(beside) for _, beside, _ in stage.seen) == 2
 
 
-def _later(here: LocalExecutor, stage: Stage, names: tuple[str, ...], on_event=lambda event: None) -> Iterator[str]:
-    """What ends, once all of `names` have been seen at work at the same time."""
-
-    def open_gates() -> None:
-        stage.wait_for(*names)
-        for gate in stage.gates.values():
-            gate.set()
-
-    opener = threading.Thread(target=open_gates)
-    opener.start()
-    yield from here.finished(on_event)
-    opener.join()
-
-
-def test_a_timing_on_a_processor_never_runs_beside_another_block(tmp_path: Path, stage: Stage) -> None:
-    here = executor(tmp_path, "", "")
-    stage.gates = {name: threading.Event() for name in ("a", "b")}
+def test_a_timing_on_a_processor_never_runs_beside_another_job(stage: Stage) -> None:
+    here = executor("", "")
+    stage.needed = {key: {"a", "b"} for key in ("a", "b")}
     here.submit(job("a"), TRAINS)
     here.submit(job("b"), TRAINS)
     here.submit(job("time1", lane="time"), TIMES)
     here.submit(job("time2", lane="time"), TIMES)
     here.submit(job("c"), TRAINS)
-    assert len(list(_later(here, stage, ("a", "b")))) == 5
+    assert len(list(here.finished(ignore))) == 5
     assert all(beside == {name} for name, beside, _ in stage.seen if name.startswith("time"))
 
 
-def test_a_timing_on_a_gpu_shares_the_machine_and_not_the_device(tmp_path: Path, stage: Stage) -> None:
-    here = executor(tmp_path, "0", "1")
-    stage.gates = {name: threading.Event() for name in ("train", "time")}
+def test_a_timing_on_a_gpu_shares_the_machine_and_not_the_device(stage: Stage) -> None:
+    here = executor("0", "1")
+    stage.needed = {key: {"train", "time"} for key in ("train", "time")}
     here.submit(job("train"), ON_GPU)
     here.submit(job("time", lane="time"), ON_GPU)
-    assert len(list(_later(here, stage, ("train", "time")))) == 2
+    assert len(list(here.finished(ignore))) == 2
     assert len({gpu for _, _, gpu in stage.seen}) == 2
 
 
-def test_what_ran_out_of_memory_beside_another_runs_again_alone(tmp_path: Path, stage: Stage) -> None:
-    here = executor(tmp_path, "", "")
-    stage.gates = {name: threading.Event() for name in ("a", "b")}
+def test_a_cell_that_ran_out_of_memory_beside_another_runs_again_alone(stage: Stage) -> None:
+    here = executor("", "")
+    stage.needed = {key: {"a", "b"} for key in ("a", "b")}
     stage.outcomes = {"a": [Outcome.OUT_OF_MEMORY]}
     here.submit(job("a"), TRAINS)
     here.submit(job("b"), TRAINS)
     events: list[Event] = []
-    assert len(list(_later(here, stage, ("a", "b"), events.append))) == 2
+    assert len(list(here.finished(events.append))) == 2
     assert [event.record.outcome for event in events if isinstance(event, CellFinished)] == [Outcome.OK, Outcome.OK]
     assert stage.seen[-1][:2] == ("a", {"a"})
 
 
-def test_out_of_memory_alone_is_an_outcome(tmp_path: Path, stage: Stage) -> None:
-    here = executor(tmp_path, "", "")
+def test_out_of_memory_alone_is_an_outcome(stage: Stage) -> None:
+    here = executor("", "")
     stage.outcomes = {"a": [Outcome.OUT_OF_MEMORY]}
     here.submit(job("a"), TRAINS)
     events: list[Event] = []
@@ -174,19 +162,17 @@ def test_out_of_memory_alone_is_an_outcome(tmp_path: Path, stage: Stage) -> None
     assert [event.record.outcome for event in events if isinstance(event, CellFinished)] == [Outcome.OUT_OF_MEMORY]
 
 
-def test_a_second_block_waits_while_memory_is_short(
-    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_block_waits_while_memory_is_short(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnbench.bench.run.executors.local.LEAST_BYTES", 2**60)
-    here = executor(tmp_path, "", "")
+    here = executor("", "")
     for name in ("a", "b"):
         here.submit(job(name), TRAINS)
-    assert len(list(here.finished(lambda event: None))) == 2
+    assert len(list(here.finished(ignore))) == 2
     assert all(len(beside) == 1 for _, beside, _ in stage.seen)
 
 
-def test_a_cancelled_block_gets_no_further_record(tmp_path: Path, stage: Stage) -> None:
-    here = executor(tmp_path)
+def test_a_cancelled_block_gets_no_further_record(stage: Stage) -> None:
+    here = executor()
     for name in ("first", "second"):
         here.submit(job(name, "one", "two"), TRAINS)
     here.cancel(job("second").block)
@@ -199,20 +185,20 @@ def test_a_cancelled_block_gets_no_further_record(tmp_path: Path, stage: Stage) 
     assert list(here.finished(cancel)) == [] and len(events) == 1
 
 
-def test_what_a_person_must_cure_ends_all_that_runs(tmp_path: Path, stage: Stage) -> None:
-    here = executor(tmp_path, "", "")
-    stage.gates = {"long": threading.Event()}
+def test_what_a_person_must_cure_ends_all_that_runs(stage: Stage) -> None:
+    here = executor("", "")
+    stage.endless = {"long"}
     stage.errors = {"bad": WorkerError("no reviews here", 3)}
     here.submit(job("long"), TRAINS)
     here.submit(job("bad"), TRAINS)
     with pytest.raises(WorkerError, match="no reviews here"):
-        list(here.finished(lambda event: None))
+        list(here.finished(ignore))
     assert not stage.running
 
 
-def test_an_interrupted_run_leaves_nothing_running(tmp_path: Path, stage: Stage) -> None:
-    here = executor(tmp_path, "", "")
-    stage.gates = {"long": threading.Event()}
+def test_an_interrupted_run_leaves_nothing_running(stage: Stage) -> None:
+    here = executor("", "")
+    stage.endless = {"long"}
     here.submit(job("long"), TRAINS)
     here.submit(job("quick"), TRAINS)
 
@@ -222,28 +208,6 @@ def test_an_interrupted_run_leaves_nothing_running(tmp_path: Path, stage: Stage)
     with pytest.raises(KeyboardInterrupt):
         list(here.finished(interrupt))
     assert not stage.running
-
-
-def test_two_commands_on_one_folder_share_the_work(tmp_path: Path, stage: Stage) -> None:
-    files = JobFiles(tmp_path)
-    here, other = executor(tmp_path), executor(tmp_path)
-    stage.gates = {"a": threading.Event()}
-    events: list[list[Event]] = [[], []]
-
-    def work(which: LocalExecutor, told: list[Event]) -> None:
-        for block in which.finished(told.append):
-            files.end(block, {})
-
-    for each in (here, other):
-        each.submit(job("a"), TRAINS)
-    threads = [threading.Thread(target=work, args=pair) for pair in zip((here, other), events, strict=True)]
-    for thread in threads:
-        thread.start()
-    stage.wait_for("a")
-    stage.gates["a"].set()
-    for thread in threads:
-        thread.join()
-    assert len(stage.seen) == 1 and sorted(map(len, events)) == [0, 1]
 
 
 def settings(jobs: int | None = None) -> ExecutorSettings:
@@ -264,7 +228,7 @@ def described(monkeypatch: pytest.MonkeyPatch, *gpus: str) -> list[str]:
 
 
 def find(tmp_path: Path, told: list[str], jobs: int | None = None, threads: int = 0, device: str | None = None):
-    return local_resources(settings(jobs), device, threads, JobFiles(tmp_path), told.append)
+    return local_resources(settings(jobs), device, threads, told.append)
 
 
 def test_all_gpus_of_one_kind_are_used_with_their_share_of_the_threads(

@@ -9,10 +9,11 @@ import pytest
 
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.process.wire import encode_order
 from attnbench.bench.run.events import Failed
-from attnbench.bench.run.executors.block import WorkerError
 from attnbench.bench.run.executors.node import prepare_data
-from attnbench.bench.run.job import Job, encode_job
+from attnbench.bench.run.executors.run_job import WorkerError
+from attnbench.bench.run.job import Job
 from attnbench.bench.run.job_files import JobFiles
 
 
@@ -26,10 +27,10 @@ def test_blocks_of_one_node_prepare_their_data_once(tmp_path: Path) -> None:
     script = """
 import sys; from pathlib import Path
 from attnbench.bench.run.executors.node import prepare_data
-from attnbench.bench.run.job import decode_job
+from attnbench.bench.process.wire import decode_order
 from attnbench.bench.run.job_files import JobFiles
 from attnbench.tasks.data import prepared
-build, job = prepared._build, decode_job(sys.stdin.buffer.readline())
+build, job = prepared._build, decode_order(sys.stdin.buffer.readline())
 def counted(*given):
     print("built", flush=True)
     build(*given)
@@ -43,7 +44,7 @@ prepare_data(job, JobFiles(job.results))
     ]
     for process in several:
         assert process.stdin
-        process.stdin.write(encode_job(job("lra-listops", tmp_path)))
+        process.stdin.write(encode_order(job("lra-listops", tmp_path)))
         process.stdin.flush()
     said = b"".join(process.communicate()[0] for process in several)
     assert [process.returncode for process in several] == [0, 0]

@@ -42,7 +42,7 @@ def runner(tmp_path, monkeypatch):
         context.machine = machine
         yield from map(CellFinished, lane.time_cells(context, list(job.cells)))
 
-    monkeypatch.setattr("attnbench.bench.run.executors.node.run_block", run_here)
+    monkeypatch.setattr("attnbench.bench.run.executors.local.run_job", run_here)
 
     def make(variants, task=TASK, **changes):
         suite = Suite(name="", tasks=tuple(parse_selection(task)), variants=tuple(parse_selection(variants)),
@@ -135,10 +135,8 @@ def test_one_record_of_each_mode_keeps_its_own_times(runner):
 
 
 def _all(runner):
-    runner.plan()
-    runner.prepare()
     events = []
-    runner.run(runner.plan(), events.append)
+    runner.run(runner.plan(fetch=True), events.append)
     return [event.record for event in events if isinstance(event, CellFinished)]
 
 

@@ -14,9 +14,10 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
 from attnbench.bench.plan.fingerprint import digest_of_cell, variant_hash
 from attnbench.bench.process.child import Child
+from attnbench.bench.process.wire import encode_order
 from attnbench.bench.run.events import CellFinished
-from attnbench.bench.run.executors.block import run_block
-from attnbench.bench.run.job import GatePartJob, Job, encode_job
+from attnbench.bench.run.executors.run_job import Waiting, run_job, wait_for
+from attnbench.bench.run.job import GatePartJob, Job
 from attnbench.tasks.contract import DataPlace
 
 ABSENT = {"entmax", "matplotlib", "pandas", "plotly", "pydantic", "ray", "rich", "scipy", "sklearn", "typer"}
@@ -85,8 +86,12 @@ def run(worker: Worker, place: DataPlace, *cells: Cell) -> None:
         sources={one.key: variant_hash(one, "cpu") for one in cells}, device="cpu",
         results=place.root.parent / "results", data_dir=place.root, offline=True, threads=1,
     )  # fmt: skip
-    events = list(run_block(job, describe(torch.device("cpu")), target=str(worker.script)))
-    found = {event.record.key: event.record for event in events if isinstance(event, CellFinished)}
+    found = {}
+    for event in run_job(job, describe(torch.device("cpu")), target=str(worker.script)):
+        if isinstance(event, Waiting):
+            wait_for([event])
+        elif isinstance(event, CellFinished):
+            found[event.record.key] = event.record
     for one in cells:
         assert found[one.key].outcome is Outcome.OK, found[one.key].reason
     worker.require_clean()
@@ -128,6 +133,6 @@ def test_a_sweep_imports_neither_scipy_nor_pandas(worker: Worker, place: DataPla
 def test_a_part_of_the_gate_imports_neither_scipy_nor_pandas(worker: Worker) -> None:
     sweep = cell("linear", "sweep[length=64,heads=2,head_dim=8]", "time", "quick")
     with Child(str(worker.script)) as child:
-        child.send(encode_job(GatePartJob(cell=sweep, device="cpu", part=0, parts=8)))
+        child.send(encode_order(GatePartJob(cell=sweep, device="cpu", part=0, parts=8)))
         assert child.receive(300.0) is None
     worker.require_clean()

@@ -11,18 +11,19 @@ import pytest
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.process.wire import decode_order, encode_order
 from attnbench.bench.run.events import CellFinished
-from attnbench.bench.run.executors.block import WorkerError, run_block
-from attnbench.bench.run.job import Job, MaxLengthJob, decode_job, encode_job
+from attnbench.bench.run.executors.run_job import Waiting, WorkerError, run_job, wait_for
+from attnbench.bench.run.job import Job, MaxLengthJob
 
 MACHINE = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
 
 PREAMBLE = """
 import dataclasses, json, os, signal, sys, time
 from attnbench.bench.core.cell import Cell
-from attnbench.bench.run.job import decode_job
+from attnbench.bench.process.wire import decode_order
 from attnbench.bench.core.record import Machine, Outcome, Record
-job = decode_job(orders.readline())
+job = decode_order(orders.readline())
 def send(**event): channel.write(json.dumps(event).encode() + b"\\n"); channel.flush()
 def finish(cell):
     machine = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
@@ -63,8 +64,10 @@ def outcomes(tmp_path: Path, fault: str, *variants: str, **limits: float) -> dic
         kept[str(record.cell.variant)] = record
 
     sent = replace(job(*variants), timeout=limits.pop("timeout", None))
-    for event in run_block(sent, MACHINE, target=str(script), **limits):
-        if isinstance(event, CellFinished):
+    for event in run_job(sent, MACHINE, target=str(script), **limits):
+        if isinstance(event, Waiting):
+            wait_for([event])
+        elif isinstance(event, CellFinished):
             keep(event.record)
     return kept
 
@@ -148,11 +151,11 @@ def test_what_the_user_must_cure_is_raised_with_its_exit_code(tmp_path: Path) ->
 
 def test_jobs_survive_their_text() -> None:
     sent = job("one", "two")
-    assert decode_job(encode_job(sent)) == sent
+    assert decode_order(encode_order(sent)) == sent
     spec = Spec.of("sweep", alpha=1.0, heads=2, mode="step", flag=True, nothing=None)
     cell = Cell(variant=spec, task=spec, preset=Spec("smoke"))
     other = MaxLengthJob(cell=cell, device="cpu", threads=1, memory_bytes=5)
-    found = decode_job(encode_job(other))
+    found = decode_order(encode_order(other))
     assert found == other and found.cell.key == cell.key
     with pytest.raises(msgspec.ValidationError, match="memory_bytes"):
-        decode_job(encode_job(other).replace(b":5", b':"5"'))
+        decode_order(encode_order(other).replace(b":5", b':"5"'))

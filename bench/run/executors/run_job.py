@@ -1,23 +1,20 @@
-"""Run a Block in a child process, and turn its death, its silence or a time limit into outcomes of Cells."""
+"""Run a job in a child process, and turn its death, its silence or a time limit into outcomes of Cells."""
 
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from ...core.cell import Cell
-from ...core.decode import brief
 from ...core.errors import AttnbenchError, DeviceError
 from ...core.record import Begun, Machine, Outcome, Record
-from ...process.child import Cancelled, ChannelError, Child
+from ...process.child import ChannelError, Child, wait_for_any
+from ...process.wire import encode_order
 from ..events import Began, CellFinished, CellStarted, Event, Failed, Restarted, decode
-from ..job import WORKER, DescribeJob, Job, encode_job, environment_of
+from ..job import WORKER, DescribeJob, Job, environment_of
 
 STALL_SECONDS = 900.0
 """A child that says nothing for so long is taken to hang; training says something twice a second."""
@@ -25,35 +22,14 @@ STALL_SECONDS = 900.0
 GOODBYE_SECONDS = 5.0
 """How long a child may take to exit after its last event, before it is killed."""
 
+MOST_STARTS = 3
+"""How often a child is asked for whose server dies before it starts."""
 
 ENGINE_SECONDS = 1.0
 """How much later than a child this process may be told that an engine ends both."""
 
 DESCRIBE_SECONDS = 300.0
 """How long a child may take to start and to say what machine it runs on."""
-
-
-class Cancellation:
-    """The wish to end a Block, which any thread may utter."""
-
-    def __init__(self) -> None:
-        # a signal may interrupt the thread that holds it
-        self._lock = threading.RLock()
-        self._child: Child | None = None
-        self.is_wished = False
-
-    def wish(self) -> None:
-        with self._lock:
-            self.is_wished = True
-            if self._child is not None:
-                self._child.cancel()
-
-    def watch(self, child: Child) -> None:
-        """Tells `child` of the wish, also where it was uttered before."""
-        with self._lock:
-            self._child = child
-            if self.is_wished:
-                child.cancel()
 
 
 class WorkerError(AttnbenchError):
@@ -64,42 +40,49 @@ class WorkerError(AttnbenchError):
         self.exit_code = exit_code
 
 
-def run_block(
-    job: Job,
-    machine: Machine,
-    *,
-    stall: float = STALL_SECONDS,
-    target: str = WORKER,
-    cancellation: Cancellation | None = None,
-) -> Iterator[Event]:
-    """Events until every Cell of `job` has ended in a CellFinished, also where its process died.
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job has nothing to tell until its child speaks, or until a time of the monotonic clock."""
 
+    child: Child
+    until: float
+
+
+def wait_for(several: Sequence[Waiting]) -> None:
+    """Until one of them may go on."""
+    seconds = min(each.until for each in several) - time.monotonic()
+    wait_for_any([each for waiting in several for each in waiting.child.descriptors], max(seconds, 0.0))
+
+
+def run_job(
+    job: Job, machine: Machine, *, stall: float = STALL_SECONDS, target: str = WORKER
+) -> Generator[Event | Waiting, None, None]:
+    """Yields events until every Cell of `job` has ended in a CellFinished, also where its process died.
+
+    Between them it yields Waiting, so that one loop can run several jobs; whoever has but one passes it to `wait_for`.
     The Cell that was at work when the process died gets that outcome, and a new process does the others without it.
     `machine`: what the Records of the dead carry until a child has described its own. Closing the iterator ends the
-    child, and so does `cancellation`, after which no further event comes. Raises WorkerError where the user must act.
+    child. Raises WorkerError where the user must act.
     """
     device = job.device if not job.gpu else f"cuda {job.gpu}"
-    while job.cells and not (cancellation and cancellation.is_wished):
+    unstarted = 0
+    while job.cells:
         begun, kills = Begun.now(), oom_kills()
         left = {cell.key: cell for cell in job.cells}
         current = reason = ""
         outcome = Outcome.CRASHED
         ends = time.monotonic() + job.timeout if job.timeout else None
-        # A fresh process for each Block: caches, compiled kernels, allocator state and threads of earlier Cells would
+        # A fresh process for each job: caches, compiled kernels, allocator state and threads of earlier Cells would
         # otherwise be part of the measurement, and a corrupted process would spoil all that follow.
         with Child(target, job.environment) as child:
-            if cancellation is not None:
-                cancellation.watch(child)
-            child.send(encode_job(job))
+            child.send(encode_order(job))
             restarted = False
             while left:
                 # Two limits: silence, which means a hang, and the time that the person allows to a Cell, however much
                 # it reports.
-                patience = stall if ends is None else min(stall, max(ends - time.monotonic(), 0.0))
+                silent = time.monotonic() + stall
                 try:
-                    event = _event(child.receive(patience), left)
-                except Cancelled:
-                    return
+                    event = _event((yield from _line(child, silent if ends is None else min(silent, ends))), left)
                 except TimeoutError:
                     over = ends is not None and time.monotonic() >= ends
                     reason = f"over the time limit of {job.timeout:g} s" if over else f"no sign of life for {stall:g} s"
@@ -112,8 +95,7 @@ def run_block(
                     break
                 if isinstance(event, Failed):
                     raise WorkerError(event.message, event.exit_code)
-                # only after a Record, so that the loop always ends
-                if isinstance(event, Restarted) and len(left) < len(job.cells):
+                if isinstance(event, Restarted):
                     restarted = True
                     break
                 if isinstance(event, Began):
@@ -126,14 +108,13 @@ def run_block(
                 yield event
             child.end(0.0 if reason or restarted else GOODBYE_SECONDS)
         job = replace(job, cells=tuple(left.values()))
+        if not child.has_started and (unstarted := unstarted + 1) < MOST_STARTS:
+            continue
         if not left or restarted:
             continue
-        was_killed = child.exit_code in (-signal.SIGTERM, -signal.SIGKILL)
-        if cancellation is not None and was_killed and job.executor != "local":
+        if child.exit_code in (-signal.SIGTERM, -signal.SIGKILL) and job.executor != "local":
             # an engine that takes the machine away tells all processes at once; ours may hear it after the child's end
             time.sleep(ENGINE_SECONDS)
-        if cancellation is not None and cancellation.is_wished:
-            return
         # A process that died before any Cell started is blamed on the first, so that the loop always ends.
         ended = left.get(current, job.cells[0])
         if not reason:
@@ -155,6 +136,17 @@ def run_block(
         job = replace(job, cells=tuple(cell for cell in job.cells if cell != ended))
 
 
+def _line(child: Child, until: float) -> Generator[Waiting, None, bytes | None]:
+    """The next line of the child, None after the last one; raises TimeoutError where none comes `until` then."""
+    while True:
+        try:
+            return child.receive(0.0)
+        except TimeoutError:
+            if time.monotonic() >= until:
+                raise
+        yield Waiting(child, until)
+
+
 def describe_in_child(device: str, threads: int) -> list[Machine]:
     """This machine with each of its GPUs, as a child sees them, or with the one that `device` names.
 
@@ -162,7 +154,7 @@ def describe_in_child(device: str, threads: int) -> list[Machine]:
     """
     found: list[Machine] = []
     with Child(WORKER, environment_of(threads)) as child:
-        child.send(encode_job(DescribeJob(device=device, threads=threads)))
+        child.send(encode_order(DescribeJob(device=device, threads=threads)))
         try:
             while (line := child.receive(DESCRIBE_SECONDS)) is not None:
                 event = decode(line)
@@ -181,8 +173,8 @@ def _event(line: bytes | None, left: Mapping[str, Cell]) -> Event | None:
         return None
     try:
         event = decode(line)
-    except (msgspec.DecodeError, AttnbenchError, ValueError, RecursionError) as error:
-        raise ChannelError(f"it wrote on its channel what is no event: {line[:60]!r}: {brief(error)}") from None
+    except AttnbenchError:
+        raise ChannelError(f"it wrote on its channel what is no event: {line[:60]!r}") from None
     if isinstance(event, CellFinished) and event.record.cell != left.get(event.record.key):
         raise ChannelError("it wrote a Record of a cell that it was not to measure")
     return event
