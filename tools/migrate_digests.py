@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 NEW = Path(__file__).resolve().parents[1]
-SHORT_TASKS = "max,selective-copy"
+SHORT_TASKS = "max-pooled,selective-copy"
 SHORT = "smoke[steps=20]"
 LONGER = "quick[evaluate_every=100,steps=200,test_examples=200,validation_examples=100]"
 DRAWN = 3

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from ..core.files import open_regular
 from .arrays import LONGEST_END, DamagedArtifact, refuse_many
 
-MOST_MEMBERS = 10_000
+MOST_MEMBERS = 50_000
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9=._-]{0,150}-[0-9a-f]{12}\.zip")
 _WHEN = (1980, 1, 1, 0, 0, 0)

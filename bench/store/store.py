@@ -25,15 +25,13 @@ from ..core.files import open_folder, open_regular, read_regular
 from ..core.record import Outcome, Record, Site
 from . import record_files
 from .arrivals import in_order_of_arrival, log_arrival, read_log
-from .packs import MOST_MEMBERS, member_names, pack_name, pack_names, read_member, write_pack
+from .packs import member_names, pack_name, pack_names, read_member, write_pack
 from .record_files import RecordFile
 
 LOCAL = Path("results/local")
 """The default folder of runs; `results/` itself holds the committed Records."""
 
 MOST_ARTIFACT_BYTES = 64 * 2**20
-
-MOST_PACK_BYTES = 2**30
 
 MOST_NOTICES = 20
 """Of bad lines in one file; the others are counted."""
@@ -249,28 +247,26 @@ class Store:
         Returns how many each new pack holds. The single files go once their pack is on disk and was read again; those
         that no Record names stay.
         """
-        groups: dict[str, dict[str, int]] = {}
+        groups: dict[str, list[str]] = {}
         packed: set[str] = set()
         for record in self.records():
             for kind, name in record.artifacts.items():
                 path = self._artifacts / name
                 if is_artifact_name(name) and name not in packed and path.is_file() and not path.is_symlink():
                     packed.add(name)
-                    label = f"{record.cell.task.name}-{record.cell.preset.name}-{kind}"
-                    groups.setdefault(label, {})[name] = path.stat().st_size
+                    groups.setdefault(f"{record.cell.task.name}-{record.cell.preset.name}-{kind}", []).append(name)
         made = {}
-        for label, sizes in sorted(groups.items()):
-            for members in _portions(sizes):
-                pack = pack_name(label, members)
-                with self._writing(pack) as file:
-                    write_pack(file, members, self.artifact)
-                with record_files.opened(self.root, "artifacts") as folder:
-                    for name in members:
-                        if read_member(folder, pack, name, MOST_ARTIFACT_BYTES) is None:
-                            raise StoreError(f"{self._artifacts / name} does not have the content that its name says")
-                    for name in members:
-                        os.unlink(name, dir_fd=folder)
-                made[pack] = len(members)
+        for label, members in sorted(groups.items()):
+            pack = pack_name(label, members)
+            with self._writing(pack) as file:
+                write_pack(file, members, self.artifact)
+            with record_files.opened(self.root, "artifacts") as folder:
+                for name in members:
+                    if read_member(folder, pack, name, MOST_ARTIFACT_BYTES) is None:
+                        raise StoreError(f"{self._artifacts / name} does not have the content that its name says")
+                for name in members:
+                    os.unlink(name, dir_fd=folder)
+            made[pack] = len(members)
         return made
 
     @property
@@ -301,19 +297,6 @@ def _rescue(name: str, line: bytes) -> str:
         (folder / name).write_bytes(line)
         return f". The record just made was kept in {folder / name}: append that line to the file by hand"
     return ". The record just made could not be kept anywhere"
-
-
-def _portions(sizes: dict[str, int]) -> Iterator[list[str]]:
-    """The names in portions that one pack holds."""
-    portion: list[str] = []
-    size = 0
-    for name, own in sorted(sizes.items()):
-        if portion and (size + own > MOST_PACK_BYTES or len(portion) == MOST_MEMBERS):
-            yield portion
-            portion, size = [], 0
-        portion.append(name)
-        size += own
-    yield portion
 
 
 def is_artifact_name(name: str) -> bool:

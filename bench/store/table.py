@@ -14,7 +14,9 @@ from operator import attrgetter
 from ..core.protocol import VERSION_ZERO
 from ..core.record import Machine, Measurement, Record
 from .rows import HeadMeasurement, ResultRow
-from .versions import OTHER_TASKS, with_staleness
+from .versions import OTHER_TASKS, grouped, with_staleness
+
+_EXACTLY = attrgetter("task", "preset", "fidelity", "protocol")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +58,8 @@ class ResultTable:
         return self._passed_over.get((task, preset, fidelity, protocol), ())
 
     @cached_property
-    def _passed_over(self) -> dict[tuple[str, str, str, int], list[ResultRow]]:
-        found: dict[tuple[str, str, str, int], list[ResultRow]] = {}
-        for row in self.rows:
-            if row.stale:
-                found.setdefault((row.task, row.preset, row.fidelity, row.protocol), []).append(row)
-        return found
+    def _passed_over(self) -> Mapping[Hashable, list[ResultRow]]:
+        return grouped((row for row in self.rows if row.stale), _EXACTLY)
 
     def only(self, keep: Callable[[ResultRow], bool]) -> ResultTable:
         """The table in which of all trainings only those that `keep` accepts can count."""
@@ -71,23 +69,17 @@ class ResultTable:
         return ResultTable(self.records, [found.get(row.at, row._replace(stale=OTHER_TASKS)) for row in fresh])
 
     @cached_property
-    def _matching(self) -> dict[tuple[str, str, str, int], list[ResultRow]]:
-        found: dict[tuple[str, str, str, int], list[ResultRow]] = {}
-        for row in self.current:
-            found.setdefault((row.task, row.preset, row.fidelity, row.protocol), []).append(row)
-        return found
+    def _matching(self) -> Mapping[Hashable, list[ResultRow]]:
+        return grouped(self.current, _EXACTLY)
 
     def trials(self, task: str, fidelity: str, protocol: int) -> Sequence[ResultRow]:
         """The current trials of learning rates, of whatever preset."""
         return self._trials.get((task, fidelity, protocol), ())
 
     @cached_property
-    def _trials(self) -> dict[tuple[str, str, int], list[ResultRow]]:
-        found: dict[tuple[str, str, int], list[ResultRow]] = {}
-        for row in self.current:
-            if row.lane == "tune":
-                found.setdefault((row.task, row.fidelity, row.protocol), []).append(row)
-        return found
+    def _trials(self) -> Mapping[Hashable, list[ResultRow]]:
+        trials = (row for row in self.current if row.lane == "tune")
+        return grouped(trials, attrgetter("task", "fidelity", "protocol"))
 
     def measurements(self, at: int) -> Mapping[str, Sequence[Measurement]]:
         """Those over a whole model, by name, in the Record of row `at`."""

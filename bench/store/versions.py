@@ -129,7 +129,7 @@ def _once_a_cell(rows: list[ResultRow], settings: Mapping[int, int]) -> list[Res
         return row.key, row.fidelity, *version, settings.get(row.at)
 
     found = {row.at: row for row in rows}
-    for group in _grouped((row for row in rows if not row.stale), cell).values():
+    for group in grouped((row for row in rows if not row.stale), cell).values():
         results = [row for row in group if row.outcome == Outcome.OK]
         counted = results[0] if results and group[0].lane != "time" else group[-1]
         for row in group:
@@ -151,8 +151,8 @@ def _newest_complete(
     A value is as new as the first Record that has it; of versions the numbers decide. None has no say and stays.
     """
     found = {row.at: row for row in rows}
-    for members in _grouped((row for row in rows if not row.stale), group).values():
-        by_value = _grouped((row for row in members if value(row) is not None), value)
+    for members in grouped((row for row in rows if not row.stale), group).values():
+        by_value = grouped((row for row in members if value(row) is not None), value)
         if len(by_value) < 2:
             continue
         age = {each: (version_order(own[0].version), own[0].at) for each, own in by_value.items()}
@@ -174,8 +174,8 @@ def _newest_code(rows: list[ResultRow]) -> list[ResultRow]:
     found = {row.at: row for row in rows}
     last = {_code_of(row): row.at for row in rows if row.stale in ("", REPEATED, RETRIED)}
     fresh = (row for row in rows if not row.stale)
-    for members in _grouped(fresh, lambda row: (*_comparable(row), row.variant)).values():
-        by_code = _grouped(members, attrgetter("variant_code"))
+    for members in grouped(fresh, lambda row: (*_comparable(row), row.variant)).values():
+        by_code = grouped(members, attrgetter("variant_code"))
         if len(by_code) < 2:
             continue
         age = {code: max(last[_code_of(row)] for row in own) for code, own in by_code.items()}
@@ -198,7 +198,8 @@ def _is_tried(rows: Sequence[ResultRow]) -> bool:
     return {row.seed for row in rows} >= set(range(LEAST_SEEDS))
 
 
-def _grouped(rows: Iterable[ResultRow], of: Callable[[ResultRow], Hashable]) -> dict[Hashable, list[ResultRow]]:
+def grouped(rows: Iterable[ResultRow], of: Callable[[ResultRow], Hashable]) -> dict[Hashable, list[ResultRow]]:
+    """The rows by what `of` says of each, in their order."""
     found: dict[Hashable, list[ResultRow]] = {}
     for row in rows:
         found.setdefault(of(row), []).append(row)
