@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -43,35 +42,32 @@ def place(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unavailable:
-    """The answer of a source without data: why, and what to do about it."""
-
-    reason: str
-
-
 class DataSource(Protocol):
     """One way to a task's data."""
 
     def availability(self, place: DataPlace) -> Availability:
         """The state of this source now. Quick, and without a download."""
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
-        """The data, fetched and prepared where needed. Raises DataError where the originals are damaged."""
+    def prepared(self, place: DataPlace) -> PreparedData | None:
+        """The data, fetched and prepared where needed; None where there are none, as `availability` explains.
+
+        Raises DataError where the originals are damaged.
+        """
 
 
 def load_first(sources: Sequence[DataSource], place: DataPlace, task: str) -> PreparedData:
     """Return the data of the first source that has them. Raises DataError with the reason of each if no source has."""
-    # every reason is shown: the user may prefer to repair the first source over using the last
-    reasons = []
     for source in sources:
         found = source.prepared(place)
-        if isinstance(found, PreparedData):
+        if found is not None:
             return found
-        reasons.append(found.reason)
     lack = DataError(f"{task} has no data here; `attnbench data list {task}` says how to get it")
-    for reason in reasons:
-        lack.add_note(f"- {reason}")
+    # every reason is shown: the user may prefer to repair the first source over using the last
+    for source in sources:
+        way = source.availability(place)
+        lack.add_note(f"- {way.source}: {way.detail}; {way.advice}")
+    if place.offline:
+        lack.add_note("- --offline forbids downloads")
     raise lack
 
 

@@ -51,11 +51,11 @@ def fetch(remote: RemoteFile, place: DataPlace) -> Path:
     content differs from the published file.
     """
     path = downloaded(remote, place)
-    failure = path.with_name(f"{remote.name}.failed")
     if path.is_file():
         return path
-    if failure.is_file() and time.time() - failure.stat().st_mtime < RETRY_SECONDS:
-        raise Unreachable(f"{failure.read_text(encoding='utf-8')} (remembered; `attnbench data get` tries again)")
+    if reason := failure(remote, place):
+        raise Unreachable(f"{reason} (remembered; `attnbench data get` tries again)")
+    failed = _failed(remote, place)
     # a lock, so that processes that want the same file download it once
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,21 +64,32 @@ def fetch(remote: RemoteFile, place: DataPlace) -> Path:
                 try:
                     _retrieve(remote, path, place)
                 except Unreachable as error:
-                    failure.write_text(str(error), encoding="utf-8")
+                    failed.write_text(str(error), encoding="utf-8")
                     raise
-                failure.unlink(missing_ok=True)
+                failed.unlink(missing_ok=True)
     return path
+
+
+def failure(remote: RemoteFile, place: DataPlace) -> str:
+    """Return why a download failed within the last hour; empty if none did."""
+    failed = _failed(remote, place)
+    is_recent = failed.is_file() and time.time() - failed.stat().st_mtime < RETRY_SECONDS
+    return failed.read_text(encoding="utf-8") if is_recent else ""
 
 
 def forget_failures(place: DataPlace) -> None:
     """Let the next `fetch` of any file try the network again at once."""
-    for failure in (place.cache / "downloads").glob("*.failed"):
-        failure.unlink(missing_ok=True)
+    for failed in (place.cache / "downloads").glob("*.failed"):
+        failed.unlink(missing_ok=True)
 
 
 def downloaded(remote: RemoteFile, place: DataPlace) -> Path:
     """Return the path of the file once `fetch` has it. Only a whole, checked file ever has this name."""
     return place.cache / "downloads" / remote.name
+
+
+def _failed(remote: RemoteFile, place: DataPlace) -> Path:
+    return downloaded(remote, place).with_name(f"{remote.name}.failed")
 
 
 def _retrieve(remote: RemoteFile, path: Path, place: DataPlace) -> None:

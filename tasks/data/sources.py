@@ -12,8 +12,7 @@ from ...bench.core.decode import read_json
 from ...bench.core.errors import StoreError
 from ..contract import Availability, DataError, DataPlace
 from .checksums import file_checksum, tree_checksum
-from .data import Unavailable
-from .download import RemoteFile, Unreachable, downloaded, fetch
+from .download import RemoteFile, Unreachable, downloaded, failure, fetch
 from .prepared import PreparedData, is_complete, prepare, prepared_folder
 
 LARGEST_INFO = 10_000_000
@@ -59,7 +58,7 @@ class FolderSource(OfficialSource):
             source=f"{self.name}/ tree",
             fidelity="official",
             ready=not missing,
-            detail=f"{root} lacks {', '.join(missing)}" if root.is_dir() and missing else str(root),
+            detail=f"{root} lacks {', '.join(missing)}" if missing else str(root),
             advice="; ".join(filter(None, [f"unpack {self.archive} in {place.root}", self.hint])),
             estimate=self.estimate,
         )
@@ -67,10 +66,9 @@ class FolderSource(OfficialSource):
     def missing(self, place: DataPlace) -> list[str]:
         return [part for part in self.parts if not (place.root / self.name / part).exists()]
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | None:
         if self.missing(place):
-            reason = f"no {self.name}/ with {', '.join(self.parts)} under {place.root}"
-            return Unavailable(reason="; ".join(filter(None, [reason, self.hint])))
+            return None
         root = place.root / self.name
         # no checksum of a folder is published, so the reader decides the fidelity by the content
         files = {f"{self.name}/": tree_checksum(place, self.task, root, self.parts)}
@@ -94,10 +92,10 @@ class ArchiveSource(OfficialSource):
             estimate=self.estimate,
         )
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | None:
         path = place.root / self.remote.name
         if not path.is_file():
-            return Unavailable(reason=f"no {self.remote.name} in {place.root}")
+            return None
         # a damaged archive is an error and no reason to try the next source, which could be another text
         digest = file_checksum(place, self.task, path)
         if digest != self.remote.sha256:
@@ -129,22 +127,23 @@ class DownloadSource:
             source=f"download of {remote.name}",
             fidelity="official",
             ready=path.is_file() or self.archive.is_prepared(place),
-            detail=str(path) if path.is_file() else remote.urls[0],
+            detail=str(path) if path.is_file() else failure(remote, place) or remote.urls[0],
             advice=f"attnbench data get {self.archive.task}",
             estimate=f"{remote.bytes / 1e6:.0f} MB to download, then {self.archive.estimate}",
         )
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | None:
         remote = self.archive.remote
         path = downloaded(remote, place)
         # prepared data need no archive, so it may be deleted, and --offline still works
         if not (path.is_file() or self.archive.is_prepared(place)):
             if place.offline:
-                return Unavailable(reason=f"no download of {remote.name}, and --offline forbids one")
+                return None
             try:
                 fetch(remote, place)
-            except Unreachable as error:
-                return Unavailable(reason=str(error))
+            except Unreachable:
+                # `availability` shows the reason, which is remembered
+                return None
         return self.archive.from_archive(path, place)
 
 
@@ -191,10 +190,10 @@ class TfdsSource(OfficialSource):
                     return path.parent
         return None
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | None:
         folder = self.folder(place)
         if folder is None or not self.availability(place).ready:
-            return Unavailable(reason=f"no TFDS {self.dataset} prepared as array_record, or no extra `tfds`")
+            return None
         records = [path for path in sorted(folder.iterdir()) if "-train." in path.name or "-test." in path.name]
         files = {path.name: file_checksum(place, self.task, path) for path in records}
         return self.prepare_from(place, "tfds", folder, f"TFDS {self.dataset}", files)

@@ -18,7 +18,6 @@ from ...bench.core.decode import read_json
 from ...bench.core.errors import StoreError
 from ..contract import Availability, DataError, DataPlace, Provenance, Split
 from .checksums import file_checksum
-from .data import Unavailable
 from .prepared import CachedData, PreparedData, open_prepared, pack, prepare, write_errors
 from .sources import tfds_roots
 
@@ -76,10 +75,10 @@ class ExportSource:
                     return path.parent
         return None
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | None:
         folder = self.folder(place)
         if folder is None or not self.availability(place).ready:
-            return Unavailable(reason=f"no TFDS {dataset_of(self.task)} that `attnbench data export` wrote, or no tfds")
+            return None
         # only the records: TFDS's own metadata files hold dates and versions
         records = sorted(folder.glob("*.array_record-*"))
         files = {path.name: file_checksum(place, self.task, path) for path in records}

@@ -11,7 +11,7 @@ from typing import ClassVar
 from ..contract import Availability, DataPlace, Recipe
 from ..data.byte_ids import byte_ids
 from ..data.checksums import tree_checksum
-from ..data.data import DataSource, Unavailable
+from ..data.data import DataSource
 from ..data.prepared import PreparedData, prepare
 from ..data.sources import FolderSource
 from ..problems.language_modeling import LANGUAGE_PRESETS, LanguageRecipe
@@ -93,11 +93,11 @@ class BooksSource:
             estimate="a second and twice their size",
         )
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | None:
         books = self.books(place)
         root = place.root / self.folder
         if not books:
-            return Unavailable(reason=f"no books *.txt in {root}")
+            return None
         # another book changes the checksum, so the data are prepared anew
         files = {f"{self.folder}/": tree_checksum(place, self.task, root, [book.name for book in books])}
         identity = {"source": "books", "files": files, "builder": BUILDER}

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ..contract import METRICS, Availability, DataError, DataPlace, Metric
 from ..data.checksums import file_checksum
-from ..data.data import DataSource, Unavailable
+from ..data.data import DataSource
 from ..data.prepared import PreparedData, prepare
 from ..problems.vocabulary import Character
 from .task import LanguageModelingTask, prepared_texts
@@ -47,18 +47,16 @@ class Enwik8Source:
             fidelity="official",
             ready=path.is_file(),
             detail=str(path),
-            advice=f"put the file enwik8 of mattmahoney.net/dc/enwik8.zip in {place.root}",
+            advice=f"put the file enwik8 of mattmahoney.net/dc/enwik8.zip in {place.root} (gutenberg-char is a task of "
+            "the same kind with a text of its own)",
             estimate="2 s and 200 MB",
         )
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | None:
         path = self.path(place)
         # checked by size: the zip archive's checksum says nothing of the unpacked file
         if not path.is_file():
-            return Unavailable(
-                reason=f"no file {NAME} of {BYTES:,} bytes in {place.root}; it is in mattmahoney.net/dc/enwik8.zip "
-                "(gutenberg-char is a task of the same kind with a text of its own)"
-            )
+            return None
         if path.stat().st_size != BYTES:
             raise DataError(f"expected {path} of {BYTES:,} bytes, got {path.stat().st_size:,}; unpack it again")
         files = {NAME: file_checksum(place, NAME, path)}

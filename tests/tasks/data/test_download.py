@@ -15,6 +15,7 @@ from attnbench.bench.core.errors import DataError
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data import download
 from attnbench.tasks.data.download import RemoteFile, Unreachable, fetch, forget_failures, members
+from attnbench.tasks.data.sources import ArchiveSource, DownloadSource
 
 CONTENT = np.random.default_rng(0).bytes(1_500_000)
 
@@ -152,8 +153,13 @@ def test_no_network_fails_at_once_and_is_remembered(place: DataPlace, server: Se
     with pytest.raises(Unreachable, match="remembered"):
         fetch(remote, place)
     assert server.asked == []
+    # and it is the state of the source, which an error without data shows
+    archive = ArchiveSource(task="lra-text", remote=remote, read=lambda path, source, files: pytest.fail("read"))
+    source = DownloadSource(archive=archive)
+    assert source.prepared(place) is None and "refused" in source.availability(place).detail
     forget_failures(place)
     assert fetch(remote, place).read_bytes() == CONTENT
+    assert source.availability(place).ready
 
 
 def test_a_server_that_never_answers_does_not_hold_the_run(

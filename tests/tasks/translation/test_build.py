@@ -323,10 +323,9 @@ def test_test_sets_that_sacrebleu_downloaded_are_a_source(place, monkeypatch, tm
     assert prepared.provenance.source == "sacreBLEU's test sets"
     assert texts(prepared.splits["test.text"], 1) == list(sentences(30, 2).target)
     assert len(prepared.splits["validation"]) == 20
-    none = sources("wmt14-en-de", corpus, CorpusSlice(vocabulary=100, sets="multi30k"))[2].prepared(
-        replace(place, offline=False)
-    )
-    assert "is one of sets=multi30k" in none.reason
+    unfit = sources("wmt14-en-de", corpus, CorpusSlice(vocabulary=100, sets="multi30k"))[2]
+    assert unfit.prepared(replace(place, offline=False)) is None
+    assert "is one of sets=multi30k" in unfit.availability(place).detail
 
 
 def test_a_slice_by_set_takes_the_sets_that_are_named():

@@ -37,8 +37,10 @@ def test_without_the_extra_a_task_says_what_is_there_and_what_to_install(task, p
 
 def test_no_source_of_pairs_needs_the_extra_to_say_that_it_has_none(place: DataPlace, without_the_extra):
     task = EnglishGerman()
-    reasons = [source.prepared(place).reason for source in task.sources(task.cut(TranslationRecipe()))]
-    assert "lacks newstest2014" in reasons[0] and "attnbench[translation]" in reasons[2]
+    found = task.sources(task.cut(TranslationRecipe()))
+    assert [source.prepared(place) for source in found] == [None] * 3
+    ways = [source.availability(place) for source in found]
+    assert "lacks newstest2014" in ways[0].detail and "attnbench[translation]" in ways[2].advice
 
 
 @pytest.mark.parametrize(("language", "dictionaries"), [("ja", ("MeCab", "ipadic")), ("ko", ("mecab_ko",))])
