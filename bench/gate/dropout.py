@@ -2,7 +2,8 @@
 
 Sees a rate that is not compensated, and weights normalised after the drop, by their mean and variance over draws; a
 backward pass with a mask of its own, by finite differences; and a fused path with another mask than its eager twin.
-Cannot see draws that are not independent between heads.
+Cannot see draws that are not independent between heads, nor a rate that is not compensated where a variant shows no
+weights: additive-lm drops two averages and multiplies them, so that its mean is another with dropout.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from ...variants.contract import Mask, Variant, repeat_heads
+from ...variants.contract import Mask, Variant
 from .checked_variant import CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
@@ -44,10 +44,9 @@ def _answers(checked: CheckedVariant, grouped: Variant, single: Variant, place: 
     inputs, mask = checked.native.inputs(), Mask(causal=single.shape.causal)
     parts = (inputs.query, inputs.key[:, :shared], inputs.value[:, :shared])
     query, key, value = leaves = [x.detach().double().requires_grad_() for x in parts]
-    outputs = [
-        grouped(query, key, value, mask),
-        single(query, repeat_heads(key, heads), repeat_heads(value, heads), mask),
-    ]
+    # by number and not by `repeat_heads`, which variants call themselves: a wrong order would be wrong on both sides
+    of_group = torch.arange(heads, device=query.device) // (heads // shared)
+    outputs = [grouped(query, key, value, mask), single(query, key[:, of_group], value[:, of_group], mask)]
     yield Measured(gap(outputs[0], outputs[1]), TOLERANCE, f"output, {place}")
     found = [torch.autograd.grad(output.sum(), leaves, allow_unused=True) for output in outputs]
     for name, ours, theirs in zip(("query", "key", "value"), *found, strict=True):

@@ -1,7 +1,7 @@
-"""Masks: padding and neighbours in the batch change no real output; a query without a key yields zeros.
+"""Masks: padding, neighbours and keys out of bounds change no output; a query without a key yields zeros.
 
-Sees padding that enters a sum, a maximum or a normalisation, whatever stands in it. Cannot see padding that only costs
-time.
+Sees padding that enters a sum, a maximum or a normalisation, whatever stands in it, bounds that are not kept, and
+packed sequences that see each other. Cannot see padding that only costs time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ...variants.contract import Mask
 from .case import Case, Inputs, permuted
 from .checked_variant import SEQUENCE_SECONDS, CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
 
+FEW = 24
+"""Positions where each query takes a sequence of its own."""
 BATCH_SECONDS = 1.5
 """Of the processor, which other work on the machine does not lengthen."""
 
@@ -45,6 +48,20 @@ def batch_independence(checked: CheckedVariant) -> Answer:
 def masked_rows(checked: CheckedVariant) -> Answer:
     """a query that may see no key yields exactly zero, and every gradient stays finite"""
     return _without_padding(checked) or worst(a for case in checked.cases for a in _masked(case))
+
+
+def bounds_are_kept(checked: CheckedVariant) -> Answer:
+    """with `bounds` in its mask, each query gives what it gives with the keys outside its bounds padded"""
+    if not checked.module.takes_bounds:
+        return NotApplicable("it does not support masks with bounds")
+    return _without_padding(checked) or worst(_bounded(checked.native))
+
+
+def packed_sequences(checked: CheckedVariant) -> Answer:
+    """with `lengths` in its mask, each of the sequences in a row gives what it gives alone"""
+    if checked.shape.cross:
+        return NotApplicable("queries and keys are two sequences")
+    return worst(_packed(checked.native))
 
 
 def _without_padding(checked: CheckedVariant) -> NotApplicable | None:
@@ -184,6 +201,47 @@ def _own_batch(case: Case, checked: CheckedVariant) -> Iterator[Answer]:
         alone = case.output() if at == 0 else case.run(inputs.example(at))
         detail = f"example {at} in a batch of {batch}, {case.place}"
         yield Measured(gap(output[at : at + 1], alone), case.tolerance, detail)
+
+
+def _bounded(case: Case) -> Iterator[Answer]:
+    inputs = case.inputs(min(FEW, case.length), batch=1)
+    queries, keys = inputs.query.shape[2], inputs.key.shape[2]
+    # windows of five keys at most that move on with the queries; that of the second query is empty
+    middle = torch.arange(queries) * keys // queries
+    lower, upper = (middle - 2).clamp(min=0), (middle + 3).clamp(max=keys)
+    upper[1:2] = lower[1:2]
+    bounds = torch.stack([lower, upper], -1)[None].to(inputs.query.device)
+    with torch.no_grad():
+        found = case.module(*inputs.all(), Mask(causal=case.shape.causal, bounds=bounds))
+    # one sequence for each query, whose window alone is real there; the last place is of that query
+    at = torch.arange(keys)
+    valid = (at >= lower[:, None]) & (at < upper[:, None])
+    repeated = inputs.map(lambda x: permuted(x.expand(queries, -1, -1, -1)))
+    each = torch.arange(queries)
+    expected = case.run(repeated, valid)[each, :, each].transpose(0, 1)[None]
+    # a padded query means nothing: where queries and keys are one sequence, the query without a key is one
+    real = (upper > lower).to(found.device) | case.shape.cross
+    yield Measured(gap(found[:, :, real], expected[:, :, real]), case.tolerance, f"windows of five keys, {case.place}")
+    empty = found[:, :, (upper <= lower).to(found.device)]
+    yield Measured(empty.abs().sum().item(), 0.0, f"output of a query with empty bounds, {case.place}")
+
+
+def _packed(case: Case) -> Iterator[Answer]:
+    inputs = case.inputs(case.length, case.length)
+    third = max(1, case.length // 3)
+    # two of one length, which may be computed as a batch, and a third of another
+    lengths = tuple(n for n in (third, third, case.length - 2 * third) if n > 0)
+    if sum(lengths) != case.length:
+        yield NotApplicable("too few positions for several sequences")
+        return
+    with torch.no_grad():
+        found = case.module(*inputs.all(), Mask(causal=case.shape.causal, lengths=lengths))
+    first = 0
+    for length in lengths:
+        piece = slice(first, first + length)
+        alone = case.run(inputs.part(first, first + length))
+        yield Measured(gap(found[:, :, piece], alone), case.tolerance, f"positions from {first} on of {lengths} packed")
+        first += length
 
 
 def _full(like: Tensor, numbers: Tensor) -> Tensor:

@@ -51,6 +51,8 @@ PROPERTIES: tuple[Property, ...] = (
     Property("padding without numbers", masks.padding_without_numbers),
     Property("batch independence", masks.batch_independence, own="always", whole=True),
     Property("masked rows", masks.masked_rows),
+    Property("bounds", masks.bounds_are_kept),
+    Property("packed sequences", masks.packed_sequences),
     Property("grouped heads", groups.grouped_heads),
     Property("gradient reaches", gradients.gradient_reaches),
     # at few positions some parameters have nothing to decide, such as those that choose between blocks

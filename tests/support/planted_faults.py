@@ -401,6 +401,37 @@ class PairsHeadsInTurn(Honest):
         return shared.repeat(1, query.shape[1] // shared.shape[1], 1, 1)
 
 
+class IgnoresBounds(Honest):
+    takes_bounds: ClassVar = True
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return super().forward(query, key, value, replace(mask, bounds=None))
+
+
+class BoundsOneTooWide(Honest):
+    takes_bounds: ClassVar = True
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        if mask.bounds is not None:
+            mask = replace(mask, bounds=mask.bounds + torch.tensor([0, 1]))
+        return super().forward(query, key, value, mask)
+
+
+class PacksAsOneSequence(Honest):
+    def _packed(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return self(query, key, value, replace(mask, lengths=None))
+
+
+class PacksInOrderOfLength(Honest):
+    """Puts the outputs of sequences of one length side by side, wherever the sequences stand."""
+
+    def _packed(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        lengths = mask.lengths or ()
+        pieces = zip(*(x.split(lengths, 2) for x in (query, key, value)), strict=True)
+        outputs = [self(*piece, Mask(causal=mask.causal)) for piece in pieces]
+        return torch.cat(sorted(outputs, key=lambda x: -x.shape[2]), 2)
+
+
 FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (CausalLeak, CAUSAL, "causal"),
     (FaintCausalLeak, CAUSAL, "causal"),
@@ -420,6 +451,10 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (FailsAtLengthOne, SELF, "any length"),
     (NeedsOneLength, CROSS, "queries differ from keys"),
     (PairsHeadsInTurn, FOUR_HEADS, "grouped heads"),
+    (IgnoresBounds, SELF, "bounds"),
+    (BoundsOneTooWide, CAUSAL, "bounds"),
+    (PacksAsOneSequence, SELF, "packed sequences"),
+    (PacksInOrderOfLength, CAUSAL, "packed sequences"),
     (Overflows, SELF, "finite"),
     (WrongGradient, SELF, "gradient"),
     (DetachedKey, SELF, "gradient reaches"),
@@ -454,6 +489,7 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
 ALONE = {
     AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, WrongDtype,
     FalselyIgnores, DeadParameter, ExactWithoutTwin, FusedBackwardWrong, WeightsOutside, WrongRows, OtherWeights,
+    IgnoresBounds, BoundsOneTooWide, PacksAsOneSequence, PacksInOrderOfLength,
     DeniedSimplex, ForgetfulStep, UndeclaredState, FalseDensity, DropoutInEvaluation, NoDropout,
     DropoutAnewInBackward, FusedDropsOthers, FusedNumbersRealKeys, FusedSparesPositions,
 }  # fmt: skip
