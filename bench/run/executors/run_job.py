@@ -71,7 +71,8 @@ def run_job(
         left = {cell.key: cell for cell in job.cells}
         current = reason = ""
         outcome = Outcome.CRASHED
-        ends = time.monotonic() + job.timeout if job.timeout else None
+        # that the first server of a run imports torch is not the time of a Cell
+        ends: float | None = None
         # A fresh process for each job: caches, compiled kernels, allocator state and threads of earlier Cells would
         # otherwise be part of the measurement, and a corrupted process would spoil all that follow.
         with Child(target, job.environment) as child:
@@ -100,6 +101,7 @@ def run_job(
                     break
                 if isinstance(event, Began):
                     machine, device = event.machine, event.device
+                    ends = time.monotonic() + job.timeout if job.timeout else None
                 elif isinstance(event, CellFinished):
                     left.pop(event.record.key)
                 elif isinstance(event, CellStarted) and event.key != current:
