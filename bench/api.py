@@ -64,7 +64,7 @@ class RunOptions(TypedDict, total=False):
     `baseline,tune,train,time`. memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants
     run in so much. device: `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data.
     offline: never download. retry: run failed cells again. timeout: seconds that a cell may take. threads: of the
-    processor for each Block, 0 for its share of the cores. jobs: Blocks at once; None leaves it to the executor.
+    processor for each job, 0 for its share of the cores. jobs: how many run at once; None leaves it to the executor.
     executor_options: of the executor, such as `{"partition": "gpu", "time": "2h"}`.
     """
 
@@ -96,7 +96,7 @@ def run(
     """Train and measure `variants` on `tasks`; what is measured already is not run again.
 
     options: see `RunOptions`. progress: is told what happens; the logger `attnbench` where it is None.
-    executor: where Blocks run: `local`, `slurm`, `ray` or one of your own; None for that of the suite, else `local`.
+    executor: where jobs run: `local`, `slurm`, `ray` or one of your own; None for that of the suite, else `local`.
     Returns the Records of the whole selection, softmax and the baselines among them; a failure is a Record with its
     outcome, not an exception. Raises SelectionError for a name or value that is none, DataError where a task has no
     data, DeviceError for a device that this machine lacks, StoreError for a folder that cannot be written.

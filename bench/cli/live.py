@@ -130,7 +130,7 @@ class Live:
         self._printed = time.monotonic()
 
     def _work_on(self, key: str) -> TaskID:
-        """The bar of the Block that this Cell is part of, with the Cell's name: in a timing, Cells take turns."""
+        """The bar of the job that this Cell is part of, with the Cell's name: in a timing, Cells take turns."""
         block, name = self._blocks.get(key, ""), escape(self._names.get(key, ""))
         if block not in self._parts:
             self._parts[block] = self._bars.add_task(name, total=None, note="")

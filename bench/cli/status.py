@@ -8,7 +8,7 @@ from .options import RESULTS, Json, Results
 from .output import line_of, say, say_json, warn
 
 SHOWN = 40
-"""Blocks that are listed; the others are counted."""
+"""Jobs that are listed; the others are counted."""
 
 
 def status(results: Results = RESULTS, json: Json = False) -> None:
@@ -17,9 +17,9 @@ def status(results: Results = RESULTS, json: Json = False) -> None:
 
     found = api.status(results)
     if json:
-        say_json({"blocks": [block.to_json() for block in found.blocks], "submitting": found.submitting})
+        say_json({"jobs": [job.to_json() for job in found.jobs], "submitting": found.submitting})
         return
-    if not found.blocks:
+    if not found.jobs:
         # a run on this machine has no queue that outlives it
         records = api.records(results, notice=warn)
         last = f", the last of `{records[-1].cell}` at {records[-1].started}" if len(records) else ""
@@ -30,16 +30,16 @@ def status(results: Results = RESULTS, json: Json = False) -> None:
     if not found.submitting and found.counts.keys() - {"done", "failed"}:
         say("No command follows them: `attnbench run` with the same options collects what ended, and goes on.")
     order = {"running": 0, "failed": 1, "interrupted": 2, "queued": 3, "done": 4}
-    listed = sorted(found.blocks, key=lambda block: order[block.state])
-    for block in listed[:SHOWN]:
-        place = f"{block.executor} {block.handle}".strip() + (f" on {block.node}" if block.node else "")
-        parts = [f"{block.state:<11}", block.what, place, f"since {block.since}" if block.since else ""]
-        if block.steps:
-            parts.append(f"step {block.done:,} of {block.steps:,}")
-        if block.left is not None and block.state in ("running", "queued"):
-            parts.append(f"about {duration(block.left)}" + (" left" if block.state == "running" else ""))
-        if block.outcomes:
-            parts.append(", ".join(f"{count} {outcome}" for outcome, count in sorted(block.outcomes.items())))
+    listed = sorted(found.jobs, key=lambda job: order[job.state])
+    for job in listed[:SHOWN]:
+        place = f"{job.executor} {job.handle}".strip() + (f" on {job.node}" if job.node else "")
+        parts = [f"{job.state:<11}", job.what, place, f"since {job.since}" if job.since else ""]
+        if job.steps:
+            parts.append(f"step {job.done:,} of {job.steps:,}")
+        if job.left is not None and job.state in ("running", "queued"):
+            parts.append(f"about {duration(job.left)}" + (" left" if job.state == "running" else ""))
+        if job.outcomes:
+            parts.append(", ".join(f"{count} {outcome}" for outcome, count in sorted(job.outcomes.items())))
         say(line_of("  ".join(filter(None, parts))))
     if len(listed) > SHOWN:
         say(f"and {len(listed) - SHOWN:,} more; `--json` lists all")

@@ -133,7 +133,7 @@ class Record:
     named by its content. `setting`: the preset in full, as it was used; boards compare Records of one setting alone.
     `absent`: name of a metric → why it was not measured. `implementation`: which code of the variant ran, such as
     eager or triton; several are joined by a plus sign. `started`: UTC, ISO 8601. `seconds`: wall time of the Cell.
-    `executor`: what brought the Block to its machine, such as slurm; `node`: that machine, by the name that the
+    `executor`: what brought the job to its machine, such as slurm; `node`: that machine, by the name that the
     executor gives it; `device`: `cpu`, or the GPU with its UUID.
     """
 

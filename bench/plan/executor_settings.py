@@ -1,4 +1,4 @@
-"""Settings of an executor: which one, how many Blocks at once, and its options, from a command line or a suite's file.
+"""Settings of an executor: which one, how many jobs at once, and its options, from a command line or a suite's file.
 
 A suite may come from a stranger. Options are therefore few, typed and bounded: none names a command to run, a file to
 write or another computer to connect to, and no text can end the line of a batch script that it becomes part of.
@@ -37,7 +37,7 @@ class LocalOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one Block. `time`: that Slurm gives it each time; `cluster`: `local` and `debug` are submitit's own."""
+    """Of one job. `time`: that Slurm gives it each time; `cluster`: `local` and `debug` are submitit's own."""
 
     partition: Word | None = None
     gpus: Annotated[int, msgspec.Meta(ge=0, le=1)] | None = None
@@ -49,7 +49,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one Block; `address` of a cluster, which is started on this machine where none is named."""
+    """Of one job; `address` of a cluster, which is started on this machine where none is named."""
 
     address: Word | None = None
     gpus: Annotated[int, msgspec.Meta(ge=0, le=1)] | None = None
@@ -66,7 +66,7 @@ OPTIONS: Mapping[str, type[LocalOptions | SlurmOptions | RayOptions]] = {
 
 EXPECTED = {
     "partition": "a name",
-    "gpus": "0 or 1, since a Block runs on one device",
+    "gpus": "0 or 1, since a job runs on one device",
     "cpus": "a count from 1 to 1,024",
     "memory": "a size such as 32GB",
     "time": "a duration such as 30m, 2h or 1d12h",
@@ -80,7 +80,7 @@ EXPECTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorSettings:
-    """`jobs`: Blocks at once; None leaves it to the executor. `options`: of the executor `name`."""
+    """`jobs`: how many at once; None leaves it to the executor. `options`: of the executor `name`."""
 
     name: str = "local"
     jobs: int | None = None

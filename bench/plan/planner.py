@@ -1,4 +1,4 @@
-"""Plan: from a selection to the Blocks that are still to be run, in the order in which to run them."""
+"""Plan: from a selection to the jobs that are still to be run, in the order in which to run them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ IMPOSSIBLE_WITHOUT_ATTENTION = ("translation",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class PlannedJob:
     """The work of one child process: one Cell to train, one baseline, or the Cells of one task to time in turns.
 
-    `after`: ids of Blocks that must have ended before this one starts; they stand before it in the plan.
+    `after`: ids of jobs that must have ended before this one starts; they stand before it in the plan.
     """
 
     id: str
@@ -62,14 +62,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All Cells of a selection, and the Blocks that are left of them. `notices`: what a person should be told.
+    """All Cells of a selection, and the jobs that are left of them. `notices`: what a person should be told.
 
-    `data`: where the data of each task comes from; None for data that is not here yet. `jobs`: Blocks at once;
+    `data`: where the data of each task comes from; None for data that is not here yet. `jobs`: how many at once;
     `timings_alone`: whether a timing has the machine to itself, as on a processor.
     """
 
     steps: tuple[Step, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[PlannedJob, ...]
     notices: tuple[str, ...] = ()
     data: Mapping[Spec, Provenance | None] = field(default_factory=dict)
     jobs: int = 1
@@ -85,7 +85,7 @@ class Plan:
         return self.seconds_of(self.left)
 
     def seconds_of(self, steps: Iterable[Step]) -> float:
-        """Likely time from start to end of these, `jobs` Blocks at once."""
+        """Likely time from start to end of these, `jobs` of them at once."""
         together = alone = 0.0
         for step in steps:
             if step.cell.lane == "time" and self.timings_alone:
@@ -170,10 +170,10 @@ def plan(
     tuning = {one.cell: trials(one, by_task[one.cell.task]) for one in singles if one.cell.lane == "train"}
     trial_steps = {trial.cell: trial for found in tuning.values() for trial in found}
     trial_blocks = {
-        cell: _block("tune", (cell,), site, digest_of) for cell, trial in trial_steps.items() if trial.state == "todo"
+        cell: _job("tune", (cell,), site, digest_of) for cell, trial in trial_steps.items() if trial.state == "todo"
     }
     steps: list[Step] = [one for one in singles if one.cell.lane == "baseline"]
-    blocks = [_block("baseline", (one.cell,), site, digest_of) for one in steps if one.state == "todo"]
+    blocks = [_job("baseline", (one.cell,), site, digest_of) for one in steps if one.state == "todo"]
     steps += trial_steps.values()
     blocks += trial_blocks.values()
     for one in singles:
@@ -181,13 +181,13 @@ def plan(
             steps.append(one)
             if one.state == "todo":
                 after = tuple(trial_blocks[trial.cell].id for trial in tuning[one.cell] if trial.cell in trial_blocks)
-                blocks.append(_block("train", (one.cell,), site, digest_of, after))
+                blocks.append(_job("train", (one.cell,), site, digest_of, after))
     for question in (question for question in questions if "time" in question.lanes):
         timed = _timed([step(question.cell(spec, 0, "time", selection)) for spec in specs])
         steps += timed
         left = tuple(s.cell for s in timed if s.state != "done")
         if left:
-            blocks.append(_block("time", left, site, digest_of))
+            blocks.append(_job("time", left, site, digest_of))
     once = "one cell of each task is measured again, so that boards show the present code"
     notices += [f"{name}: other code of it was measured here last; {once}" for name in dict.fromkeys(restored.values())]
     return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices))
@@ -276,7 +276,7 @@ def stored_choice(cell: Cell, recipe: RecipeFacts, counted: Counted, digest_of: 
 
 
 def _timed(steps: list[Step]) -> list[Step]:
-    """The steps of one time Block: where any is left, the reference is measured with it."""
+    """The steps of one time job: where any is left, the reference is measured with it."""
     if all(step.state == "done" for step in steps):
         return steps
     reference = Spec(REFERENCE)
@@ -288,12 +288,14 @@ def _timed(steps: list[Step]) -> list[Step]:
     ]
 
 
-def _block(lane: Lane, cells: tuple[Cell, ...], site: Site, digest_of: DigestOf, after: tuple[str, ...] = ()) -> Block:
+def _job(
+    lane: Lane, cells: tuple[Cell, ...], site: Site, digest_of: DigestOf, after: tuple[str, ...] = ()
+) -> PlannedJob:
     content: list[object] = [site.name, [[cell.key, digest_of(cell)] for cell in cells]]
     if lane == "time":
         # it names the rounds that Records share
         content.append(site.threads)
-    return Block(id=content_hash(content), lane=lane, cells=cells, after=after)
+    return PlannedJob(id=content_hash(content), lane=lane, cells=cells, after=after)
 
 
 class _History:
@@ -314,7 +316,7 @@ class _History:
         for record in mine:
             cell = record.cell
             self._last[_group_of(record)] = record.digest
-            # the Cells of a time Block run in turns, so each one's clock shows the time of all
+            # the Cells of a time job run in turns, so each one's clock shows the time of all
             share = record.seconds / (sizes[record.block] if cell.lane == "time" else 1)
             self._variant[(*_question_of(cell), str(cell.variant))] = share
             if record.outcome is Outcome.OK:

@@ -6,6 +6,7 @@ Children are forked from a server that has imported torch; see `server.py`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import os
@@ -252,6 +253,7 @@ def _server(environment: Mapping[str, str]) -> _Server:
         return server
 
 
+@atexit.register
 def end_servers() -> None:
     """Ends the servers of this process, as at the end of a command; the next child starts another."""
     while _SERVERS:

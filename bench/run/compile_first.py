@@ -1,4 +1,4 @@
-"""Compile the kernels of a Block before its gate: in several processes at once, where a GPU is there.
+"""Compile the kernels of a job before its gate: in several processes at once, where a GPU is there.
 
 The gate makes a dozen specialisations of a kernel, of some seconds each and one after the other. Here parts of the gate
 run side by side, and what they find is forgotten: their kernels come to lie in Triton's cache on the disk, where the

@@ -25,7 +25,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event"):
 
 
 class Began(_Event, tag="began", frozen=True):
-    """A worker is ready to work on its Block. `node`, `device`: as its Records name them; `time`: of the epoch."""
+    """A worker is ready to work on its job. `node`, `device`: as its Records name them; `time`: of the epoch."""
 
     machine: Machine
     node: Name = ""

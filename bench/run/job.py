@@ -14,7 +14,7 @@ WORKER = "attnbench.bench.run.worker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One Block. `digests`: what the Records carry, `sources`: hashes of the variants' source, both by cell key.
+    """One job. `digests`: what the Records carry, `sources`: hashes of the variants' source, both by cell key.
 
     `rates`: by cell key, the learning rate that was chosen for a cell whose preset has a grid.
     `threads`: processor threads to pin, 0 = as the machine has cores. `timeout`: seconds that one Cell may take before
@@ -55,7 +55,7 @@ class MaxLengthJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeJob:
-    """The machine is to be described as it is with `device`, in a process that may use it; `threads` as of a Block."""
+    """The machine is to be described as it is with `device`, in a process that may use it; `threads` as of a job."""
 
     device: str
     threads: int

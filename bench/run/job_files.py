@@ -1,10 +1,10 @@
 """Job files: what was submitted and how far it is, in the folder `jobs` of the results; `attnbench status` reads them.
 
 jobs/BLOCK.json      a Submission, written by the process that submits, whole or not at all
-jobs/BLOCK.events    lines of `events.py`, appended by the one process that runs the Block
+jobs/BLOCK.events    lines of `events.py`, appended by the one process that runs the job
 jobs/driver          locked by every process that submits
 
-Whoever runs a Block holds a lock on its events, so that a second start of it, which an engine may make after a lost
+Whoever runs a job holds a lock on its events, so that a second start of it, which an engine may make after a lost
 node or a person by a second command, waits and then finds it done. Locks end with their process. They reach other
 machines where the file system passes them on, as NFS and Lustre do with their usual options.
 """
@@ -35,10 +35,10 @@ from .job import Job
 FOLDER = "jobs"
 
 QUIET_SECONDS = 10.0
-"""At most so often a Block writes how far it is: a thousand nodes share one file system."""
+"""At most so often a job writes how far it is: a thousand nodes share one file system."""
 
 CLAIM_SECONDS = 0.5
-"""How often whoever waits for a Block that runs elsewhere looks again."""
+"""How often whoever waits for a job that runs elsewhere looks again."""
 
 _BLOCK = re.compile(r"[0-9a-f]{6,64}")
 
@@ -50,7 +50,7 @@ _LARGEST_SUBMISSION = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A Block that was given to an executor. `cells`: in words, by key. `handle`: empty while the engine has no job.
+    """A job that was given to an executor. `cells`: in words, by key. `handle`: empty while the engine has no job.
 
     `seconds`: what it is likely to take. `node`: where it ran, once it has ended. `submitted`, `ended`: UTC, ISO 8601;
     `ended` is empty until its Records are stored, and `outcomes` counts them then. `lost`: times the engine lost it.
@@ -102,7 +102,7 @@ class JobFiles:
         return self._is_locked(self.folder / "driver")
 
     def submit(self, submission: Submission) -> None:
-        """Writes a submission, in the place of one of the same Block."""
+        """Writes a submission, in the place of one of the same job."""
         content = msgspec.json.encode(to_builtins(submission))
         with self._writing():
             self._make()
@@ -110,7 +110,7 @@ class JobFiles:
                 file.write(content)
 
     def end(self, block: str, outcomes: dict[str, int]) -> None:
-        """Marks a Block whose Records are stored, and removes its events."""
+        """Marks a job whose Records are stored, and removes its events."""
         found = self.submission(block)
         if found is not None:
             nodes = [event.node for event in self.events(block)[0] if isinstance(event, Began)]
@@ -118,18 +118,18 @@ class JobFiles:
         self.forget_events(block)
 
     def forget_events(self, block: str) -> None:
-        """Removes the events of a Block, whose Records are stored."""
+        """Removes the events of a job, whose Records are stored."""
         with self._writing():
             self._events(block).unlink(missing_ok=True)
 
     def forget(self, block: str) -> None:
-        """Removes all about a Block, which is no longer queued anywhere."""
+        """Removes all about a job, which is no longer queued anywhere."""
         self.forget_events(block)
         with self._writing():
             self._submission(block).unlink(missing_ok=True)
 
     def submission(self, block: str) -> Submission | None:
-        """The submission of a Block; None where there is none that reads."""
+        """The submission of a job; None where there is none that reads."""
         try:
             found = convert(Submission, parse_json(read_regular(self._submission(block), _LARGEST_SUBMISSION)), "a job")
         except (OSError, StoreError):
@@ -142,13 +142,13 @@ class JobFiles:
         return sorted(found, key=lambda each: each.submitted)
 
     def blocks_with_events(self) -> list[str]:
-        """The Blocks whose Records may not all be stored."""
+        """The jobs whose Records may not all be stored."""
         return self._blocks("events")
 
     def events(self, block: str, start: int = 0) -> tuple[list[Event], int]:
-        """The events of a Block from a byte of the file on, and the byte behind the last whole line.
+        """The events of a job from a byte of the file on, and the byte behind the last whole line.
 
-        A line that is no event is passed over: the next start of its Block measures again what is missing.
+        A line that is no event is passed over: the next start of its job measures again what is missing.
         """
         found: list[Event] = []
         try:
@@ -163,11 +163,11 @@ class JobFiles:
         return found, start
 
     def is_running(self, block: str) -> bool:
-        """Whether a process, here or elsewhere, holds the events of the Block."""
+        """Whether a process, here or elsewhere, holds the events of the job."""
         return self._is_locked(self._events(block))
 
     def claim(self, block: str) -> EventLog | None:
-        """The events of a Block to be written; None where another process runs it. The caller closes it."""
+        """The events of a job to be written; None where another process runs it. The caller closes it."""
         with self._writing():
             self._make()
             descriptor = open_to_append(self._events(block))
@@ -187,7 +187,7 @@ class JobFiles:
         os.close(open_folder(self.folder, follow=False))
 
     def _blocks(self, kind: str) -> list[str]:
-        """The Blocks with a file of this kind; where the folder is a link, nothing in it is ours."""
+        """The jobs with a file of this kind; where the folder is a link, nothing in it is ours."""
         try:
             paths = [] if self.folder.is_symlink() else list(self.folder.glob(f"*.{kind}"))
         except OSError:
@@ -225,7 +225,7 @@ class JobFiles:
 
 
 class EventLog:
-    """The events of a Block, open for the one process that runs it."""
+    """The events of a job, open for the one process that runs it."""
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor

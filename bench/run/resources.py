@@ -1,4 +1,4 @@
-"""Resources: the devices and threads that the Blocks of a run get, and the executor that brings them there."""
+"""Resources: the devices and threads that the jobs of a run get, and the executor that brings them there."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .executors.slurm import SlurmExecutor
 from .job_files import JobFiles
 
 NODE_THREADS = 4
-"""Threads of a Block on a node whose cores are not known."""
+"""Threads of a job on a node whose cores are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """`device`: as a worker sees it. `machine`: this one. `jobs`: Blocks at once, 0 = as the engine has room.
+    """`device`: as a worker sees it. `machine`: this one. `jobs`: how many at once, 0 = as the engine has room.
 
     `train_threads` may be a share of the cores; `time_threads` never depends on `jobs`, since timings key on them.
     """
@@ -40,7 +40,7 @@ class Resources:
     time_threads: int
 
     def needs(self, lane: str, seconds: float | None) -> Needs:
-        """Those of a Block of this lane; a timing on a processor has its machine to itself."""
+        """Those of a job of this lane; a timing on a processor has its machine to itself."""
         is_timing, on_gpu = lane == "time", self.device.type == "cuda"
         return Needs(
             gpus=int(on_gpu),
@@ -93,9 +93,9 @@ def local_resources(
     on_warning: Callable[[str], None],
     executor: Executor | None = None,
 ) -> Resources:
-    """Those of this machine. `threads`: of each Block, 0 for its share of the cores.
+    """Those of this machine. `threads`: of each job, 0 for its share of the cores.
 
-    With fewer GPUs than jobs, as where a suite's count suits a processor, each GPU gets one Block at once, with a
+    With fewer GPUs than jobs, as where a suite's count suits a processor, each GPU gets one job at once, with a
     warning. Raises SelectionError for more jobs or threads than cores, DeviceError for a device that it lacks.
     """
     cores = len(os.sched_getaffinity(0))

@@ -23,7 +23,7 @@ def run_selection(runner: Runner, told: RunListener) -> Records:
     told.begin(made, str(runner.preset), runner.resources.machine)
     site = runner.resources.site
     if made.blocks and not site.machine_id:
-        told.notice(f"{len(made.blocks)} Blocks go to {site.executor}; this machine only submits and collects them")
+        told.notice(f"{len(made.blocks)} jobs go to {site.executor}; this machine only submits and collects them")
     measured: dict[str, Record] = {}
 
     def on_event(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Run a selection: its data first, then the plan, then Block by Block until every Cell has a Record in the store."""
+"""Run a selection: its data first, then the plan, then job by job until every Cell has a Record in the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..core.spec import Spec
 from ..plan.executor_settings import ExecutorSettings
 from ..plan.facts import recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell, variant_hash
-from ..plan.planner import NO_ATTENTION_ADDED, Block, Plan, plan, stored_choice
+from ..plan.planner import NO_ATTENTION_ADDED, Plan, PlannedJob, plan, stored_choice
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
 from ..process.ask import Reporter, ask, end_children
@@ -76,7 +76,7 @@ class Runner:
     """A request made concrete on this machine.
 
     `on_warning` gets sentences for the person who asked, `on_progress` the name, the amount done and the whole of long
-    work on data. `executor`: where Blocks run, by default this machine. `left_out`: tasks that are no part of the run,
+    work on data. `executor`: where jobs run, by default this machine. `left_out`: tasks that are no part of the run,
     and why; `broken`: tasks, and variants on a task, whose Cells get an outcome without being tried.
     """
 
@@ -167,7 +167,7 @@ class Runner:
         """All jobs of a plan to their end; `on_event` gets every event, that of a Record after it is stored."""
         seconds = {step.cell.key: step.seconds for step in made.steps}
         planned = {step.cell.key for step in made.left}
-        waiting, running = deque(made.blocks), dict[str, Block]()
+        waiting, running = deque(made.blocks), dict[str, PlannedJob]()
         unended = {block.id for block in made.blocks}
         executor = self.resources.executor
         # this machine is given what it has room for, so that the store is asked again before a job starts
@@ -238,7 +238,7 @@ class Runner:
                 if not self.store.holds(event.record, event.line):
                     self.store.append(event.record, event.line)
 
-    def _job(self, block: Block, cells: tuple[Cell, ...]) -> Job:
+    def _job(self, block: PlannedJob, cells: tuple[Cell, ...]) -> Job:
         request = self.request
         return Job(
             block=block.id,
@@ -255,8 +255,8 @@ class Runner:
             executor=self.resources.site.executor,
         )
 
-    def _worth_trying(self, block: Block, on_event: OnEvent) -> tuple[Cell, ...]:
-        """The cells of a Block to be tried; the others get Records that say why they are not."""
+    def _worth_trying(self, block: PlannedJob, on_event: OnEvent) -> tuple[Cell, ...]:
+        """The cells of a job to be tried; the others get Records that say why they are not."""
         left = []
         for cell in block.cells:
             problem = self.broken.get((cell.task, None))
@@ -292,7 +292,7 @@ class Runner:
             raise StoreError(f"not every learning rate of `{cell}` has a Record; run the same command again")
         return found
 
-    def _skip_expected_failures(self, cells: list[Cell], block: Block, on_event: OnEvent) -> list[Cell]:
+    def _skip_expected_failures(self, cells: list[Cell], block: PlannedJob, on_event: OnEvent) -> list[Cell]:
         """The cells of a sweep to be tried; the others get Records that name their failure at a shorter length."""
         records = list(self.store.records())
 
@@ -309,7 +309,7 @@ class Runner:
             on_event(CellFinished(self._untried(cell, block, failure.outcome, reason)))
         return left
 
-    def _untried(self, cell: Cell, block: Block, outcome: Outcome, reason: str) -> Record:
+    def _untried(self, cell: Cell, block: PlannedJob, outcome: Outcome, reason: str) -> Record:
         try:
             setting = recipe_facts(cell.task, cell.preset).setting
         except PluginError:
@@ -423,8 +423,8 @@ def default_preset(tasks: Sequence[Spec], device: str) -> str:
     return next((name for name in wanted if all(name in known for known in presets)), wanted[-1])
 
 
-def _sweep_of(block: Block) -> tuple[Spec, Spec, str] | None:
-    """The sweep that a Block is one length of; None for any other Block."""
+def _sweep_of(block: PlannedJob) -> tuple[Spec, Spec, str] | None:
+    """The sweep that a job is one length of; None for any other job."""
     cell = block.cells[0]
     if not task_facts(cell.task).only_timed:
         return None

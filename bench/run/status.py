@@ -1,4 +1,4 @@
-"""Status of the Blocks that a run has submitted, as their job files tell it; nothing is written and no engine asked."""
+"""Status of the jobs that a run has submitted, as their job files tell it; nothing is written and no engine asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ State = Literal["queued", "running", "done", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockStatus:
+class JobStatus:
     """`since`: UTC, when it was submitted, started or ended. `left`: likely seconds. `steps`: of a training, else 0."""
 
     block: str
@@ -43,27 +43,27 @@ class BlockStatus:
 class RunStatus:
     """`submitting`: whether a command that submits and collects is at work."""
 
-    blocks: tuple[BlockStatus, ...]
+    jobs: tuple[JobStatus, ...]
     submitting: bool
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many Blocks are in each state, those that run first."""
-        found = Counter(block.state for block in self.blocks)
+        """How many jobs are in each state, those that run first."""
+        found = Counter(job.state for job in self.jobs)
         order: Iterable[State] = ("running", "queued", "interrupted", "failed", "done")
         return {state: found[state] for state in order if found[state]}
 
 
 def status_of(results: Path) -> RunStatus:
-    """The Blocks of the last run in a results folder, in the order of being submitted."""
+    """The jobs of the last run in a results folder, in the order of being submitted."""
     files = JobFiles(results)
     submitting = files.is_submitting
     return RunStatus(
-        blocks=tuple(_status(each, files, submitting) for each in files.submissions()), submitting=submitting
+        jobs=tuple(_status(each, files, submitting) for each in files.submissions()), submitting=submitting
     )
 
 
-def _status(submission: Submission, files: JobFiles, submitting: bool) -> BlockStatus:
+def _status(submission: Submission, files: JobFiles, submitting: bool) -> JobStatus:
     events, _ = files.events(submission.block)
     began = [event for event in events if isinstance(event, Began)]
     progress = [event for event in events if isinstance(event, TrainingProgress)]
@@ -93,7 +93,7 @@ def _status(submission: Submission, files: JobFiles, submitting: bool) -> BlockS
         elif left is not None:
             left = max(left - spent, 0.0)
     cells = list(submission.cells.values()) or [submission.lane]
-    return BlockStatus(
+    return JobStatus(
         block=submission.block,
         state=state,
         what=cells[0] + (f" and {len(cells) - 1} more" if len(cells) > 1 else ""),

@@ -1,6 +1,6 @@
-"""Blocks without training, for executors that start processes of their own: `fake_worker.py` answers there.
+"""Jobs without training, for executors that start processes of their own: `fake_worker.py` answers there.
 
-Importing this module makes Blocks of this process fake. Processes of submitit and Ray import it because what they
+Importing this module makes jobs of this process fake. Processes of submitit and Ray import it because what they
 unpickle is defined here.
 """
 
@@ -29,8 +29,8 @@ for module in (slurm, ray_executor):
     module.prepare_data = lambda job, files: None  # type: ignore[attr-defined]
 
 
-class RunBlock(slurm.RunBlock):
-    """Unpickled on a node, it makes its Blocks fake."""
+class RunJob(slurm.RunJob):
+    """Unpickled on a node, it makes its jobs fake."""
 
 
 def run_on_ray(line: bytes, token: str) -> Any:
@@ -43,10 +43,10 @@ def run_without_sharing(line: bytes, token: str) -> Any:
 
 
 def runner(results: Path, variants: str, executor: str, jobs: int = 1, share: bool = True, **options: Any) -> Any:
-    """A Runner of fake Blocks: one Cell to train for each variant."""
+    """A Runner of fake jobs: one Cell to train for each variant."""
     from attnbench.bench.run.runner import Runner, RunRequest
 
-    slurm.RunBlock = RunBlock  # type: ignore[misc]
+    slurm.RunJob = RunJob  # type: ignore[misc]
     slurm.ASK_SECONDS = 0.5
     ray_executor.run_on_ray = run_on_ray if share else run_without_sharing
     Runner._find_data = lambda self, task, fetch: None  # type: ignore[method-assign, assignment]

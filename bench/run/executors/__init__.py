@@ -1,1 +1,1 @@
-"""Executors: where Blocks run."""
+"""Executors: where jobs run."""

@@ -1,4 +1,4 @@
-"""The protocol of executors: how Blocks get to the processors and GPUs that run them."""
+"""The protocol of executors: how jobs get to the processors and GPUs that run them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..job import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Resources of one Block. `alone`: nothing else may run on its machine meanwhile, as beside a timing on a CPU.
+    """Resources of one job. `alone`: nothing else may run on its machine meanwhile, as beside a timing on a CPU.
 
     `seconds`: what it is likely to take; None = unknown.
     """
@@ -24,22 +24,22 @@ class Needs:
 
 
 class Executor(Protocol):
-    """Runs Blocks. A Block never spans two machines, since its timings are compared with each other.
+    """Runs jobs. A job never spans two machines, since its timings are compared with each other.
 
-    Whichever machine a Block runs on, `run_job` runs it there in a child, so that a death becomes a Record made where
+    Whichever machine a job runs on, `run_job` runs it there in a child, so that a death becomes a Record made where
     it happened; an engine's own idea of a failure counts for lost machines only.
     """
 
     def submit(self, job: Job, needs: Needs) -> None:
-        """Queues a Block, which is called by `job.block` from now on, also while `finished` is iterated."""
+        """Queues a job, which is called by `job.block` from now on, also while `finished` is iterated."""
 
     def finished(self, on_event: OnEvent) -> Iterator[str]:
-        """Blocks in the order in which they end, until none is left.
+        """Jobs in the order in which they end, until none is left.
 
-        `on_event` gets the events of all that runs, in this thread; each Record comes in one of them, before its Block
+        `on_event` gets the events of all that runs, in this thread; each Record comes in one of them, before its job
         is yielded. Closing it ends what runs on this machine. Raises WorkerError where the person must act before
         anything can go on.
         """
 
     def cancel(self, block: str) -> None:
-        """Ends a Block or takes it out of the queue; Cells of it that have not ended get no Record."""
+        """Ends a job or takes it out of the queue; Cells of it that have not ended get no Record."""

@@ -68,7 +68,7 @@ def describe_node(job: Job) -> Machine:
 
 
 def prepare_data(job: Job, files: JobFiles) -> None:
-    """Fetches and prepares the data of a Block on this machine, once for all Blocks here: the others wait for a lock.
+    """Fetches and prepares the data of a job on this machine, once for all jobs here: the others wait for a lock.
 
     It is done before the child starts, which would be taken to hang. Raises WorkerError where the data cannot be had.
     """

@@ -1,7 +1,7 @@
-"""Blocks as Ray tasks (extra `ray`): on a cluster by its address, or on one that is started on this machine.
+"""Jobs as Ray tasks (extra `ray`): on a cluster by its address, or on one that is started on this machine.
 
-Where the nodes share the results folder, a Block writes its events there; where they do not, its Records and what
-belongs to them come back as the value of the task. Ray starts a Block again where its node or its worker was lost;
+Where the nodes share the results folder, a job writes its events there; where they do not, its Records and what
+belongs to them come back as the value of the task. Ray starts a job again where its node or its worker was lost;
 whatever else goes wrong is a Record, which was made where it happened. Tasks end with this process, so that the same
 command starts them again: from their checkpoints where the folder is shared.
 
@@ -44,14 +44,14 @@ OBJECT_STORE_BYTES = 100 * 2**20
 
 @dataclass(slots=True)
 class _Running:
-    """A Block that Ray has, with the reference to what it returns."""
+    """A job that Ray has, with the reference to what it returns."""
 
     followed: Followed
     ref: Any
 
 
 class RayExecutor:
-    """`jobs`: Blocks that Ray is given at once; None gives it all."""
+    """`jobs`: how many Ray is given at once; None gives it all."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class RayExecutor:
                 on_event(event)
             if running.followed.left:
                 self.on_warning(
-                    f"ray lost Block {running.followed.block}, and its cells have no Record: "
+                    f"ray lost job {running.followed.block}, and its cells have no Record: "
                     f"{' '.join(str(error).split())[:300]}; the same command tries again"
                 )
                 self.files.forget(running.followed.block)
@@ -177,7 +177,7 @@ def run_on_ray(line: bytes, token: str) -> tuple[list[bytes], dict[str, bytes]]:
 
 
 def _run(job: Job) -> list[Event]:
-    """The Records of a Block, and the failure that a person must cure; both stand in its job files too."""
+    """The Records of a job, and the failure that a person must cure; both stand in its job files too."""
     files, said = JobFiles(job.results), list[Event]()
     try:
         prepare_data(job, files)

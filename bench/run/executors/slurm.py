@@ -1,8 +1,8 @@
-"""Blocks through Slurm, as job arrays of submitit (extra `slurm`).
+"""Jobs through Slurm, as job arrays of submitit (extra `slurm`).
 
-A Block writes its events into the results folder, which all nodes share, and this process reads them there. Nothing
-that Slurm says is a verdict: it is asked only whether a Block without all of its Records still waits or runs. One that
-does neither was lost, and is submitted again. A Block that Slurm preempts, or whose time runs out, goes on from its
+A job writes its events into the results folder, which all nodes share, and this process reads them there. Nothing
+that Slurm says is a verdict: it is asked only whether a job without all of its Records still waits or runs. One that
+does neither was lost, and is submitted again. A job that Slurm preempts, or whose time runs out, goes on from its
 checkpoint.
 
 submitit keeps pickles in `jobs/submitit` of the results folder. Whoever may write there can make nodes run anything, so
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 JOB_NAME = "attnbench"
 
 MOST_LOST = 2
-"""How often a Block that the engine lost is submitted again by one command."""
+"""How often a job that the engine lost is submitted again by one command."""
 
 MOST_TIMEOUTS = 10
-"""How often a Block goes on from its checkpoint after the time that Slurm gives it; then it is a timeout."""
+"""How often a job goes on from its checkpoint after the time that Slurm gives it; then it is a timeout."""
 
 POLL_SECONDS = 2.0
 ASK_SECONDS = 30.0
@@ -66,7 +66,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise _Stopped
 
 
-class RunBlock:
+class RunJob:
     """What submitit calls on a node, any number of times, until every Cell has a Record.
 
     `line`: the job; `seconds`: the time that Slurm gives it each time.
@@ -103,7 +103,7 @@ class RunBlock:
                     Record.of(
                         current,
                         Outcome.TIMEOUT,
-                        f"over the {self.seconds / 60:g} min that slurm gives a Block, {self.timeouts} times",
+                        f"over the {self.seconds / 60:g} min that slurm gives a job, {self.timeouts} times",
                         Begun.now(),
                         machine=machine,
                         digest=job.digests[current.key],
@@ -148,7 +148,7 @@ class _Submitted:
 
 
 class SlurmExecutor:
-    """`jobs`: Blocks of one array that run at once; None leaves that to Slurm."""
+    """`jobs`: how many of one array run at once; None leaves that to Slurm."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class SlurmExecutor:
         engine = self._engine(needs)
         seconds = float(seconds_of(self.options.time))
         with engine.batch():
-            jobs = [engine.submit(RunBlock(encode_order(entry.followed.job), seconds)) for entry in entries]
+            jobs = [engine.submit(RunJob(encode_order(entry.followed.job), seconds)) for entry in entries]
         for entry, job in zip(entries, jobs, strict=True):
             entry.handle, entry.missed = job.job_id, 0
             self._running[entry.followed.block] = entry
@@ -315,11 +315,11 @@ class SlurmExecutor:
             del self._running[block]
             entry.lost += 1
             if entry.lost <= MOST_LOST:
-                self.on_warning(f"slurm lost job {entry.handle} of Block {block}; it is submitted again")
+                self.on_warning(f"slurm lost {entry.handle}, which ran the job {block}; it is submitted again")
                 self._waiting.append(entry)
                 continue
             self.on_warning(
-                f"slurm lost Block {block} {entry.lost} times, and its cells have no Record; the log of the last time "
+                f"slurm lost job {block} {entry.lost} times, and its cells have no Record; the log of the last time "
                 f"is in {self.folder / entry.handle}; the same command tries again"
             )
             self.files.forget(block)
@@ -337,7 +337,7 @@ class SlurmExecutor:
         return set(said.stdout.split())
 
     def _is_process(self, handle: str) -> bool:
-        """Whether the process of this number is submitit's own for a Block of this folder, and lives."""
+        """Whether the process of this number is submitit's own for a job of this folder, and lives."""
         try:
             found = psutil.Process(int(handle))
             words = found.cmdline() if found.status() != psutil.STATUS_ZOMBIE else []

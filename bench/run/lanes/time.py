@@ -206,7 +206,7 @@ def _interleave(turn: _Turn, ready: dict[Cell, Workload], workloads: Workloads) 
     """Rounds over all that are ready; where the reference is not among them, times without ratios."""
     works = {str(cell.variant): workload for cell, workload in ready.items()}
     if REFERENCE in works:
-        # The reference's own code under a second name: where its interval excludes 1, the differences of this Block are
+        # The reference's own code under a second name: where its interval excludes 1, the differences of this job are
         # not to be believed.
         turn(NULL)
         works[NULL] = workloads.null_control(Spec(REFERENCE), works[REFERENCE])

@@ -22,7 +22,7 @@ NULL = "null control"
 
 
 def peaks_of(workloads: Workloads, context: WorkerContext) -> Peaks:
-    """Peaks that this machine reaches in the dtype of the Block."""
+    """Peaks that this machine reaches in the dtype of the job."""
     return peaks(workloads.device, workloads.dtype, context.machine.speed_id, context.place.cache)
 
 
@@ -73,7 +73,7 @@ def _surroundings(timing: TimingRun, name: str) -> Iterator[Measurement]:
         note: dict[str, Any] = {"note": timing.system_load.note} if timing.system_load.note else {}
         yield Measurement.of("foreign_load", timing.system_load.cores, threshold=CORES, **note)
     if timing.drift_probe:
-        # Raw samples once a Block are enough; all Records of it share them.
+        # Raw samples once a job are enough; all Records of it share them.
         raw = timing.drift_probe if name == REFERENCE else ()
         yield Measurement.of("canary_seconds", statistics.median(timing.drift_probe), raw, drift=round(timing.drift, 4))
     if timing.samples[name].launch_seconds:

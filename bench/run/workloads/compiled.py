@@ -100,7 +100,7 @@ def require_same(eager: list[Tensor], found: list[Tensor], dtype: torch.dtype) -
 def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function with a code object of its own.
 
-    Compiled graphs are kept by code object: those of all variants of a Block would be looked through at each call, and
+    Compiled graphs are kept by code object: those of all variants of a job would be looked through at each call, and
     the ninth would be refused as one too many.
     """
     assert isinstance(function, FunctionType)

@@ -1,4 +1,4 @@
-"""Workload: one variant ready to be timed; Workloads: the inputs and settings that those of a Block share."""
+"""Workload: one variant ready to be timed; Workloads: the inputs and settings that those of a job share."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Workload:
 
 @dataclass(slots=True, kw_only=True)
 class Workloads(ABC):
-    """Inputs and settings that all workloads of one Block share.
+    """Inputs and settings that all workloads of one job share.
 
     `mode`: which of the times is measured. `units`: in one sample, such as tokens decoded. `sequences`: processed at
     once. `real`, `padded`: tokens in one unit, without padding and with it. `limit_seconds`: a sample that takes

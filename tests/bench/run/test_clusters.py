@@ -1,4 +1,4 @@
-"""Blocks through submitit and Ray: whatever dies, every Cell has one Record."""
+"""Jobs through submitit and Ray: whatever dies, every Cell has one Record."""
 
 import os
 import signal
@@ -82,7 +82,7 @@ EACH_ONCE = {name: [Outcome.OK] for name in VARIANTS.split(",")}
 
 
 def in_this_process(results: Path) -> None:
-    """submitit's `debug` runs Blocks where it is called."""
+    """submitit's `debug` runs jobs where it is called."""
     code = "import sys, fake_blocks; from pathlib import Path; fake_blocks.drive(fake_blocks.runner(Path(sys.argv[1]), "
     code += f"{VARIANTS!r}, 'slurm', cluster='debug'))"
     subprocess.run([sys.executable, "-c", code, str(results)], check=True, capture_output=True, timeout=PATIENCE)
@@ -146,7 +146,7 @@ def test_a_killed_driver_of_slurm_submits_nothing_twice_and_collects_what_ended_
     (notes / "softmax.does").write_text("sleep", encoding="ascii")
     (notes / "rela.does").write_text("sleep", encoding="ascii")
     first = driver(results, "slurm", 2, "cluster=local")
-    wait_until(lambda: starts(notes, "softmax") and starts(notes, "rela"), "two Blocks run")
+    wait_until(lambda: starts(notes, "softmax") and starts(notes, "rela"), "two jobs run")
     assert status_of(results).counts.get("running") == 2 and status_of(results).submitting
     first.send_signal(signal.SIGKILL)
     first.wait()
@@ -154,7 +154,7 @@ def test_a_killed_driver_of_slurm_submits_nothing_twice_and_collects_what_ended_
     # one ends while nobody looks, the other still runs when the same command comes again
     (notes / "softmax.go").touch()
     files = JobFiles(results)
-    wait_until(lambda: sum(map(files.is_running, files.blocks_with_events())) == 1, "a Block has ended")
+    wait_until(lambda: sum(map(files.is_running, files.blocks_with_events())) == 1, "a job has ended")
     second = driver(results, "slurm", 2, "cluster=local")
     wait_until(lambda: starts(notes, "linear"), "what was not submitted runs")
     (notes / "rela.go").touch()
@@ -169,7 +169,7 @@ def test_a_preempted_block_of_slurm_goes_on(tmp_path: Path, notes: Path) -> None
     results = tmp_path / "r"
     (notes / "rela.does").write_text("sleep", encoding="ascii")
     running = driver(results, "slurm", 3, "cluster=local")
-    wait_until(lambda: starts(notes, "rela"), "the Block runs")
+    wait_until(lambda: starts(notes, "rela"), "the job runs")
     (pid,) = starts(notes, "rela")
     # as Slurm does it: the signal reaches submitit's process on the node
     process = next(p for p in psutil.Process(pid).parents() if "submitit.core._submit" in p.cmdline())
@@ -188,7 +188,7 @@ def test_a_job_that_the_engine_ends_is_submitted_again(tmp_path: Path, notes: Pa
     results = tmp_path / "r"
     (notes / "rela.does").write_text("sleep", encoding="ascii")
     running = driver(results, "slurm", 3, "cluster=local")
-    wait_until(lambda: starts(notes, "rela"), "the Block runs")
+    wait_until(lambda: starts(notes, "rela"), "the job runs")
     (pid,) = starts(notes, "rela")
     ancestors = [p for p in psutil.Process(pid).parents() if "submitit." in " ".join(p.cmdline())]
     for process in [psutil.Process(pid), *psutil.Process(pid).parents()[:2]] if told == signal.SIGTERM else ancestors:
@@ -211,7 +211,7 @@ def test_a_block_whose_ray_worker_is_lost_starts_again(tmp_path: Path, notes: Pa
     results = tmp_path / "r"
     (notes / "rela.does").write_text("sleep", encoding="ascii")
     running = driver(results, "ray", 3, *([] if shared else ["share="]))
-    wait_until(lambda: starts(notes, "rela"), "the Block runs")
+    wait_until(lambda: starts(notes, "rela"), "the job runs")
     (pid,) = starts(notes, "rela")
     worker = next(p for p in psutil.Process(pid).parents() if "supervisor" not in " ".join(p.cmdline()))
     worker.kill()
@@ -228,7 +228,7 @@ def test_a_killed_driver_of_ray_goes_on_with_what_has_no_record(tmp_path: Path, 
     results = tmp_path / "r"
     (notes / "rela.does").write_text("sleep", encoding="ascii")
     first = driver(results, "ray", 1)
-    wait_until(lambda: starts(notes, "rela"), "the second Block runs")
+    wait_until(lambda: starts(notes, "rela"), "the second job runs")
     (pid,) = starts(notes, "rela")
     first.send_signal(signal.SIGKILL)
     first.wait()

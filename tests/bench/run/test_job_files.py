@@ -93,7 +93,7 @@ def test_what_is_no_submission_is_passed_over(tmp_path: Path, content: bytes) ->
     files.submit(SUBMITTED)
     assert files.submissions() == [SUBMITTED]
     (tmp_path / "jobs" / f"{BLOCK}.json").write_bytes(content)
-    assert files.submissions() == [] and status_of(tmp_path).blocks == ()
+    assert files.submissions() == [] and status_of(tmp_path).jobs == ()
 
 
 def test_events_that_are_a_link_or_a_pipe_are_not_read(tmp_path: Path) -> None:
@@ -129,33 +129,33 @@ def test_status_tells_what_is_queued_runs_and_has_ended(tmp_path: Path) -> None:
     files = JobFiles(tmp_path)
     with files.submitting():
         files.submit(SUBMITTED)
-        (block,) = status_of(tmp_path).blocks
+        (block,) = status_of(tmp_path).jobs
         assert (block.state, block.left, block.node) == ("queued", 60.0, "")
         log = files.claim(BLOCK)
         assert log is not None
         log.append(Began(MACHINE, "node-7", "cpu", time.time() - 20))
         log.append(TrainingProgress("k", 25, 100, "accuracy"))
         found = status_of(tmp_path)
-        (block,) = found.blocks
+        (block,) = found.jobs
         assert (block.state, block.node, block.done, block.steps) == ("running", "node-7", 25, 100)
         assert block.left is not None and block.left > 0 and found.submitting
         log.close()
-        assert [each.state for each in status_of(tmp_path).blocks] == ["interrupted"]
+        assert [each.state for each in status_of(tmp_path).jobs] == ["interrupted"]
         files.end(BLOCK, {"ok": 1})
-        (block,) = status_of(tmp_path).blocks
+        (block,) = status_of(tmp_path).jobs
         assert (block.state, block.node, block.outcomes) == ("done", "node-7", {"ok": 1})
         files.forget_ended()
-        assert len(status_of(tmp_path).blocks) == 1
+        assert len(status_of(tmp_path).jobs) == 1
     # the next run starts with an empty list
     files.forget_ended()
-    assert status_of(tmp_path).blocks == ()
+    assert status_of(tmp_path).jobs == ()
 
 
 def test_what_nobody_submits_any_more_is_interrupted_unless_slurm_has_it(tmp_path: Path) -> None:
     files = JobFiles(tmp_path)
     files.submit(SUBMITTED)
     files.submit(replace(SUBMITTED, block="fedcba9876543210", executor="slurm", handle="12_3"))
-    assert {each.executor: each.state for each in status_of(tmp_path).blocks} == {
+    assert {each.executor: each.state for each in status_of(tmp_path).jobs} == {
         "local": "interrupted", "slurm": "queued",
     }  # fmt: skip
 
@@ -165,7 +165,7 @@ def test_the_command_shows_text_of_others_as_it_stands(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["status", "--results", str(tmp_path)])
     assert shown.exit_code == 0 and "\x1b" not in shown.output and "\nc" not in shown.output
     answer = json.loads(CliRunner().invoke(app, ["status", "--json", "--results", str(tmp_path)]).output)
-    assert answer["blocks"][0]["state"] == "interrupted" and answer["submitting"] is False
+    assert answer["jobs"][0]["state"] == "interrupted" and answer["submitting"] is False
     before = sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("*"))
     CliRunner().invoke(app, ["status", "--results", str(tmp_path)])
     assert sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("*")) == before

@@ -44,7 +44,7 @@ def finished(cell, job, machine, rate, outcome=Outcome.OK):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Runs a selection; Blocks are answered here, as a worker would. Returns the cells that were run, in order."""
+    """Runs a selection; jobs are answered here, as a worker would. Returns the cells that were run, in order."""
     calls = []
 
     def make(fails=(), stop_after=None, seeds=1, retry=False):

@@ -1,4 +1,4 @@
-"""A node prepares the data of a Block before its child starts, once for all Blocks that want the same."""
+"""A node prepares the data of a job before its child starts, once for all jobs that want the same."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A child that crashes, is killed, hangs or is too slow becomes an outcome, and the others of its Block go on."""
+"""A child that crashes, is killed, hangs or is too slow becomes an outcome, and the others of its job go on."""
 
 import textwrap
 import time
