@@ -6,9 +6,8 @@ A chart holds no numbers of a report: it names the datasets that it draws, so th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -69,16 +68,12 @@ class FigureData:
     rows: tuple[tuple[Any, ...], ...]
 
     @classmethod
-    def of(cls, items: Sequence[Any]) -> FigureData:
-        """Items of one class, the names of variants harmless and short."""
-        names = tuple(field.name for field in fields(items[0]))
-        # of one name the getter gives the bare value
-        rows = map(attrgetter(*names), items) if len(names) > 1 else ((getattr(item, names[0]),) for item in items)
-        if "variant" not in names:
-            return cls(fields=names, rows=tuple(rows))
-        at = names.index("variant")
-        shown = {item.variant: visible(item.variant, longest=LONGEST_NAME) for item in items}
-        return cls(fields=names, rows=tuple((*row[:at], shown[row[at]], *row[at + 1 :]) for row in rows))
+    def of(cls, items: Sequence[Mapping[str, Any]]) -> FigureData:
+        """Rows with the same columns, the names of variants harmless and short."""
+        names = tuple(items[0])
+        shown = {name: visible(name, longest=LONGEST_NAME) for name in {item.get("variant", "") for item in items}}
+        rows = ({**item, "variant": shown[item["variant"]]} if "variant" in item else item for item in items)
+        return cls(fields=names, rows=tuple(tuple(row.values()) for row in rows))
 
     def records(self) -> list[dict[str, Any]]:
         return [dict(zip(self.fields, row, strict=True)) for row in self.rows]
@@ -162,13 +157,13 @@ def datasets(report: Report) -> dict[str, FigureData]:
         name: list(getattr(report, name)) for name in ("pareto", "alphas", "nulls", "trained", "suite_scores")
     }
     # at one length all points would stand above each other
-    if len({point.length for point in report.lengths}) > 1:
+    if len({point["length"] for point in report.lengths}) > 1:
         found["lengths"] = list(report.lengths)
     found |= {f"settings_{number}": list(curves.points) for number, curves in enumerate(report.settings)}
     for point in report.curves:
-        found.setdefault(f"curves_{point.quantity}", []).append(point)
+        found.setdefault(f"curves_{point['quantity']}", []).append(point)
     for head in report.heads:
-        found.setdefault(head.quantity, []).append(head)
+        found.setdefault(head["quantity"], []).append(head)
     return {name: FigureData.of(items) for name, items in found.items() if items}
 
 
@@ -252,7 +247,7 @@ def _name_of(curves: SettingCurves) -> str:
 def _headings(curves: SettingCurves) -> tuple[str, str]:
     """Title and subtitle: what is fixed, in the parentheses of the title, and what thin lines are."""
     title, _, fixed = visible(curves.title).partition(" (")
-    others = "dashed: rates not chosen" if any(not point.chosen for point in curves.points) else ""
+    others = "dashed: rates not chosen" if any(not point["chosen"] for point in curves.points) else ""
     return title, "; ".join(filter(None, [fixed.removesuffix(")"), others]))
 
 
@@ -264,14 +259,14 @@ def _settings_words(curves: SettingCurves, quality: str) -> str:
             "band from the lowest to the highest. A falling line is attention that spreads out."
         )
     others = " Thin, dashed: learning rates that validation did not choose." * any(
-        not point.chosen for point in curves.points
+        not point["chosen"] for point in curves.points
     )
     return f"Test {quality}, by {across}: mean over seeds, with a band from the lowest to the highest seed.{others}"
 
 
 def _axis_words(curves: SettingCurves, quality: str) -> tuple[str, str, str, str, str]:
     """Titles of both axes, the tested values and the scale across, and the highest value, empty where there is none."""
-    values = sorted({point.at for point in curves.points})
+    values = sorted({point["at"] for point in curves.points})
     scale = "log" if values[0] > 0 and values[-1] >= 4 * values[0] else "linear"
     across = "length, tokens" if curves.axis == "length" else visible(curves.axis.replace("_", " "))
     ticks = " ".join(map(repr, values))
@@ -437,7 +432,7 @@ def _sized(chart: Chart, title: str, height: Any = HEIGHT) -> Chart:
 
 
 def inline(items: Sequence[Any]) -> alt.InlineData:
-    """Items of one class as the data of a chart that is not of a report."""
+    """Rows as the data of a chart that is not of a report."""
     return values(FigureData.of(items).records() if items else [])
 
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
-from operator import attrgetter
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..bench.board.board import Board, Column
-from ..bench.board.report import Overview, RecordSummary, Report
+from ..bench.board.report import COLUMNS, Overview, Report
 from .escape import in_html, in_script
 from .figures import Chart, FigureData, FigureSpec, datasets, figure_specs
 from .overview_figures import overview_datasets, overview_specs
-
-_RECORD = tuple(field.name for field in fields(RecordSummary))
 
 
 def render(reports: Sequence[Report], overview: Overview | None = None) -> str:
@@ -48,9 +45,9 @@ def render(reports: Sequence[Report], overview: Overview | None = None) -> str:
         values = {
             "board": _board(report.board, columns),
             **drawn(figure_specs(report), datasets(report)),
-            "maps": [asdict(each) for each in report.maps],
+            "maps": list(report.maps),
             "mapsLeftOut": report.maps_left_out,
-            "records": [_RECORD, [*map(attrgetter(*_RECORD), report.records)]],
+            "records": [COLUMNS["records"], [list(record.values()) for record in report.records]],
             "commands": dict(report.commands),
             "machines": dict(report.machines),
         }

@@ -22,20 +22,7 @@ from ..store.table import ResultTable
 from .board import Board
 from .crossover import crossover
 from .length_board import LengthSweep, board_for_lengths, modes_of, sweeps
-from .report import (
-    Alpha,
-    CurvePoint,
-    HeadValue,
-    LengthPoint,
-    NullControl,
-    ParetoPoint,
-    RecordSummary,
-    Report,
-    SettingCurves,
-    SettingPoint,
-    SuiteScore,
-    TrainedLength,
-)
+from .report import FigureRow, Report, SettingCurves
 from .report_maps import Maps, attention_maps
 from .serving_board import ServingSweep, board_for_serving, serving_sweeps
 from .setting_tables import BY_AXIS, RIGHT_KEY, values_at
@@ -81,7 +68,7 @@ def report_for_task(
         settings=tuple(_settings(table, board_key, board, metric)),
         trained=tuple(_trained_length(board, runs)),
         nulls=tuple(
-            NullControl(block=f"block {at}", ratio=null.value, low=null.low, high=null.high)
+            {"block": f"block {at}", "ratio": null.value, "low": null.low, "high": null.high}
             for at, null in enumerate(nulls, start=1)
         ),
         maps=shown_maps,
@@ -141,7 +128,7 @@ def report_for_suite(table: ResultTable, board: Board, board_keys: Sequence[Boar
     runs = [run for board_key in board_keys for run in board_key.runs(table, "train", "baseline")]
     tasks = {board_key.task for board_key in board_keys}
     scores = [
-        SuiteScore(variant=row.name, task=column.title, value=cell.value, text=cell.shown("bare"))
+        {"variant": row.name, "task": column.title, "value": cell.value, "text": cell.shown("bare")}
         for _, row in board.rows
         for column, cell in zip(board.columns, row.entries, strict=True)
         if column.name in tasks and cell.value is not None
@@ -162,23 +149,23 @@ def _newest(runs: Sequence[ResultRow]) -> str:
     return max((run.started for run in runs), default="")
 
 
-def _pareto(board: Board, metric: Metric) -> Iterator[ParetoPoint]:
+def _pareto(board: Board, metric: Metric) -> Iterator[FigureRow]:
     for row in board.ranked:
         quality, cost, share = (board.cell(row, name) for name in (metric.name, "step_time", "frontier"))
         if quality.value is not None and cost.value is not None:
-            yield ParetoPoint(
-                variant=row.name,
-                quality=quality.value,
-                quality_low=quality.value if quality.low is None else quality.low,
-                quality_high=quality.value if quality.high is None else quality.high,
-                cost=cost.value,
-                cost_low=cost.value if cost.low is None else cost.low,
-                cost_high=cost.value if cost.high is None else cost.high,
-                on_frontier=bool(share.note),
-            )
+            yield {
+                "variant": row.name,
+                "quality": quality.value,
+                "quality_low": quality.value if quality.low is None else quality.low,
+                "quality_high": quality.value if quality.high is None else quality.high,
+                "cost": cost.value,
+                "cost_low": cost.value if cost.low is None else cost.low,
+                "cost_high": cost.value if cost.high is None else cost.high,
+                "on_frontier": bool(share.note),
+            }
 
 
-def _heads(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[HeadValue]:
+def _heads(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[FigureRow]:
     by_head: dict[tuple[str, str, str, int], list[float]] = {}
     for found in table.heads_of(HEAD_METRICS, runs):
         place = (found.run.variant, found.name, _layer_words(found), int(found.head))
@@ -186,20 +173,20 @@ def _heads(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[HeadValue]
     # layers and heads stay in the order of the model
     for (variant, name, layer, head), values in sorted(by_head.items(), key=lambda item: item[0][:2]):
         value = math.fsum(values) / len(values)
-        yield HeadValue(variant=variant, quantity=name, layer=layer, head=head, value=value)
+        yield {"variant": variant, "quantity": name, "layer": layer, "head": head, "value": value}
 
 
-def _alphas(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[Alpha]:
+def _alphas(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[FigureRow]:
     for found in table.heads_of(["alpha"], runs):
         layer, head = _layer_words(found), int(found.head)
-        yield Alpha(variant=found.run.variant, layer=layer, head=head, seed=found.run.seed, value=found.value)
+        yield {"variant": found.run.variant, "layer": layer, "head": head, "seed": found.run.seed, "value": found.value}
 
 
 def _layer_words(found: HeadMeasurement) -> str:
     return f"{found.attention} {int(found.layer)}".strip()
 
 
-def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator[CurvePoint]:
+def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator[FigureRow]:
     wanted: list[tuple[Literal["quality", "loss"], str, float]] = [
         ("quality", f"validation_{metric.name}", metric.points), ("loss", "validation_loss", 1.0),
     ]  # fmt: skip
@@ -214,9 +201,14 @@ def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator
                     by_step.setdefault(int(point["step"]), []).append(scale * value)
             for step, values in sorted(by_step.items()):
                 mean = math.fsum(values) / len(values)
-                yield CurvePoint(
-                    variant=variant, quantity=quantity, step=step, value=mean, low=min(values), high=max(values)
-                )
+                yield {
+                    "variant": variant,
+                    "quantity": quantity,
+                    "step": step,
+                    "value": mean,
+                    "low": min(values),
+                    "high": max(values),
+                }
 
 
 def _settings(table: ResultTable, board_key: BoardKey, board: Board, metric: Metric) -> Iterator[SettingCurves]:
@@ -233,11 +225,12 @@ def _settings(table: ResultTable, board_key: BoardKey, board: Board, metric: Met
         if kind not in kinds:
             continue
         points = [
-            SettingPoint(
-                variant=row.name, at=float(column.name.removeprefix(f"{axis}_")), value=cell.value,
-                low=cell.value if cell.low is None else cell.low, high=cell.value if cell.high is None else cell.high,
-                rate=rates.get(row.name, ""),
-            )
+            {
+                "variant": row.name, "at": float(column.name.removeprefix(f"{axis}_")), "value": cell.value,
+                "low": cell.value if cell.low is None else cell.low,
+                "high": cell.value if cell.high is None else cell.high,
+                "rate": rates.get(row.name, ""), "chosen": True,
+            }
             for _, row in part.rows
             for column, cell in zip(part.columns, row.entries, strict=True)
             if cell.value is not None
@@ -249,7 +242,7 @@ def _settings(table: ResultTable, board_key: BoardKey, board: Board, metric: Met
 
 def _other_rates(
     table: ResultTable, board_key: BoardKey, metric: Metric, axis: str, chosen: Mapping[str, str]
-) -> Iterator[SettingPoint]:
+) -> Iterator[FigureRow]:
     """The mean over trials at every rate of the grid that a variant did not take."""
     setting = next((run.setting for run in board_key.runs(table, "train") if run.setting.get("learning_rates")), None)
     if setting is None:
@@ -266,17 +259,19 @@ def _other_rates(
         for series in series_of({place for one in seeds for place in one}):
             for at, _ in series.places if series.axis == axis else ():
                 values = [metric.points * value for value in values_at(series, at, seeds)]
-                yield SettingPoint(
-                    variant=variant, at=at, value=math.fsum(values) / len(values), low=min(values), high=max(values),
-                    rate=rate, chosen=False,
-                )  # fmt: skip
+                yield {"variant": variant, "at": at, **_over_seeds(values), "rate": rate, "chosen": False}
 
 
-def _trained_length(board: Board, runs: Sequence[ResultRow]) -> Iterator[TrainedLength]:
+def _over_seeds(values: Sequence[float]) -> dict[str, float]:
+    """The mean, the lowest and the highest value."""
+    return {"value": math.fsum(values) / len(values), "low": min(values), "high": max(values)}
+
+
+def _trained_length(board: Board, runs: Sequence[ResultRow]) -> Iterator[FigureRow]:
     """The length of training, where a figure is over lengths."""
     lengths = [run.setting["length"] for run in runs if run.lane == "train" and "length" in run.setting]
     if lengths and any(part.name.endswith(f"/{LENGTH}") for part in board.parts):
-        yield TrainedLength(length=lengths[-1])
+        yield {"length": lengths[-1]}
 
 
 def _by_variant(runs: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
@@ -286,7 +281,7 @@ def _by_variant(runs: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
     return found
 
 
-def _lengths(table: ResultTable, sweep: LengthSweep, mode: Mode) -> Iterator[LengthPoint]:
+def _lengths(table: ResultTable, sweep: LengthSweep, mode: Mode) -> Iterator[FigureRow]:
     by_length = {length: costs_by_variant(table, board_key, mode) for length, board_key in sweep.board_keys.items()}
     floor = max(floor_of(found) for found in by_length.values())
     for name in sorted({name for found in by_length.values() for name in found}):
@@ -295,20 +290,20 @@ def _lengths(table: ResultTable, sweep: LengthSweep, mode: Mode) -> Iterator[Len
         for length, each in costs.items():
             if each.cost is not None:
                 ends = ratio(each.cost)
-                yield LengthPoint(
-                    variant=name, length=length, seconds=each.median, ratio=ends.value, low=ends.low, high=ends.high,
-                    pays=pays is not None and length >= pays,
-                )  # fmt: skip
+                yield {
+                    "variant": name, "length": length, "seconds": each.median, "ratio": ends.value, "low": ends.low,
+                    "high": ends.high, "pays": pays is not None and length >= pays,
+                }  # fmt: skip
 
 
-def _records(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[RecordSummary]:
+def _records(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[FigureRow]:
     for run in sorted(runs, key=lambda run: (run.variant, run.lane, run.seed)):
-        yield RecordSummary(
-            key=run.key, variant=run.variant, lane=run.lane, seed=run.seed, outcome=run.outcome,
-            reason=run.reason, machine=run.machine, started=run.started, seconds=run.seconds,
-            digest=f"{run.version}-{run.data_code}-{run.variant_code}", numbers=tuple(_numbers(table, run.at)),
-            implementation=run.implementation,
-        )  # fmt: skip
+        yield {
+            "key": run.key, "variant": run.variant, "lane": run.lane, "seed": run.seed, "outcome": run.outcome,
+            "reason": run.reason, "machine": run.machine, "started": run.started, "seconds": run.seconds,
+            "digest": f"{run.version}-{run.data_code}-{run.variant_code}", "numbers": tuple(_numbers(table, run.at)),
+            "implementation": run.implementation,
+        }  # fmt: skip
 
 
 def _numbers(table: ResultTable, at: int) -> list[str]:

@@ -15,7 +15,7 @@ from ..score.settings import LENGTH
 from ..stats.format import counted, listed
 from .board import Board, Row, TableCell
 from .notes import some
-from .report import BoardSummary, Overview, ParetoPoint, Report, SummaryGroup, TaskLengthPoint, TaskParetoPoint
+from .report import BoardSummary, FigureRow, FigureRows, Overview, Report, SummaryGroup
 
 MOST_VARIANTS = 12
 """So many variants a picture of the overview shows; with more, lines cannot be told apart."""
@@ -66,7 +66,7 @@ def overview_of(reports: Sequence[Report]) -> Overview:
     tasks = [report for _, members in ordered for report in members]
     quality, by_length, length_words = _by_length(tasks)
     pareto, pareto_words = _pareto(tasks)
-    keys = {record.key for report in reports for record in report.records}
+    keys = {record["key"] for report in reports for record in report.records}
     stale = sum(bool(report.stale) for report in reports)
     lead = [f"{counted(len(reports), 'board')} from {counted(len(keys), 'Record')}, the newest of {newest_day}."]
     if stale:
@@ -90,7 +90,7 @@ def _day(report: Report) -> str:
 
 
 def _group_of(report: Report) -> str:
-    if report.lengths or {record.lane for record in report.records} == {"time"}:
+    if report.lengths or {record["lane"] for record in report.records} == {"time"}:
         return "Cost alone, without training"
     return "Single tasks" if report.newest else "Published by others"
 
@@ -150,14 +150,14 @@ def _value(cell: TableCell) -> float:
     return 0.0 if cell.value is None else cell.value
 
 
-def _by_length(reports: Sequence[Report]) -> tuple[str, tuple[TaskLengthPoint, ...], str]:
+def _by_length(reports: Sequence[Report]) -> tuple[str, FigureRows, str]:
     """The quality, the points, and what is left out: tasks of one metric, variants without baselines."""
-    found: list[TaskLengthPoint] = []
+    found: list[FigureRow] = []
     with_lengths = [
         (report, curves)
         for report in reports
         for curves in report.settings
-        if curves.axis == LENGTH and curves.quantity == "quality" and len({point.at for point in curves.points}) > 1
+        if curves.axis == LENGTH and curves.quantity == "quality" and len({point["at"] for point in curves.points}) > 1
     ]
     with_lengths = [pair for pair in with_lengths if _variants(pair[0])]
     if not with_lengths:
@@ -168,16 +168,19 @@ def _by_length(reports: Sequence[Report]) -> tuple[str, tuple[TaskLengthPoint, .
     kept = names[:MOST_VARIANTS]
     titles = _titles([report for report, _ in shown])
     for (report, curves), title in zip(shown, titles, strict=True):
-        trained = report.trained[0].length if report.trained else None
+        trained = report.trained[0]["length"] if report.trained else None
         # in one order on all panels, so that each variant keeps its colour
-        own = {(point.variant, point.at): point for point in curves.points if point.chosen}
+        own = {(point["variant"], point["at"]): point for point in curves.points if point["chosen"]}
         found += [
-            TaskLengthPoint(
-                task=title, variant=point.variant, at=point.at, value=point.value, low=point.low, high=point.high,
-                trained=trained,
-            )
-            for name in kept for (variant, _), point in sorted(own.items()) if variant == name
-        ]  # fmt: skip
+            {
+                "task": title,
+                **{name: point[name] for name in ("variant", "at", "value", "low", "high")},
+                "trained": trained,
+            }
+            for kept_name in kept
+            for (variant, _), point in sorted(own.items())
+            if variant == kept_name
+        ]
     words = f"Over lengths: the first {len(kept)} of {len(names)} variants." if len(names) > len(kept) else ""
     return quality, tuple(found), words
 
@@ -187,28 +190,23 @@ def _variants(report: Report) -> list[str]:
     return [row.name for kind, row in report.board.rows if kind != "baseline"]
 
 
-def _pareto(reports: Sequence[Report]) -> tuple[tuple[TaskParetoPoint, ...], str]:
+def _pareto(reports: Sequence[Report]) -> tuple[FigureRows, str]:
     """The points of each board with three or more, and what is left out: tasks that the reference did not learn."""
     plotted = [report for report in reports if len(report.pareto) > 2]
     unlearned = [report.board.title.partition(",")[0] for report in plotted if not report.board.learned]
     shown = [report for report in plotted if report.board.learned][:MOST_PANELS]
-    names = list(dict.fromkeys(point.variant for report in shown for point in report.pareto))
+    names = list(dict.fromkeys(point["variant"] for report in shown for point in report.pareto))
     kept = names[:MOST_VARIANTS]
     found = []
     for report, title in zip(shown, _titles(shown), strict=True):
         better = " (lower is better)" if report.better == "lower" else ""
-        points = {point.variant: point for point in report.pareto}
+        points = {point["variant"]: point for point in report.pareto}
         named = _apart(report.pareto)
         found += [
-            TaskParetoPoint(
-                task=f"{title}: {report.quality}{better}", variant=name,
-                name=name if name in named else "",
-                quality=points[name].quality, quality_low=points[name].quality_low,
-                quality_high=points[name].quality_high, cost=points[name].cost, cost_low=points[name].cost_low,
-                cost_high=points[name].cost_high, on_frontier=points[name].on_frontier,
-            )
-            for name in kept if name in points
-        ]  # fmt: skip
+            {"task": f"{title}: {report.quality}{better}", "name": name if name in named else "", **points[name]}
+            for name in kept
+            if name in points
+        ]
     words = [
         f"Quality against cost leaves out {listed(unlearned)}, which {REFERENCE} did not learn." if unlearned else ""
     ]
@@ -217,18 +215,19 @@ def _pareto(reports: Sequence[Report]) -> tuple[tuple[TaskParetoPoint, ...], str
     return tuple(found), " ".join(filter(None, words))
 
 
-def _apart(points: Sequence[ParetoPoint]) -> set[str]:
+def _apart(points: Sequence[FigureRow]) -> set[str]:
     """Those on the frontier whose names do not overlap in a small panel, the best first."""
-    wide = max(math.log(point.cost_high) for point in points) - min(math.log(point.cost_low) for point in points)
-    high = max(point.quality_high for point in points) - min(point.quality_low for point in points)
-    named: list[ParetoPoint] = []
-    for point in sorted((point for point in points if point.on_frontier), key=lambda point: -point.cost):
+    wide = max(math.log(point["cost_high"]) for point in points) - min(math.log(point["cost_low"]) for point in points)
+    high = max(point["quality_high"] for point in points) - min(point["quality_low"] for point in points)
+    named: list[FigureRow] = []
+    for point in sorted((point for point in points if point["on_frontier"]), key=lambda point: -point["cost"]):
         if all(
-            abs(math.log(point.cost / other.cost)) > 0.3 * wide or abs(point.quality - other.quality) > 0.1 * high
+            abs(math.log(point["cost"] / other["cost"])) > 0.3 * wide
+            or abs(point["quality"] - other["quality"]) > 0.1 * high
             for other in named
         ):
             named.append(point)
-    return {point.variant for point in named}
+    return {point["variant"] for point in named}
 
 
 def _titles(reports: Sequence[Report]) -> list[str]:

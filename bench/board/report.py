@@ -1,110 +1,67 @@
-"""Report: a Board, the data of its figures and the Records behind it: all that a page shows of one board.
+"""Report: a Board, the rows of its figures and the Records behind it: all that a page shows of one board.
 
-Each class of data is a row of a figure's table; `dashboards/figures.py` and `dashboards/simplex.py` draw them.
+`COLUMNS` lists the columns of each table of rows; `dashboards/figures.py` and `dashboards/simplex.py` draw the rows as
+they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from .board import Board
 
+FigureRow = dict[str, Any]
+"""A row of a table: a value by column."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParetoPoint:
-    """A variant between quality (in points, with its interval) and cost (× reference with its interval)."""
+FigureRows = tuple[FigureRow, ...]
 
-    variant: str
-    quality: float
-    quality_low: float
-    quality_high: float
-    cost: float
-    cost_low: float
-    cost_high: float
-    on_frontier: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadValue:
-    """Mean over seeds of one quantity in one head; `layer` names the kind of attention too, where there are several."""
-
-    variant: str
-    quantity: str
-    layer: str
-    head: int
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alpha:
-    """The learned alpha of one head at one seed; `layer` as in `HeadValue`."""
-
-    variant: str
-    layer: str
-    head: int
-    seed: int
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
-    """Mean over seeds at one training step, with the lowest and the highest seed, of `quantity`: quality or loss."""
-
-    variant: str
-    quantity: Literal["quality", "loss"]
-    step: int
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NullControl:
-    """The reference against itself, in one block."""
-
-    block: str
-    ratio: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthPoint:
-    """Time and ratio of one variant at one length; `pays`: whether it beats the reference from here on."""
-
-    variant: str
-    length: int
-    seconds: float
-    ratio: float
-    low: float
-    high: float
-    pays: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingPoint:
-    """Test result of one variant at one value of an axis of settings: mean over seeds, lowest and highest.
-
-    `rate`: its learning rate, empty where the preset has one for all. `chosen`: whether it is the variant's own; at
-    other rates of the grid there are trials alone, at seeds that no board uses.
-    """
-
-    variant: str
-    at: float
-    value: float
-    low: float
-    high: float
-    rate: str = ""
-    chosen: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedLength:
-    """The longest sequences of training."""
-
-    length: float
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    # a variant between quality (in points) and cost (× reference), each with its interval
+    "pareto": ("variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high", "on_frontier"),
+    # mean over seeds of one quantity in one head; `layer` names the kind of attention too, where there are several
+    "heads": ("variant", "quantity", "layer", "head", "value"),
+    # the learned alpha of one head at one seed
+    "alphas": ("variant", "layer", "head", "seed", "value"),
+    # mean over seeds at one training step, with the lowest and the highest seed, of `quantity`: quality or loss
+    "curves": ("variant", "quantity", "step", "value", "low", "high"),
+    # the reference against itself, in one block
+    "nulls": ("block", "ratio", "low", "high"),
+    # time and ratio at one length; `pays`: whether the variant beats the reference from here on
+    "lengths": ("variant", "length", "seconds", "ratio", "low", "high", "pays"),
+    # test result at one value of an axis of settings: mean over seeds, lowest and highest. `rate`: learning rate, empty
+    # where the preset has one for all; `chosen`: whether it is the variant's own, and not that of trials alone
+    "settings": ("variant", "at", "value", "low", "high", "rate", "chosen"),
+    # the longest sequences of training
+    "trained": ("length",),
+    # mean test result on one task of a suite, in points; `text`: as the board shows it
+    "suite_scores": ("variant", "task", "value", "text"),
+    # maps of one trained model on one example, queries down and keys across. `shades`: base64 of one byte a cell, by
+    # layer, head, query, key; 255 is that map's own maximum, which `tops` gives
+    "maps": ("variant", "layers", "heads", "rows", "keys", "tops", "shades"),
+    # one Record as a reader checks it; `numbers`: the values over the whole model, with their units
+    "records": (
+        "key", "variant", "lane", "seed", "outcome", "reason", "machine", "started", "seconds", "digest", "numbers",
+        "implementation",
+    ),
+    # of an overview: mean test result at one length of one task; `trained`: the longest sequences of training, or None
+    "by_length": ("task", "variant", "at", "value", "low", "high", "trained"),
+    # of an overview: `pareto` with the task and its metric; `name`: empty off the frontier
+    "task_pareto": (
+        "task", "name", "variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high",
+        "on_frontier",
+    ),
+    # weights of three choices: 1 is the left corner, 2 the right, 3 the top. `total`: their sum; where it is not one
+    # they are drawn as shares of it. `start`: number of the scores
+    "simplex": ("variant", "start", "temperature", "x", "y", "first", "second", "third", "total"),
+    # weight of the first of two choices whose score is ahead by `lead`
+    "choices": ("variant", "lead", "weight"),
+    # a segment of a line of equal Tsallis entropy on the simplex
+    "contours": ("alpha", "level", "x", "y", "x2", "y2"),
+    # a point of one line of the entropy surface, in projection
+    "surface": ("alpha", "line", "at", "x", "y"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,51 +71,7 @@ class SettingCurves:
     axis: str
     title: str
     quantity: Literal["quality", "weight"]
-    points: tuple[SettingPoint, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteScore:
-    """Mean test result of one variant on one task of a suite, in points; `text`: as the board shows it."""
-
-    variant: str
-    task: str
-    value: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionMap:
-    """Attention maps of one trained model on one example, queries down and keys across.
-
-    `shades`: base64 of one byte a cell, by layer, head, query, key; 255 is that map's own maximum, which `tops` gives.
-    """
-
-    variant: str
-    layers: int
-    heads: int
-    rows: int
-    keys: int
-    tops: tuple[float, ...]
-    shades: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordSummary:
-    """One Record as a reader checks it. `numbers`: the values over the whole model, with their units."""
-
-    key: str
-    variant: str
-    lane: str
-    seed: int
-    outcome: str
-    reason: str
-    machine: str
-    started: str
-    seconds: float
-    digest: str
-    numbers: tuple[str, ...]
-    implementation: str = ""
+    points: FigureRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,18 +88,18 @@ class Report:
     board: Board
     quality: str = "accuracy, %"
     better: Literal["higher", "lower"] = "higher"
-    pareto: tuple[ParetoPoint, ...] = ()
-    heads: tuple[HeadValue, ...] = ()
-    alphas: tuple[Alpha, ...] = ()
-    curves: tuple[CurvePoint, ...] = ()
-    nulls: tuple[NullControl, ...] = ()
-    lengths: tuple[LengthPoint, ...] = ()
+    pareto: FigureRows = ()
+    heads: FigureRows = ()
+    alphas: FigureRows = ()
+    curves: FigureRows = ()
+    nulls: FigureRows = ()
+    lengths: FigureRows = ()
     settings: tuple[SettingCurves, ...] = ()
-    trained: tuple[TrainedLength, ...] = ()
-    suite_scores: tuple[SuiteScore, ...] = ()
-    maps: tuple[AttentionMap, ...] = ()
+    trained: FigureRows = ()
+    suite_scores: FigureRows = ()
+    maps: FigureRows = ()
     maps_left_out: int = 0
-    records: tuple[RecordSummary, ...] = ()
+    records: FigureRows = ()
     commands: Mapping[str, str]
     machines: Mapping[str, str]
     group: str = ""
@@ -227,30 +140,6 @@ class SummaryGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLengthPoint:
-    """Mean test result of one variant at one length of one task, with the lowest and the highest seed.
-
-    `trained`: the longest sequences of training, None where that is not known.
-    """
-
-    task: str
-    variant: str
-    at: float
-    value: float
-    low: float
-    high: float
-    trained: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskParetoPoint(ParetoPoint):
-    """A variant between quality and cost on one board; `task`: with its metric, `name`: empty off the frontier."""
-
-    task: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """What a page opens with: all boards with who leads each, and two pictures of all tasks.
 
@@ -261,68 +150,18 @@ class Overview:
     lead: str
     groups: tuple[SummaryGroup, ...]
     quality: str = ""
-    by_length: tuple[TaskLengthPoint, ...] = ()
-    pareto: tuple[TaskParetoPoint, ...] = ()
+    by_length: FigureRows = ()
+    pareto: FigureRows = ()
     left_out: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimplexPoint:
-    """Weights of three choices on the simplex: choice 1 is the left corner, 2 the right, 3 the top.
-
-    `total`: what the weights sum to; where it is not one they are drawn as shares of it. `start`: number of the scores.
-    """
-
-    variant: str
-    start: int
-    temperature: float
-    x: float
-    y: float
-    first: float
-    second: float
-    third: float
-    total: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwoChoiceWeight:
-    """Weight of the first of two choices whose score is ahead by `lead`."""
-
-    variant: str
-    lead: float
-    weight: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContourSegment:
-    """A segment of a contour line of Tsallis' entropy, on the simplex."""
-
-    alpha: float
-    level: float
-    x: float
-    y: float
-    x2: float
-    y2: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SurfacePoint:
-    """A point of one line of the entropy surface, in projection: `line` numbers the lines, `at` their points."""
-
-    alpha: float
-    line: int
-    at: int
-    x: float
-    y: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimplexFigure:
     """The data of `attnbench explain simplex`. `null_rows`: by variant, how many random scores got no weight at all."""
 
-    trajectories: tuple[SimplexPoint, ...]
-    random: tuple[SimplexPoint, ...]
-    choices: tuple[TwoChoiceWeight, ...]
-    contours: tuple[ContourSegment, ...]
-    surface: tuple[SurfacePoint, ...]
+    trajectories: FigureRows
+    random: FigureRows
+    choices: FigureRows
+    contours: FigureRows
+    surface: FigureRows
     null_rows: dict[str, int]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..store.rows import ResultRow
-from .report import AttentionMap
+from .report import FigureRow, FigureRows
 
 Maps = Callable[[str], npt.NDArray[Any] | None]
 """Reads an artifact: weights of (examples, layers, heads, rows, keys); None where it is not at hand."""
@@ -25,9 +25,9 @@ def sound(maps: npt.NDArray[Any]) -> bool:
     return bool(np.isfinite(maps).all() and (maps >= 0).all())
 
 
-def attention_maps(runs: Iterable[ResultRow], read: Maps, room: int) -> tuple[tuple[AttentionMap, ...], int]:
+def attention_maps(runs: Iterable[ResultRow], read: Maps, room: int) -> tuple[FigureRows, int]:
     """The maps of each variant, of its lowest seed and first example; and how many do not fit in `room` characters."""
-    found: list[AttentionMap] = []
+    found: list[FigureRow] = []
     left_out = 0
     by_variant: dict[str, list[str]] = {}
     for run in sorted(runs, key=lambda run: (run.variant, run.seed)):
@@ -47,9 +47,9 @@ def attention_maps(runs: Iterable[ResultRow], read: Maps, room: int) -> tuple[tu
         text = base64.b64encode(shades.tobytes()).decode()
         room -= len(text)
         found.append(
-            AttentionMap(
-                variant=variant, layers=layers, heads=heads, rows=height, keys=width,
-                tops=tuple(float(top) for top in tops.ravel()), shades=text,
-            )
+            {
+                "variant": variant, "layers": layers, "heads": heads, "rows": height, "keys": width,
+                "tops": tuple(float(top) for top in tops.ravel()), "shades": text,
+            }
         )  # fmt: skip
     return tuple(found), left_out

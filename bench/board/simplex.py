@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .report import ContourSegment, SimplexFigure, SimplexPoint, SurfacePoint, TwoChoiceWeight
+from .report import FigureRow, SimplexFigure
 
 Floats = npt.NDArray[np.float64]
 Map = Callable[[Floats], Floats]
@@ -65,7 +65,7 @@ def place(weights: Floats) -> tuple[Floats, Floats]:
     return weights[:, 1] + weights[:, 2] / 2, weights[:, 2] * math.sqrt(3) / 2
 
 
-def contours(alpha: float) -> Iterator[ContourSegment]:
+def contours(alpha: float) -> Iterator[FigureRow]:
     """Lines of equal entropy, found by marching over the small triangles of a grid."""
     corner, rows = _grid()
     values = entropy(corner, alpha)
@@ -82,10 +82,10 @@ def contours(alpha: float) -> Iterator[ContourSegment]:
                     ends.append((x[one] + share * (x[other] - x[one]), y[one] + share * (y[other] - y[one])))
             if len(ends) == 2:
                 (x1, y1), (x2, y2) = ends
-                yield ContourSegment(alpha=alpha, level=level, x=float(x1), y=float(y1), x2=float(x2), y2=float(y2))
+                yield {"alpha": alpha, "level": level, "x": float(x1), "y": float(y1), "x2": float(x2), "y2": float(y2)}
 
 
-def surface(alpha: float, lines: int = 13, points: int = 40) -> Iterator[SurfacePoint]:
+def surface(alpha: float, lines: int = 13, points: int = 40) -> Iterator[FigureRow]:
     """The entropy over the triangle as a net of lines in three directions, seen from 30 degrees above the plane."""
     number = 0
     for fixed in range(3):
@@ -98,7 +98,7 @@ def surface(alpha: float, lines: int = 13, points: int = 40) -> Iterator[Surface
             height = entropy(np.clip(weights, 0.0, 1.0), alpha)
             across, up = x + 0.35 * y, 0.5 * y * math.sin(math.pi / 6) + 0.7 * height
             for at in range(points):
-                yield SurfacePoint(alpha=alpha, line=number, at=at, x=float(across[at]), y=float(up[at]))
+                yield {"alpha": alpha, "line": number, "at": at, "x": float(across[at]), "y": float(up[at])}
             number += 1
 
 
@@ -121,23 +121,23 @@ def _grid() -> tuple[Floats, list[tuple[int, int, int]]]:
 
 def _points(
     variant: str, scores: Floats, temperatures: Sequence[float], map: Map, start: int | None = None
-) -> list[SimplexPoint]:
+) -> list[FigureRow]:
     weights = map(scores)
     totals = weights.sum(-1)
     x, y = place(weights / np.where(totals > 0, totals, 1.0)[:, None])
     return [
-        SimplexPoint(
-            variant=variant, start=at if start is None else start, temperature=temperatures[at], x=float(x[at]),
-            y=float(y[at]), first=float(weights[at, 0]), second=float(weights[at, 1]), third=float(weights[at, 2]),
-            total=float(totals[at]),
-        )
+        {
+            "variant": variant, "start": at if start is None else start, "temperature": temperatures[at],
+            "x": float(x[at]), "y": float(y[at]), "first": float(weights[at, 0]), "second": float(weights[at, 1]),
+            "third": float(weights[at, 2]), "total": float(totals[at]),
+        }
         for at in range(len(scores))
         if totals[at] > 0
     ]  # fmt: skip
 
 
-def _choices(variant: str, map: Map) -> Iterator[TwoChoiceWeight]:
+def _choices(variant: str, map: Map) -> Iterator[FigureRow]:
     leads = np.linspace(-3.0, 3.0, 121)
     weights = map(np.stack([leads, np.zeros_like(leads)], axis=1))
     for lead, row in zip(leads, weights, strict=True):
-        yield TwoChoiceWeight(variant=variant, lead=float(lead), weight=float(row[0]))
+        yield {"variant": variant, "lead": float(lead), "weight": float(row[0])}

@@ -10,20 +10,7 @@ import pytest
 from pages import CHROMIUM, HOSTILE, untroubled
 
 from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
-from attnbench.bench.board.report import (
-    Alpha,
-    CurvePoint,
-    HeadValue,
-    LengthPoint,
-    NullControl,
-    ParetoPoint,
-    RecordSummary,
-    Report,
-    SettingCurves,
-    SettingPoint,
-    SuiteScore,
-    TrainedLength,
-)
+from attnbench.bench.board.report import Report, SettingCurves
 
 REASON = "crashed: \x1b[31mred\x1b[0m | \u202etxt.exe [bold]loud[/bold] `code` @octocat & " + "x" * 10_000
 
@@ -99,35 +86,35 @@ def part() -> Board:
 def report(board: Board, part: Board) -> Report:
     """A task of which much was measured."""
     spots = tuple(
-        ParetoPoint(
-            variant=n,
-            quality=q,
-            quality_low=q - 1,
-            quality_high=q + 1,
-            cost=c,
-            cost_low=c * 0.9,
-            cost_high=c * 1.1,
-            on_frontier=f,
-        )
+        {
+            "variant": n,
+            "quality": q,
+            "quality_low": q - 1,
+            "quality_high": q + 1,
+            "cost": c,
+            "cost_low": c * 0.9,
+            "cost_high": c * 1.1,
+            "on_frontier": f,
+        }
         for n, q, c, f in (("softmax", 62, 1, True), ("entmax15", 70, 3.1, True), (HOSTILE, 50, 2, False))
     )
     heads = tuple(
-        HeadValue(variant="entmax15", quantity=name, layer=str(at), head=head, value=0.21 * at + 0.1 * head)
+        {"variant": "entmax15", "quantity": name, "layer": str(at), "head": head, "value": 0.21 * at + 0.1 * head}
         for name in ("sparsity", "attention_distance") for at in range(5) for head in range(2)
     )  # fmt: skip
     curves = tuple(
-        CurvePoint(variant="softmax", quantity=name, step=s, value=50.0 + s, low=49.0 + s, high=51.0 + s)
+        {"variant": "softmax", "quantity": name, "step": s, "value": 50.0 + s, "low": 49.0 + s, "high": 51.0 + s}
         for name in ("quality", "loss") for s in range(4)
     )  # fmt: skip
-    source = RecordSummary(
-        key="0123456789abcdef", variant=HOSTILE, lane="train", seed=0, outcome="crashed",
-        reason="</script><script>alert(2)//", machine="box-1", started="2026-01-01T00:00:00+00:00", seconds=1.5,
-        digest="a-b-c", numbers=("accuracy test 0.5",),
-    )  # fmt: skip
+    source = {
+        "key": "0123456789abcdef", "variant": HOSTILE, "lane": "train", "seed": 0, "outcome": "crashed",
+        "reason": "</script><script>alert(2)//", "machine": "box-1", "started": "2026-01-01T00:00:00+00:00",
+        "seconds": 1.5, "digest": "a-b-c", "numbers": ("accuracy test 0.5",), "implementation": "",
+    }  # fmt: skip
     return Report(
         name=f"lra-text/quick/{HOSTILE}", board=replace(board, parts=(part,)), pareto=spots, heads=heads,
-        curves=curves, alphas=(Alpha(variant="entmax", layer="0", head=0, seed=0, value=1.4),),
-        nulls=(NullControl(block="block 1", ratio=1.001, low=0.99, high=1.012),), records=(source,),
+        curves=curves, alphas=({"variant": "entmax", "layer": "0", "head": 0, "seed": 0, "value": 1.4},),
+        nulls=({"block": "block 1", "ratio": 1.001, "low": 0.99, "high": 1.012},), records=(source,),
         commands={HOSTILE: f"attnbench run --variants '{HOSTILE}'"}, machines={"box-1": "Abacus 9"},
     )  # fmt: skip
 
@@ -136,7 +123,7 @@ def report(board: Board, part: Board) -> Report:
 def lengths(board: Board) -> Report:
     """Costs over lengths, without training."""
     spots = tuple(
-        LengthPoint(variant=v, length=n, seconds=n / 1e4, ratio=r, low=0.9 * r, high=1.1 * r, pays=r < 1)
+        {"variant": v, "length": n, "seconds": n / 1e4, "ratio": r, "low": 0.9 * r, "high": 1.1 * r, "pays": r < 1}
         for v, n, r in (("linear", 256, 2.0), ("linear", 512, 0.5), ("softmax", 256, 1.0), ("softmax", 512, 1.0))
     )
     return Report(name="sweep", board=board, lengths=spots, commands={}, machines={})
@@ -148,7 +135,8 @@ def by_setting(board: Board) -> Report:
 
     def curves(axis: str, title: str, quantity: str, values: tuple[float, ...], top: float) -> SettingCurves:
         points = [
-            SettingPoint(variant=v, at=at, value=top * share, low=top * share / 2, high=top, rate=rate, chosen=own)
+            {"variant": v, "at": at, "value": top * share, "low": top * share / 2, "high": top, "rate": rate,
+             "chosen": own}
             for v, share, rate, own in (
                 ("entmax15", 0.9, "0.001", True), (HOSTILE, 0.5, "0.004", True), ("entmax15", 0.2, "0.004", False),
             )
@@ -157,7 +145,7 @@ def by_setting(board: Board) -> Report:
         return SettingCurves(axis=axis, title=title, quantity=quantity, points=tuple(points))
 
     return Report(
-        name="recall", board=board, commands={}, machines={}, trained=(TrainedLength(length=64),),
+        name="recall", board=board, commands={}, machines={}, trained=({"length": 64},),
         settings=(
             curves("length", "Accuracy by length (16 pairs)", "quality", (64.0, 1024.0), 100),
             curves("pairs", "Accuracy by number of pairs", "quality", (4.0, 8.0), 100),
@@ -165,7 +153,7 @@ def by_setting(board: Board) -> Report:
         ),
         # squares from the darkest to the lightest
         suite_scores=tuple(
-            SuiteScore(variant=f"v{at}", task="recall", value=5.0 * at, text=f"{5.0 * at:.1f}") for at in range(21)
+            {"variant": f"v{at}", "task": "recall", "value": 5.0 * at, "text": f"{5.0 * at:.1f}"} for at in range(21)
         ),
     )  # fmt: skip
 

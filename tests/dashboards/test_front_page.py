@@ -9,15 +9,7 @@ from pathlib import Path
 import pytest
 from pages import HOSTILE, drawn, open_at, watch
 
-from attnbench.bench.board.report import (
-    AttentionMap,
-    BoardSummary,
-    Overview,
-    Report,
-    SummaryGroup,
-    TaskLengthPoint,
-    TaskParetoPoint,
-)
+from attnbench.bench.board.report import BoardSummary, Overview, Report, SummaryGroup
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
 pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
@@ -30,7 +22,7 @@ NAMES = ("softmax", "entmax15", HOSTILE)
 @pytest.fixture(scope="module")
 def reports(report: Report, by_setting: Report, lengths: Report) -> list[Report]:
     """Two boards with a figure of every kind whose text is drawn in its own way."""
-    shown = AttentionMap(variant="rela", layers=1, heads=1, rows=1, keys=1, tops=(0.5,), shades="/w==")
+    shown = {"variant": "rela", "layers": 1, "heads": 1, "rows": 1, "keys": 1, "tops": (0.5,), "shades": "/w=="}
     whole = replace(
         report, name="lra-text/quick", group="Suite lra", maps=(shown,), settings=by_setting.settings[:1],
         trained=by_setting.trained, suite_scores=by_setting.suite_scores,
@@ -48,14 +40,14 @@ def overview() -> Overview:
         )  # fmt: skip
 
     lengths = tuple(
-        TaskLengthPoint(task=task, variant=name, at=at, value=60, low=50, high=70, trained=64)
+        {"task": task, "variant": name, "at": at, "value": 60, "low": 50, "high": 70, "trained": 64}
         for task in ("recall", "max") for name in NAMES for at in (64, 128, 256)
     )  # fmt: skip
     pareto = tuple(
-        TaskParetoPoint(
-            task="lra-text: accuracy, %", variant=name, name=name, quality=50 + at, quality_low=49 + at,
-            quality_high=51 + at, cost=1 + at, cost_low=0.9 + at, cost_high=1.1 + at, on_frontier=True,
-        )
+        {
+            "task": "lra-text: accuracy, %", "variant": name, "name": name, "quality": 50 + at, "quality_low": 49 + at,
+            "quality_high": 51 + at, "cost": 1 + at, "cost_low": 0.9 + at, "cost_high": 1.1 + at, "on_frontier": True,
+        }
         for at, name in enumerate(NAMES)
     )  # fmt: skip
     groups = (

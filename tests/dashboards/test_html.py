@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from attnbench.bench.board.board import Note
-from attnbench.bench.board.report import AttentionMap, HeadValue, Report
+from attnbench.bench.board.report import Report
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
 pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
@@ -88,7 +88,7 @@ def test_panels_of_heads_are_drawn_at_their_full_size(
     browser: object, report: Report, tmp_path: Path, width: int
 ) -> None:
     names = ["local[flange=16,query_block=16]", *(f"v{at}" for at in range(9))]
-    heads = tuple(HeadValue(variant=v, quantity="sparsity", layer="0", head=0, value=0.5) for v in names)
+    heads = tuple({"variant": v, "quantity": "sparsity", "layer": "0", "head": 0, "value": 0.5} for v in names)
     (tmp_path / "index.html").write_text(html.render([replace(report, heads=heads)]), encoding="utf-8")
     opened = browser.new_page(viewport={"width": width, "height": 900})
     open_at(opened, tmp_path / "index.html")
@@ -318,9 +318,15 @@ def test_a_page_of_figures_alone_draws_them_all(browser: object, lengths: Report
 
 
 def test_maps_are_chosen_by_layer_and_head(browser: object, report: Report, tmp_path: Path) -> None:
-    shown_maps = AttentionMap(
-        variant=HOSTILE, layers=2, heads=2, rows=1, keys=1, tops=(0.5, 0.25, 1.0, 0.0), shades="/////w=="
-    )
+    shown_maps = {
+        "variant": HOSTILE,
+        "layers": 2,
+        "heads": 2,
+        "rows": 1,
+        "keys": 1,
+        "tops": (0.5, 0.25, 1.0, 0.0),
+        "shades": "/////w==",
+    }
     path = tmp_path / "maps.html"
     path.write_text(html.render([replace(report, maps=(shown_maps,), maps_left_out=3)]), encoding="utf-8")
     opened = browser.new_page(viewport={"width": 390, "height": 844})
@@ -340,9 +346,15 @@ def test_maps_are_chosen_by_layer_and_head(browser: object, report: Report, tmp_
 
 
 def test_maps_are_chosen_by_keyboard(browser: object, report: Report, tmp_path: Path) -> None:
-    shown_maps = AttentionMap(
-        variant="rela", layers=2, heads=2, rows=1, keys=1, tops=(0.5, 0.25, 1.0, 0.0), shades="/////w=="
-    )
+    shown_maps = {
+        "variant": "rela",
+        "layers": 2,
+        "heads": 2,
+        "rows": 1,
+        "keys": 1,
+        "tops": (0.5, 0.25, 1.0, 0.0),
+        "shades": "/////w==",
+    }
     path = tmp_path / "maps.html"
     path.write_text(html.render([replace(report, maps=(shown_maps,))]), encoding="utf-8")
     opened = browser.new_page(viewport={"width": 1280, "height": 900})

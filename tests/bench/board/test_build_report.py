@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from attnbench.bench.board.build_report import report_for_suite, report_for_sweep, report_for_task
 from attnbench.bench.board.length_board import sweeps
-from attnbench.bench.board.report import Report
+from attnbench.bench.board.report import COLUMNS, Report
 from attnbench.bench.board.suite_board import board_for_suite
 from attnbench.bench.cli.pages import dashboard
 from attnbench.bench.core.record import Measurement
@@ -47,16 +47,26 @@ def report(b: object) -> Report:
     return report_for_task(table, board_keys(table)[0], b.predictions, lambda name: None)
 
 
+def test_rows_have_the_documented_columns(world) -> None:
+    found = report(world)
+    tables = ("pareto", "heads", "alphas", "curves", "nulls", "trained", "records")
+    assert found.pareto and found.records
+    for table in tables:
+        assert {tuple(row) for row in getattr(found, table)} <= {COLUMNS[table]}, table
+
+
 def test_spots_are_the_ranked_with_their_intervals(world) -> None:
-    spots = {spot.variant: spot for spot in report(world).pareto}
-    assert spots["entmax[alpha=learned]"].cost == pytest.approx(2.0) and spots["softmax"].cost_low == 1.0
-    assert spots["entmax[alpha=learned]"].quality == pytest.approx(70) and all(s.on_frontier for s in spots.values())
+    spots = {spot["variant"]: spot for spot in report(world).pareto}
+    assert spots["entmax[alpha=learned]"]["cost"] == pytest.approx(2.0) and spots["softmax"]["cost_low"] == 1.0
+    assert spots["entmax[alpha=learned]"]["quality"] == pytest.approx(70) and all(
+        s["on_frontier"] for s in spots.values()
+    )
 
 
 def test_heads_are_means_over_seeds_and_alphas_are_single(world) -> None:
     found = report(world)
-    assert [(h.layer, h.head, round(h.value, 6)) for h in found.heads] == [("0", 0, 0.1), ("0", 1, 0.3)]
-    assert [(a.seed, a.value) for a in found.alphas] == [(0, 1.5), (1, 1.5), (2, 1.5)]
+    assert [(h["layer"], h["head"], round(h["value"], 6)) for h in found.heads] == [("0", 0, 0.1), ("0", 1, 0.3)]
+    assert [(a["seed"], a["value"]) for a in found.alphas] == [(0, 1.5), (1, 1.5), (2, 1.5)]
 
 
 def test_heads_of_a_model_with_several_kinds_of_attention_are_the_samples_of_its_layers(bench) -> None:
@@ -68,8 +78,10 @@ def test_heads_of_a_model_with_several_kinds_of_attention_are_the_samples_of_its
     rest = [Measurement.of("entropy", 0.5), Measurement.of("entropy", 0.5, (0.1, 0.2), attention="cross")]
     b.train("softmax", [0.5] * 2, more=[*rest, *layers])
     found = report(b).heads
-    assert [h.layer for h in found] == [name for name in ("encoder 0", "encoder 1", "cross 0", "cross 1") for _ in "01"]
-    assert [(h.head, h.value) for h in found] == [(0, 0.25), (1, 0.75)] * 4
+    assert [h["layer"] for h in found] == [
+        name for name in ("encoder 0", "encoder 1", "cross 0", "cross 1") for _ in "01"
+    ]
+    assert [(h["head"], h["value"]) for h in found] == [(0, 0.25), (1, 0.75)] * 4
 
 
 def test_curves_band_from_the_lowest_seed_to_the_highest(bench) -> None:
@@ -83,8 +95,8 @@ def test_curves_band_from_the_lowest_seed_to_the_highest(bench) -> None:
     table = table_of(b.records)
     found = report_for_task(table, board_keys(table)[0], b.predictions, files.get).curves
     # the third curve is not at hand: mean of 50 and 51
-    quality = [c for c in found if c.quantity == "quality"]
-    assert [(c.step, round(c.value, 6), c.low, c.high) for c in quality] == [
+    quality = [c for c in found if c["quantity"] == "quality"]
+    assert [(c["step"], round(c["value"], 6), c["low"], c["high"]) for c in quality] == [
         (0, 50.5, 50.0, 51.0),
         (10, 60.5, 60.0, 61.0),
     ]
@@ -95,8 +107,8 @@ def test_every_row_says_how_to_measure_it_again(world) -> None:
     assert found.commands["entmax[alpha=learned]"] == (
         "attnbench run --variants 'entmax[alpha=learned]' --task lra-text --preset quick --seeds 3"
     )
-    assert len([s for s in found.records if s.variant == "softmax"]) == 4
-    assert "accuracy test 0.6" in found.records[-1].numbers
+    assert len([s for s in found.records if s["variant"] == "softmax"]) == 4
+    assert "accuracy test 0.6" in found.records[-1]["numbers"]
 
 
 def test_numbers_of_a_setting_name_it(bench) -> None:
@@ -104,7 +116,7 @@ def test_numbers_of_a_setting_name_it(bench) -> None:
     results = [Measurement.of("accuracy", at, split="test", length=n) for at, n in ((0.75, 64), (0.5, 1024))]
     b.add(b.cell("softmax"), [Measurement.of("accuracy", 0.625, split="test"), *results])
     (source,) = report(b).records
-    assert source.numbers == (
+    assert source["numbers"] == (
         "accuracy test 0.625", "accuracy test length 64 0.75", "accuracy test length 1,024 0.5"
     )  # fmt: skip
 
@@ -136,7 +148,7 @@ def test_numbers_of_a_translation_model_say_what_tells_them_apart(bench) -> None
         Measurement.of("block_sparsity", 0.125, block=16),
     ])  # fmt: skip
     (source,) = report(b).records
-    assert source.numbers == (
+    assert source["numbers"] == (
         "bleu test news 2.2", "bleu test pictures 25.6", "chrf test news 2.2", "chrf test pictures 25.6",
         "alignment_error_rate best head 0.1", "alignment_error_rate averaged weights 0.2",
         "alignment_error_rate diagonal 0.745", "alignment_error_rate best head shifted 0.3",
@@ -154,7 +166,7 @@ def test_lengths_that_pay_are_marked(bench) -> None:
         b.time("linear", [factor * t for t in TIMES], TIMES, setting={"length": length})
     table = table_of(b.records)
     (sweep,) = sweeps(table, board_keys(table))
-    spots = [(s.length, s.pays) for s in report_for_sweep(table, sweep).lengths if s.variant == "linear"]
+    spots = [(s["length"], s["pays"]) for s in report_for_sweep(table, sweep).lengths if s["variant"] == "linear"]
     assert spots == [(256, False), (1024, True)]
 
 
@@ -220,18 +232,20 @@ def test_lines_by_length_have_every_rate_and_the_chosen_one_from_the_seeds_of_th
     found = report_for_task(table, key, b.predictions, lambda name: None)
     (curves,) = found.settings
     assert (curves.axis, curves.quantity) == ("length", "quality") and "trained at 16 to 128" in curves.title
-    assert [one.length for one in found.trained] == [128]
+    assert [one["length"] for one in found.trained] == [128]
     lines: dict[tuple[str, str, bool], list[float]] = {}
     for point in curves.points:
-        lines.setdefault((point.variant, point.rate, point.chosen), []).append(point.value)
+        lines.setdefault((point["variant"], point["rate"], point["chosen"]), []).append(point["value"])
     assert lines == {
         ("softmax", "0.004", True): pytest.approx([40, 36, 20.4]),
         ("softmax", "0.001", False): pytest.approx([10, 9, 5]),
         ("linear", "0.001", True): pytest.approx([10, 9, 5.1]),
         ("linear", "0.004", False): pytest.approx([40, 36, 20]),
     }
-    (last,) = [point for point in curves.points if point.variant == "softmax" and point.chosen and point.at == 2048]
-    assert (last.low, last.high) == pytest.approx((20.0, 20.8))
+    (last,) = [
+        point for point in curves.points if point["variant"] == "softmax" and point["chosen"] and point["at"] == 2048
+    ]
+    assert (last["low"], last["high"]) == pytest.approx((20.0, 20.8))
 
 
 def test_the_picture_of_a_suite_has_each_variant_on_each_task(bench) -> None:
@@ -244,7 +258,7 @@ def test_the_picture_of_a_suite_has_each_variant_on_each_task(bench) -> None:
     keys = board_keys(table)
     board = board_for_suite(table, "mine", keys, predictions=b.predictions)
     found = report_for_suite(table, board, keys)
-    assert {(s.variant, s.task): (s.value, s.text) for s in found.suite_scores} == {
+    assert {(s["variant"], s["task"]): (s["value"], s["text"]) for s in found.suite_scores} == {
         ("softmax", "a"): (pytest.approx(60), "60.0"), ("rela", "a"): (pytest.approx(70), "70.0"),
         ("softmax", "b"): (pytest.approx(60), "60.0"), ("rela", "b"): (pytest.approx(50), "50.0"),
     }  # fmt: skip

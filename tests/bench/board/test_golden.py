@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,19 @@ def near(values: object) -> object:
     if isinstance(values, list):
         return [near(value) for value in values]
     return pytest.approx(values, rel=1e-9, abs=1e-12) if isinstance(values, float) else values
+
+
+COMMITTED = Path(__file__).parents[3] / "results" / "boards"
+
+
+@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.md")), ids=lambda path: path.stem)
+def test_a_committed_board_shows_six_notes_and_eight_columns_at_most(path: Path) -> None:
+    sections = path.read_text(encoding="utf-8").split("\n\n")
+    notes = [text for before, text in pairwise(sections) if before != "Unranked:"]
+    assert max(text.count("\n- ") + text.startswith("- ") for text in notes) <= MOST_NOTES
+    # rank and variant stand in front
+    headings = [text.partition("\n")[0] for text in sections if text.startswith("| ")]
+    assert max(heading.count(" | ") - 1 for heading in headings) <= MOST_COLUMNS
 
 
 @pytest.mark.parametrize("name", BOARDS)

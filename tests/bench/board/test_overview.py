@@ -7,14 +7,7 @@ import pytest
 from attnbench.bench.api import overview, reports
 from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
 from attnbench.bench.board.overview import suites_with_boards
-from attnbench.bench.board.report import (
-    ParetoPoint,
-    RecordSummary,
-    Report,
-    SettingCurves,
-    SettingPoint,
-    TrainedLength,
-)
+from attnbench.bench.board.report import Report, SettingCurves
 from attnbench.bench.score.key import BoardKey
 from attnbench.bench.store.store import Store
 
@@ -30,10 +23,10 @@ def board(task: str, levels: dict[str, float], **changes: object) -> Board:
 
 
 def report(task: str, levels: dict[str, float], day: str = "2026-01-01", **changes: object) -> Report:
-    source = RecordSummary(
-        key=task, variant="softmax", lane="train", seed=0, outcome="ok", reason="", machine="box-1", started=day,
-        seconds=1.0, digest="a-b-c", numbers=(),
-    )  # fmt: skip
+    source = {
+        "key": task, "variant": "softmax", "lane": "train", "seed": 0, "outcome": "ok", "reason": "",
+        "machine": "box-1", "started": day, "seconds": 1.0, "digest": "a-b-c", "numbers": (), "implementation": "",
+    }  # fmt: skip
     values = {"board": board(task, levels), "records": (source,), "newest": f"{day}T00:00:00+00:00"}
     return Report(name=task, commands={}, machines={}, **values | changes)
 
@@ -130,31 +123,29 @@ def test_a_suite_is_whole_where_each_task_has_one_board() -> None:
 
 def test_lengths_of_all_tasks_leave_out_other_rates_and_baselines() -> None:
     points = tuple(
-        SettingPoint(variant=name, at=at, value=50.0, low=40.0, high=60.0, chosen=chosen)
+        {"variant": name, "at": at, "value": 50.0, "low": 40.0, "high": 60.0, "chosen": chosen}
         for name, chosen in (("majority", True), ("rela", True), ("softmax", True), ("rela", False))
         for at in (64.0, 128.0)
     )
     curves = SettingCurves(axis="length", title="Accuracy by length", quantity="quality", points=points)
     weights = replace(curves, quantity="weight")
-    one = report(
-        "recall", {"softmax": 1.0, "rela": 2.0}, settings=(curves, weights), trained=(TrainedLength(length=64.0),)
-    )
+    one = report("recall", {"softmax": 1.0, "rela": 2.0}, settings=(curves, weights), trained=({"length": 64.0},))
     other = replace(one, name="bleu", quality="BLEU")
     found = overview([one, other])
-    assert found.quality == "accuracy, %" and {point.task for point in found.by_length} == {"recall"}
+    assert found.quality == "accuracy, %" and {point["task"] for point in found.by_length} == {"recall"}
     # in the order of the board, so that a variant has one colour on all panels
-    assert [(point.variant, point.at) for point in found.by_length] == [
+    assert [(point["variant"], point["at"]) for point in found.by_length] == [
         (name, at) for name in ("softmax", "rela") for at in (64.0, 128.0)
     ]
-    assert {point.trained for point in found.by_length} == {64.0}
+    assert {point["trained"] for point in found.by_length} == {64.0}
 
 
 def test_frontiers_leave_out_what_the_reference_did_not_learn() -> None:
     points = tuple(
-        ParetoPoint(
-            variant=name, quality=quality, quality_low=quality - 1, quality_high=quality + 1, cost=cost,
-            cost_low=0.9 * cost, cost_high=1.1 * cost, on_frontier=first,
-        )
+        {
+            "variant": name, "quality": quality, "quality_low": quality - 1, "quality_high": quality + 1, "cost": cost,
+            "cost_low": 0.9 * cost, "cost_high": 1.1 * cost, "on_frontier": first,
+        }
         for name, quality, cost, first in (
             ("softmax", 60, 1.0, True), ("rela", 59.9, 0.99, True), ("linear", 50, 0.5, True),
             ("local", 40, 1.0, False),
@@ -164,9 +155,9 @@ def test_frontiers_leave_out_what_the_reference_did_not_learn() -> None:
     unlearned = replace(report("lra-image", {"softmax": 10.0}, pareto=points))
     unlearned = replace(unlearned, board=replace(unlearned.board, learned=False))
     found = overview([text, unlearned])
-    assert {point.task for point in found.pareto} == {"lra-text: accuracy, %"}
+    assert {point["task"] for point in found.pareto} == {"lra-text: accuracy, %"}
     # of two names that would overlap the better one stands
-    assert {point.variant: point.name for point in found.pareto} == {
+    assert {point["variant"]: point["name"] for point in found.pareto} == {
         "softmax": "softmax", "rela": "", "linear": "linear", "local": "",
     }  # fmt: skip
     assert found.left_out == ("Quality against cost leaves out lra-image, which softmax did not learn.",)

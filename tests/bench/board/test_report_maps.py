@@ -23,14 +23,14 @@ def runs(**maps: str) -> list[SimpleNamespace]:
 
 def test_each_map_is_scaled_by_its_own_maximum() -> None:
     (panel,), left_out = attention_maps(runs(rela="a", none=""), {"a": MAPS}.get, room=1000)
-    assert left_out == 0 and panel.tops == (0.5, 1.0, 0.0, 0.125)
-    assert list(base64.b64decode(panel.shades)) == [255, 128, 0, 255, 0, 0, 255, 0]
-    assert (panel.variant, panel.layers, panel.heads, panel.rows, panel.keys) == ("rela", 2, 2, 1, 2)
+    assert left_out == 0 and panel["tops"] == (0.5, 1.0, 0.0, 0.125)
+    assert list(base64.b64decode(panel["shades"])) == [255, 128, 0, 255, 0, 0, 255, 0]
+    assert (panel["variant"], panel["layers"], panel["heads"], panel["rows"], panel["keys"]) == ("rela", 2, 2, 1, 2)
 
 
 def test_what_finds_no_room_is_counted() -> None:
     panels, left_out = attention_maps(runs(one="a", two="a", three="a"), {"a": MAPS}.get, room=25)
-    assert [panel.variant for panel in panels] == ["one", "three"] and left_out == 1
+    assert [panel["variant"] for panel in panels] == ["one", "three"] and left_out == 1
 
 
 @pytest.mark.parametrize(

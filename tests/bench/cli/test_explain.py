@@ -51,11 +51,11 @@ def test_entropy_goes_to_shannons() -> None:
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 def test_contours_lie_where_the_entropy_has_their_level(alpha: float) -> None:
     segments = list(contours(alpha))
-    x, y = np.array([(s.x, s.y) for s in segments]).T
+    x, y = np.array([(s["x"], s["y"]) for s in segments]).T
     third = y / (3**0.5 / 2)
     second = x - third / 2
     weights = np.clip(np.stack([1 - second - third, second, third], axis=1), 0, 1)
-    levels = np.array([s.level for s in segments])
+    levels = np.array([s["level"] for s in segments])
     assert entropy(weights, alpha) == pytest.approx(levels, abs=4e-3 * levels.max() + 3e-3)
     assert len(set(levels)) == module.LEVELS
 
@@ -69,24 +69,24 @@ def test_rows_without_weight_are_counted_and_not_drawn() -> None:
     found = simplex_figure({"softmax": softmax, "relu": relu}, draws=50)
     expected = int((np.random.default_rng(0).normal(size=(50, 3)) <= 0).all(1).sum())
     assert expected > 0 and found.null_rows == {"softmax": 0, "relu": expected}
-    assert sum(d.variant == "relu" for d in found.random) == 50 - expected
-    dot = next(d for d in found.random if d.variant == "relu" and d.total < 0.9)
-    shares = np.array([[dot.first, dot.second, dot.third]]) / dot.total
-    assert (dot.x, dot.y) == pytest.approx([float(v[0]) for v in place(shares)])
+    assert sum(d["variant"] == "relu" for d in found.random) == 50 - expected
+    dot = next(d for d in found.random if d["variant"] == "relu" and d["total"] < 0.9)
+    shares = np.array([[dot["first"], dot["second"], dot["third"]]]) / dot["total"]
+    assert (dot["x"], dot["y"]) == pytest.approx([float(v[0]) for v in place(shares)])
 
 
 def test_trajectories_run_from_the_middle_to_the_winner() -> None:
-    dots = [d for d in simplex_figure({"softmax": softmax}).trajectories if d.start == 0]
-    assert (dots[0].first, dots[-1].first) == (pytest.approx(1 / 3, abs=0.02), pytest.approx(1.0, abs=1e-6))
+    dots = [d for d in simplex_figure({"softmax": softmax}).trajectories if d["start"] == 0]
+    assert (dots[0]["first"], dots[-1]["first"]) == (pytest.approx(1 / 3, abs=0.02), pytest.approx(1.0, abs=1e-6))
 
 
 def test_two_choices_are_fair_without_a_lead() -> None:
-    middle = next(c for c in simplex_figure({"softmax": softmax}).choices if abs(c.lead) < 1e-9)
-    assert middle.weight == pytest.approx(0.5)
+    middle = next(c for c in simplex_figure({"softmax": softmax}).choices if abs(c["lead"]) < 1e-9)
+    assert middle["weight"] == pytest.approx(0.5)
 
 
 def test_the_surface_is_a_net_in_three_directions() -> None:
-    assert len({t.line for t in surface(2.0)}) == 36
+    assert len({t["line"] for t in surface(2.0)}) == 36
 
 
 def run(*arguments: str) -> str:

@@ -156,7 +156,7 @@ def test_the_frontier_knows_which_way_is_good(modelled) -> None:
     }
     found = report_for_task(table, board_key, modelled.predictions, lambda name: None)
     assert found.quality == "bits/character" and found.better == "lower"
-    assert {s.variant for s in found.pareto if s.on_frontier} == {"local-routing", "relative"}
+    assert {s["variant"] for s in found.pareto if s["on_frontier"]} == {"local-routing", "relative"}
     chosen = board_for_choice(table, [board_key], Requirements(length=512), modelled.predictions)
     assert [row.name for row in chosen.ranked] == ["local-routing", "softmax", "additive-lm"]
     assert "at most 0.02 bits worse than softmax" in chosen.question
@@ -180,8 +180,8 @@ def test_curves_of_the_quantity_are_drawn_and_matched_by_time(modelled) -> None:
         modelled.time(name, [factor * t for t in TIMES], TIMES)
     table = table_of(modelled.records)
     found = report_for_task(table, board_keys(table)[0], modelled.predictions, lambda name: curve)
-    curves = [c for c in found.curves if (c.variant, c.quantity) == ("local-routing", "quality")]
-    assert [(c.step, round(c.value, 9)) for c in curves] == [
+    curves = [c for c in found.curves if (c["variant"], c["quantity"]) == ("local-routing", "quality")]
+    assert [(c["step"], round(c["value"], 9)) for c in curves] == [
         (10, 1.9), (20, 1.8),
     ]  # fmt: skip
     # half of the steps: 1.9 against 1.8
