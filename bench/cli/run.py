@@ -13,6 +13,7 @@ from ..core.errors import SelectionError
 from ..stats.format import counted
 from .options import RUN, Json, Offline, Seconds, pairs, sharing
 from .output import say, say_json, warn
+from .tables import print_rows
 
 if TYPE_CHECKING:
     from ..board.board import Board
@@ -112,8 +113,7 @@ def plan(
         return
     for notice in made.notices:
         say(notice)
-    for line in _listed(made) if every else _grouped(made):
-        say(line)
+    print_rows([*(_listed(made) if every else _grouped(made))])
     for task, data in made.data.items():
         advice = f"not here yet; `attnbench data list {task.name}` says how to get it"
         say(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else advice}")
@@ -123,24 +123,23 @@ def plan(
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
 
 
-def _listed(made: Plan) -> Iterator[str]:
+def _listed(made: Plan) -> Iterator[tuple[str, ...]]:
     from .live import duration
 
     for step in made.steps:
-        cost = "" if step.state == "done" else f"  ~{duration(step.seconds)}" if step.seconds else "  cost unknown"
-        yield f"{step.state:<5} {step.cell.key}  {step.cell}{cost}"
+        cost = "" if step.state == "done" else f"~{duration(step.seconds)}" if step.seconds else "cost unknown"
+        yield step.state, step.cell.key, str(step.cell), cost
 
 
-def _grouped(made: Plan) -> Iterator[str]:
-    """A line for each task and lane, of whatever parameters: a suite has hundreds of cells."""
+def _grouped(made: Plan) -> Iterator[tuple[str, ...]]:
+    """A row for each task and lane, of whatever parameters: a suite has hundreds of cells."""
     from .live import duration
 
     groups: dict[tuple[str, str], list[Step]] = {}
     for step in made.steps:
         groups.setdefault((step.cell.task.name, step.cell.lane), []).append(step)
-    width = max(len(task) for task, _ in groups)
     for (task, lane), steps in groups.items():
         left = [step for step in steps if step.state != "done"]
         seconds = made.seconds_of(left)
         cost = f", about {duration(seconds)}" if seconds >= 1 else ""
-        yield f"{task:<{width}}  {lane:<8}  {counted(len(steps), 'cell')}, {len(left)} to run{cost}"
+        yield task, lane, f"{counted(len(steps), 'cell')}, {len(left)} to run{cost}"

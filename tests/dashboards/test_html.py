@@ -180,14 +180,6 @@ def test_parts_stand_below_the_table_and_are_filtered_with_it(page: object) -> N
     assert page.locator("#parts h3").count() == 0
 
 
-def test_choosing_a_question_changes_board_figures_and_address(page: object, file: Path) -> None:
-    page.select_option("#report", label="sweep")
-    page.wait_for_selector("#figure-lengths[data-ready]")
-    assert "q=sweep" in page.url and page.locator("figure").count() == 1
-    open_at(page, file, "#q=sweep")
-    assert page.locator("#figure-lengths").count() == 1
-
-
 def test_ties_are_set_apart(page: object) -> None:
     cuts = [row.split("\t")[1] for row in page.locator("tbody tr.cut").all_inner_texts()]
     assert cuts == ["local[window=64]", HOSTILE, "majority"]
@@ -291,6 +283,22 @@ def test_six_notes_are_shown_and_the_rest_in_a_section_that_opens_and_stays_in_t
     opened.reload()
     opened.wait_for_selector("#notes dd")
     assert opened.locator("#notes").is_visible() and troubles == []
+    opened.close()
+
+
+def test_columns_that_do_not_answer_the_question_are_shown_on_request(
+    browser: object, report: Report, tmp_path: Path
+) -> None:
+    columns = tuple(replace(column, shown=column.name != "sparsity") for column in report.board.columns)
+    path = tmp_path / "columns.html"
+    path.write_text(html.render([replace(report, board=replace(report.board, columns=columns))]), encoding="utf-8")
+    opened = browser.new_page()
+    open_at(opened, path)
+    heads = opened.locator("#table thead th")
+    assert not any("zeros" in text for text in heads.all_inner_texts())
+    opened.click("#more-columns")
+    assert any("zeros" in text for text in heads.all_inner_texts()) and "columns=all" in opened.url
+    assert opened.inner_text("#more-columns") == "Fewer columns"
     opened.close()
 
 
