@@ -269,10 +269,11 @@ def stages(place: Place, tests: list[str], only: list[str]) -> dict[str, list[st
     """The tests that call the function of a place, by stage."""
     if only:
         return {f"only {' '.join(only)}": [test for test in tests if test.startswith(tuple(only))]}
-    folder = f"tests/{Path(place.file).parent}/"
+    # tests of bench/train/objectives lie in tests/bench/train
+    parts = Path("tests", place.file).parts[:3]
+    folder = "/".join(part for part in parts if not part.endswith(".py")) + "/"
     # tests of variants/mask.py and of tasks/sweep.py lie in the folder itself, not in those below it
-    below = place.file.count("/") > 1
-    near = [test for test in tests if test.startswith(folder) and (below or test.count("/") == folder.count("/"))]
+    near = [test for test in tests if test.startswith(folder) and (folder.count("/") > 2 or test.count("/") == 2)]
     return {"folder": near, "rest": sorted(set(tests) - set(near))}
 
 
