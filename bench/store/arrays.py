@@ -36,7 +36,7 @@ class DamagedArtifact(StoreError):
 
 
 def arrays_of(content: bytes, *names: str) -> dict[str, npt.NDArray[Any]]:
-    """Those arrays of these names that the .npz has; raises DamagedArtifact where it is none, or none that is safe."""
+    """Read the arrays of these names that the .npz has. Raises DamagedArtifact for other bytes, and unsafe arrays."""
     try:
         refuse_many(content, MOST_ARRAYS)
         with zipfile.ZipFile(io.BytesIO(content)) as archive:

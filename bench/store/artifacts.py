@@ -48,7 +48,7 @@ class ExampleResults:
 
 @dataclass
 class StoredPredictions:
-    """Reads results by example; None for those that are missing or damaged, of which it warns once."""
+    """Reader of results by example: None for a missing or damaged file, of which it warns once."""
 
     store: Store
     has_warned: bool = False
@@ -66,7 +66,7 @@ class StoredPredictions:
 
 @dataclass(frozen=True)
 class StoredSets:
-    """Reads statistics of sentences by test set; none for those that are missing or damaged."""
+    """Reader of statistics of sentences by test set: empty for a missing or damaged file."""
 
     store: Store
 
@@ -91,7 +91,7 @@ class StoredSets:
 
 @dataclass(frozen=True)
 class StoredCurves:
-    """Reads training curves; None for those that are missing or damaged."""
+    """Reader of training curves: None for a missing or damaged file."""
 
     store: Store
 
@@ -104,7 +104,7 @@ class StoredCurves:
 
 @dataclass(frozen=True)
 class StoredMaps:
-    """Reads attention maps; None for those that are missing or damaged."""
+    """Reader of attention maps: None for a missing or damaged file."""
 
     store: Store
 
@@ -117,7 +117,7 @@ class StoredMaps:
 
 
 def results_of(content: bytes) -> ExampleResults:
-    """The results in an .npz of predictions; raises DamagedArtifact where it has none, or some of another kind."""
+    """Read the results in an .npz of predictions. Raises DamagedArtifact for results that are missing or malformed."""
     found = arrays_of(content, "statistics", "correct", "documents", "setting")
     kept = found.get("statistics", found.get("correct"))
     if kept is None or not 0 < len(kept.shape) <= 2 or not 0 < len(kept) <= MOST_EXAMPLES:
@@ -146,7 +146,7 @@ def _in_range(statistics: npt.NDArray[Any]) -> bool:
 
 
 def score_of(metric: str, kept: npt.NDArray[Any]) -> float | None:
-    """The score that results by example give; None where they are not of that metric."""
+    """Compute the score that results by example give; None where the results are not of that metric."""
     if metric == "accuracy":
         return float(kept.mean()) if kept.ndim == 1 else None
     return corpus_score(metric, kept) if sound_statistics(metric, kept) else None
@@ -168,7 +168,7 @@ _Points = Annotated[
 
 
 def curve_of(content: bytes) -> Curve:
-    """The points of a curve's JSON; raises DamagedArtifact where it is none."""
+    """Read the points of a curve's JSON. Raises DamagedArtifact for any other text."""
     try:
         points = parse_json(content)
         check(list[_Point], points, "a curve")

@@ -1,4 +1,4 @@
-"""Record files: the lines of `records/*.jsonl`, each a Record, or named with the reason why it is none.
+"""Record files: the lines of `records/*.jsonl`, each a Record, or named with the reason why it cannot be read.
 
 Whoever reads writes nothing and follows no link, since the folder may come from a stranger. Appending is the one way to
 write, and repairs a line that an interruption tore.
@@ -83,7 +83,7 @@ def names_in(folder: int) -> list[str]:
 
 
 def read_file(folder: int, name: str, known: RecordFile | None = None) -> RecordFile:
-    """Every line of a file, none where there is no file; `known` again where it has not changed since."""
+    """Read every line of a file; a missing file has no lines. Returns `known` where the file has not changed since."""
     try:
         with open_regular(name, folder=folder, follow=False) as file:
             stamp = _stamp(file)
@@ -103,7 +103,7 @@ def read_file(folder: int, name: str, known: RecordFile | None = None) -> Record
 
 
 def append_line(folder: int, name: str, line: bytes) -> str:
-    """Adds a whole line and returns once it is on disk; before that, sets a torn one aside in `NAME.torn`.
+    """Add a whole line, and return once it is on disk; before that, sets a torn one aside in `NAME.torn`.
 
     Returns a sentence about the torn line, empty where there was none. Raises OSError; the file is then as it was.
     """
@@ -166,7 +166,7 @@ def _stamp(file: BinaryIO) -> tuple[int, int]:
 
 @contextmanager
 def _no_writer(file: BinaryIO) -> Iterator[None]:
-    """Keeps others from appending meanwhile; only waits a little where one does not let go of the lock."""
+    """Keep others from appending meanwhile; wait only a little for a writer that does not release the lock."""
     ends = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < ends:
         try:
@@ -200,7 +200,7 @@ def _set_torn_line_aside(folder: int, name: str, descriptor: int) -> str:
 
 
 def _tail(descriptor: int) -> tuple[int, bytes]:
-    """Where the last line begins that has no end, and its bytes; empty for a file whose last line is whole."""
+    """Find where a last line without an end begins, and its bytes; the bytes are empty where the last line is whole."""
     end = os.lseek(descriptor, 0, os.SEEK_END)
     start, tail = end, b""
     while start > 0 and b"\n" not in tail:

@@ -42,7 +42,7 @@ _ARTIFACT = re.compile(r"[0-9a-f]{24}" + _SUFFIX.pattern)
 
 
 class Store:
-    """The results in `root`. Several processes may append at once; `on_warning` is told of each line set aside."""
+    """The results in `root`. Several processes may append at once; `on_warning` gets a sentence for each bad line."""
 
     def __init__(self, root: Path, on_warning: Callable[[str], None] = print):
         self.root = Path(root)
@@ -54,7 +54,7 @@ class Store:
         self._packs_of: dict[str, list[str]] = {}
 
     def prepare(self) -> None:
-        """Tries to write in the folders; raises StoreError, before anything is measured.
+        """Try to write in the folders, before anything is measured. Raises StoreError where that fails.
 
         No folder is left behind that was not there: a run that is refused after this has left no trace.
         """
@@ -76,7 +76,7 @@ class Store:
                     path.rmdir()
 
     def append(self, record: Record, line: bytes | None = None) -> None:
-        """Adds one line and returns once it is on disk. `line`: that of the Record, where it came as one.
+        """Add one line, and return once it is on disk. `line`: that of the Record, where it came as one.
 
         Raises StoreError where it cannot be; the file is then as it was and the line is kept in the temporary folder.
         """
@@ -119,7 +119,7 @@ class Store:
         yield from (arrived.record for arrived in in_order_of_arrival(files, log))
 
     def log_arrival(self) -> None:
-        """Writes into the log of arrivals that what is here now was here before what comes later."""
+        """Log that all Records which are here now came before what comes later."""
         try:
             with record_files.opened(self.root, record_files.FOLDER) as folder:
                 log_arrival(folder, [self._read(folder, name) for name in record_files.names_in(folder)])
@@ -176,7 +176,7 @@ class Store:
         return self.root / "checkpoints" / f"{cell.key}-{digest}.pt"
 
     def put_artifact(self, data: bytes, suffix: str) -> str:
-        """Keeps `data` under a name made of its hash and `suffix` (such as `.json`); returns the name."""
+        """Keep `data` under a name made of its hash and `suffix` (such as `.json`), and return the name."""
         if not _SUFFIX.fullmatch(suffix):
             raise StoreError(f"expected a suffix such as '.json', got {suffix!r}")
         name = hashlib.sha256(data).hexdigest()[:24] + suffix
@@ -242,10 +242,10 @@ class Store:
         return next((content for content in contents if content is not None), None)
 
     def pack(self) -> dict[str, int]:
-        """Puts the single artifacts of the stored Records into packs, one a task, preset and kind.
+        """Put the single artifacts of the stored Records into packs, one a task, preset and kind.
 
-        Returns how many each new pack holds. The single files go once their pack is on disk and was read again; those
-        that no Record names stay.
+        Returns how many artifacts each new pack holds. The single files go once their pack is on disk and was read
+        again. Files that no Record names stay.
         """
         groups: dict[str, list[str]] = {}
         packed: set[str] = set()
@@ -285,7 +285,7 @@ class Store:
         return found
 
     def warn(self, text: str) -> None:
-        """Passes `text` to `on_warning`, once."""
+        """Pass `text` to `on_warning`, once."""
         if text not in self._warnings:
             self._warnings.add(text)
             self._on_warning(text)

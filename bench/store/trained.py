@@ -11,9 +11,9 @@ SHOWN = 20
 
 
 def find_trained(store: Store, key: str) -> Record:
-    """The newest Record of training whose Cell's key begins with `key`.
+    """Find the newest Record of training whose Cell's key begins with `key`.
 
-    Raises SelectionError, with the keys as its notes, for none or several.
+    Raises SelectionError, with the keys as its notes, where no Cell or several Cells fit.
     """
     trained = {
         record.key: record for record in store.records() if record.cell.lane == "train" and record.outcome is Outcome.OK

@@ -1,4 +1,4 @@
-"""Validation: every error in a folder of Records that would make a board wrong, found before it is shared."""
+"""Validation: finds every error in a folder of Records that would make a board wrong, before the folder is shared."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ValidationReport:
 
 
 def validate_records(root: Path, *, beside: Path | None = None) -> ValidationReport:
-    """Reads every line under `root/records` and every artifact named there; changes nothing.
+    """Read every line under `root/records` and every artifact named there; change nothing.
 
     `beside`: a results folder that Records may have been copied from. Raises StoreError where there is no such folder.
     """
