@@ -54,6 +54,19 @@ def test_the_server_has_nothing_that_a_fork_breaks(tmp_path: Path) -> None:
     assert (first["threads"], first["cuda"], first["read"]) == (1, False, [])
 
 
+def test_importing_a_worker_asks_for_no_gpu() -> None:
+    """Whatever asks the driver of a GPU before a fork spoils the GPU for every child."""
+    code = """
+import torch
+asked = []
+for name in ("init", "_lazy_init", "is_available", "device_count", "current_device", "get_device_properties"):
+    setattr(torch.cuda, name, lambda *given, name=name: asked.append(name))
+import attnbench.bench.run.worker, attnbench.bench.process.service
+assert not asked, asked
+"""
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
+
+
 def test_a_child_computes_with_the_threads_that_it_asks_for(tmp_path: Path) -> None:
     code = """
     torch.set_num_threads(2)

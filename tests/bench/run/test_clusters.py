@@ -191,7 +191,7 @@ def test_a_job_that_the_engine_ends_is_submitted_again(tmp_path: Path, notes: Pa
     wait_until(lambda: starts(notes, "rela"), "the job runs")
     (pid,) = starts(notes, "rela")
     ancestors = [p for p in psutil.Process(pid).parents() if "submitit." in " ".join(p.cmdline())]
-    for process in [psutil.Process(pid), *psutil.Process(pid).parents()[:2]] if told == signal.SIGTERM else ancestors:
+    for process in [psutil.Process(pid), *psutil.Process(pid).parents()[:3]] if told == signal.SIGTERM else ancestors:
         process.send_signal(told)
     wait_until(lambda: len(starts(notes, "rela")) == 2, "it is submitted again")
     (notes / "rela.go").touch()
@@ -213,7 +213,7 @@ def test_a_block_whose_ray_worker_is_lost_starts_again(tmp_path: Path, notes: Pa
     running = driver(results, "ray", 3, *([] if shared else ["share="]))
     wait_until(lambda: starts(notes, "rela"), "the job runs")
     (pid,) = starts(notes, "rela")
-    worker = next(p for p in psutil.Process(pid).parents() if "supervisor" not in " ".join(p.cmdline()))
+    worker = next(p for p in psutil.Process(pid).parents() if "attnbench.bench.process.server" not in p.cmdline())
     worker.kill()
     wait_until(lambda: len(starts(notes, "rela")) == 2, "it is started again")
     (notes / "rela.go").touch()

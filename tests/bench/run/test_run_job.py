@@ -1,5 +1,6 @@
 """A child that crashes, is killed, hangs or is too slow becomes an outcome, and the others of its job go on."""
 
+import sys
 import textwrap
 import time
 from dataclasses import replace
@@ -141,6 +142,15 @@ def test_a_child_that_dies_in_mid_sentence_is_an_outcome(tmp_path: Path) -> None
 def test_the_time_limit_is_that_of_one_subject(tmp_path: Path) -> None:
     found = outcomes(tmp_path, "time.sleep(0)", "one", "two", "three", timeout=30.0)
     assert {record.outcome for record in found.values()} == {Outcome.OK}
+
+
+def test_the_time_before_the_first_word_of_a_child_is_that_of_no_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first child of a run waits until its server has imported torch."""
+    monkeypatch.setattr(sys.modules[__name__], "PREAMBLE", PREAMBLE + "time.sleep(4)\n")
+    found = outcomes(tmp_path, "pass", "one", timeout=3.0)
+    assert found["one"].outcome is Outcome.OK
 
 
 def test_what_the_user_must_cure_is_raised_with_its_exit_code(tmp_path: Path) -> None:
