@@ -122,7 +122,7 @@ def test_timings_and_their_gate_import_neither_scipy_nor_pandas(worker: Worker, 
 
 
 @pytest.mark.parametrize(
-    "more", ["", ",mode=decode", pytest.param(",compile=true", marks=[pytest.mark.slow, pytest.mark.skipif(
+    "more", ["", ",mode=decode", pytest.param(",compile=true", marks=[pytest.mark.soak, pytest.mark.skipif(
         shutil.which("g++") is None, reason="needs a C++ compiler")])]
 )  # fmt: skip
 def test_a_sweep_imports_neither_scipy_nor_pandas(worker: Worker, place: DataPlace, more: str) -> None:
