@@ -73,11 +73,8 @@ def report_for_task(
         ),
         maps=shown_maps,
         maps_left_out=left_out,
-        records=tuple(_records(table, runs)),
         commands=_commands(board_key, runs),
-        machines={name: _machine_words(table, name) for name in sorted({run.machine for run in runs})},
-        newest=_newest(runs),
-        stale=describe_stale(runs),
+        **_origin(table, runs),
     )
 
 
@@ -99,11 +96,8 @@ def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step"
         name=board.name,
         board=board,
         lengths=tuple(_lengths(table, sweep, mode)),
-        records=tuple(_records(table, runs)),
         commands=_commands(board_keys[-1], runs),
-        machines={sweep.machine: _machine_words(table, sweep.machine)},
-        newest=_newest(runs),
-        stale=describe_stale(runs),
+        **_origin(table, runs),
     )
 
 
@@ -112,15 +106,7 @@ def report_for_serving(table: ResultTable, sweep: ServingSweep) -> Report:
     board_keys = list(sweep.board_keys.values())
     runs = [run for board_key in board_keys for run in board_key.runs(table, "time")]
     board = board_for_serving(table, sweep)
-    return Report(
-        name=board.name,
-        board=board,
-        records=tuple(_records(table, runs)),
-        commands=_commands(board_keys[-1], runs),
-        machines={sweep.machine: _machine_words(table, sweep.machine)},
-        newest=_newest(runs),
-        stale=describe_stale(runs),
-    )
+    return Report(name=board.name, board=board, commands=_commands(board_keys[-1], runs), **_origin(table, runs))
 
 
 def report_for_suite(table: ResultTable, board: Board, board_keys: Sequence[BoardKey]) -> Report:
@@ -133,20 +119,17 @@ def report_for_suite(table: ResultTable, board: Board, board_keys: Sequence[Boar
         for column, cell in zip(board.columns, row.entries, strict=True)
         if column.name in tasks and cell.value is not None
     ]
-    return Report(
-        name=board.name,
-        board=board,
-        suite_scores=tuple(scores),
-        records=tuple(_records(table, runs)),
-        commands={},
-        machines={name: _machine_words(table, name) for name in sorted({run.machine for run in runs})},
-        newest=_newest(runs),
-        stale=describe_stale(runs),
-    )
+    return Report(name=board.name, board=board, suite_scores=tuple(scores), commands={}, **_origin(table, runs))
 
 
-def _newest(runs: Sequence[ResultRow]) -> str:
-    return max((run.started for run in runs), default="")
+def _origin(table: ResultTable, runs: Sequence[ResultRow]) -> dict[str, Any]:
+    """The fields of a Report that say which Records, machines and versions stand behind it."""
+    return {
+        "records": tuple(_records(table, runs)),
+        "machines": {name: _describe_machine(table, name) for name in sorted({run.machine for run in runs})},
+        "newest": max((run.started for run in runs), default=""),
+        "stale": describe_stale(runs),
+    }
 
 
 def _pareto(board: Board, metric: Metric) -> Iterator[FigureRow]:
@@ -200,15 +183,7 @@ def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator
                 if isinstance(value, int | float) and math.isfinite(value):
                     by_step.setdefault(int(point["step"]), []).append(scale * value)
             for step, values in sorted(by_step.items()):
-                mean = math.fsum(values) / len(values)
-                yield {
-                    "variant": variant,
-                    "quantity": quantity,
-                    "step": step,
-                    "value": mean,
-                    "low": min(values),
-                    "high": max(values),
-                }
+                yield {"variant": variant, "quantity": quantity, "step": step, **_over_seeds(values)}
 
 
 def _settings(table: ResultTable, board_key: BoardKey, board: Board, metric: Metric) -> Iterator[SettingCurves]:
@@ -342,7 +317,7 @@ def _commands(board_key: BoardKey, runs: Sequence[ResultRow]) -> dict[str, str]:
     return found
 
 
-def _machine_words(table: ResultTable, name: str) -> str:
+def _describe_machine(table: ResultTable, name: str) -> str:
     machine = table.machines[name]
     versions = ", ".join(f"{package} {version}" for package, version in sorted(machine.versions.items()))
     device = machine.accelerators[0] if machine.accelerators else f"{machine.threads} of {machine.cores} cores"

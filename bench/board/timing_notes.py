@@ -80,7 +80,7 @@ def code_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
     for name, code in implementations(runs).items():
         by_code.setdefault(code, []).append(name)
     if len(by_code) > 1:
-        yield note("code", code="; ".join(f"{code}: {some(names)}" for code, names in sorted(by_code.items())))
+        yield note("code", code="; ".join(f"{code} for {some(names)}" for code, names in sorted(by_code.items())))
 
 
 def power_of_times(timings: Iterable[dict[str, RelativeCost]]) -> Iterator[Note]:

@@ -32,8 +32,8 @@ CAPPED = (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT, Outcome.INCORRECT)
 class RelativeCost:
     """`cost`: log-ratio to the reference, None where none could be measured; `logs`: the draws that it is the mean of.
 
-    `null`: log-ratio of the null control in the same rounds. `seconds`: one sample a round. `reason`: why `outcome` is
-    not ok, or why there is no cost. `block`: the process whose rounds it shared.
+    `null`: log-ratio of the A/A test, the reference under a second name, in the same rounds. `seconds`: one sample a
+    round. `reason`: why `outcome` is not ok, or why there is no cost. `block`: the process whose rounds it shared.
     """
 
     variant: str
@@ -104,7 +104,7 @@ def resolution_of(timings: dict[str, RelativeCost]) -> float | None:
 
 
 def controls(timings: dict[str, RelativeCost]) -> list[Estimate]:
-    """The null control of each block once."""
+    """The A/A test of each block once."""
     blocks = {t.block or t.variant: t.null for t in timings.values() if t.null is not None}
     return list(blocks.values())
 

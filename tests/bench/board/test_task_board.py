@@ -37,16 +37,6 @@ def three(bench: object) -> object:
     return b
 
 
-def test_ranks_are_intervals_with_ties(bench) -> None:
-    found = board(three(bench))
-    assert [(r.name, r.place, r.group) for r in found.ranked] == [
-        ("entmax15", "1", 1),
-        ("rela", "2–3", 2),
-        ("softmax", "2–3", 2),
-    ]
-    assert found.unranked == ()
-
-
 def test_quality_is_points_against_the_reference_with_a_verdict(bench) -> None:
     found = board(three(bench))
     gap = entry(found, "rela", "gap")
