@@ -80,7 +80,11 @@ def variant_hash(cell: Cell, device: str) -> str:
 
 def token_hash(files: Iterable[Path]) -> str:
     """Hash of the contents of `files`, whatever their names and order."""
-    return content_hash(sorted(_hash_of_file(file, *_state(file)) for file in files), DIGITS)
+    hashes = []
+    for file in files:
+        status = file.stat()
+        hashes.append(_hash_of_file(file, status.st_mtime_ns, status.st_size))
+    return content_hash(sorted(hashes), DIGITS)
 
 
 @cache
@@ -89,11 +93,6 @@ def _hash_of(source: Path | None, left_out: Path | None) -> str:
         return token_hash([])
     source = source.resolve()
     return token_hash(closure(source, _root(source), left_out) - _CONTRACTS)
-
-
-def _state(file: Path) -> tuple[int, int]:
-    status = file.stat()
-    return status.st_mtime_ns, status.st_size
 
 
 def closure(source: Path, root: Path, left_out: Path | None = None) -> set[Path]:
@@ -126,12 +125,23 @@ def normalised(text: str) -> str:
     except (*UNREADABLE, tokenize.TokenError):
         return text
     lines = text.split("\n")
-    inside = set(_lines_inside_strings(tree))
+    inside: set[int] = set()
+    idle = []
+    for node in ast.walk(tree):
+        # lines whose blanks may be part of a value
+        if isinstance(node, ast.JoinedStr | ast.Constant) and node.end_lineno != node.lineno:
+            inside.update(range(node.lineno, node.end_lineno or node.lineno))
+        # imports, docstrings and other strings that stand alone
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        ):
+            idle.append((node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0))
     for row, column in comments:
         lines[row - 1] = lines[row - 1][:column].rstrip()
         inside.discard(row)
-    for first, start, last, end in _idle_statements(tree):
-        before, after = _cut(lines[first - 1], start)[0], _cut(lines[last - 1], end)[1]
+    for first, start, last, end in idle:
+        # columns of a syntax tree count UTF-8 bytes
+        before, after = lines[first - 1].encode()[:start].decode(), lines[last - 1].encode()[end:].decode()
         lines[first - 1 : last] = [before + after] + [""] * (last - first)
         inside.difference_update(range(first, last + 1))
     kept = [line if row in inside else line.rstrip() for row, line in enumerate(lines, start=1)]
@@ -147,26 +157,6 @@ def native_without_comments(text: str) -> str:
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     lines = (re.sub(r"//.*", "", line).rstrip() for line in text.split("\n"))
     return "\n".join(line for line in lines if line and not line.startswith('#include "'))
-
-
-def _idle_statements(tree: ast.Module) -> Iterator[tuple[int, int, int, int]]:
-    """Imports, and docstrings and other strings that stand alone: first line, column, last line, column."""
-    for node in ast.walk(tree):
-        idle = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        if isinstance(node, ast.stmt) and (idle or isinstance(node, ast.Import | ast.ImportFrom)):
-            yield node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0
-
-
-def _lines_inside_strings(tree: ast.Module) -> Iterator[int]:
-    """Lines whose blanks may be part of a value."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr | ast.Constant) and node.end_lineno != node.lineno:
-            yield from range(node.lineno, node.end_lineno or node.lineno)
-
-
-def _cut(line: str, column: int) -> tuple[str, str]:
-    """`line` before and after a column that counts UTF-8 bytes, as syntax trees do."""
-    return line.encode()[:column].decode(), line.encode()[column:].decode()
 
 
 def _imported(file: Path, root: Path) -> Iterator[Path]:

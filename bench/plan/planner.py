@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from statistics import median
 from typing import Literal, get_args
@@ -149,10 +150,12 @@ def plan(
         return Step(cell=cell, state=state, record=record, seconds=history.seconds(cell))
 
     def trials(training: Step, recipe: RecipeFacts) -> list[Step]:
-        """The steps that choose the learning rate of a training: none without a grid; of one that is done, those run.
+        """The steps that choose the learning rate of a training, where there is a grid; of one that is done, those run.
 
         A failed trial is run again only where no trial gave a rate: a choice that was made stays.
         """
+        if not recipe.grid:
+            return []
         choice = stored_choice(training.cell, recipe, history.counted, digest_of)
         again = retry and choice is not None and choice.rate is None
         found = []
@@ -299,13 +302,10 @@ def _job(
 
 
 class _History:
-    """What the stored Records tell about Cells to come. `usual`: seconds of a training, until one like it has run.
-
-    `counted`: the Record that counts of each trial of a learning rate.
-    """
+    """What the stored Records tell about Cells to come. `usual`: seconds of a training, until one like it has run."""
 
     def __init__(self, records: list[Record], site: Site, usual: float | None = None):
-        self.counted: Counted = first_results(record for record in records if record.cell.lane == "tune")
+        self._trials = [record for record in records if record.cell.lane == "tune"]
         self._usual = usual
         # sorting is stable: of one second, the line that was appended last is the last
         mine = sorted((record for record in records if site.counts(record)), key=attrgetter("started"))
@@ -321,6 +321,11 @@ class _History:
             self._variant[(*_question_of(cell), str(cell.variant))] = share
             if record.outcome is Outcome.OK:
                 self._others.setdefault(_question_of(cell), []).append(share)
+
+    @cached_property
+    def counted(self) -> Counted:
+        """The Record that counts of each trial of a learning rate."""
+        return first_results(self._trials)
 
     def seconds(self, cell: Cell) -> float | None:
         """Last time of this variant, else the median of the others on the same question, else what is usual.

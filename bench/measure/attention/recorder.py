@@ -1,4 +1,4 @@
-"""One way to look at the weights of attention: hooks on the variants of a model while it runs.
+"""One way to look at the weights of attention: hooks on the variants of a model while it runs; and maps of them.
 
 A fused kernel never writes its weights down, so they are computed a second time, by `Variant.weights`, from the query
 and key that the variant was given. That leaves the output untouched and needs nothing from the kernel.
@@ -6,13 +6,23 @@ and key that the variant was given. That leaves the output untouched and needs n
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from ....variants.contract import Mask, Variant
+from ...models.blocks import Batch, Model
+
+CHUNK = 128
+"""Queries whose weights are looked at together."""
+
+SIDE = 64
+"""Rows and keys of a map that is stored."""
 
 Recorder = Callable[[int, Variant, Tensor, Tensor, Mask], None]
 """(index, variant, query, key, mask), after each forward of the variant at `index`; query and key are (batch, heads,
@@ -59,3 +69,40 @@ def slices(length: int, size: int) -> list[slice]:
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     return [slice(first, min(first + size, length)) for first in range(0, length, size)]
+
+
+def attention_maps(model: Model, batch: Batch) -> bytes | None:
+    """An .npz of the weights of each example of `batch`; None for a variant without weights.
+
+    `maps`: float16 (examples, layers, heads, rows, keys), means over squares so that no side exceeds 64;
+    `tokens`: uint16 (examples, length), 0 = padding; `lengths`: int64 (examples,). Of pairs, the first sequence.
+    """
+    ids, lengths = (values.cpu().numpy() for values in batch[:2])
+    found: list[Tensor] = []
+    model.eval()
+
+    def record(_: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
+        queries, keys = query.shape[2], key.shape[2]
+        side = -(-max(queries, keys) // SIDE)
+        # whole squares in every part, so that pooling by parts is pooling of all
+        parts = weights_of_rows(variant, query, key, mask, slices(queries, CHUNK * side))
+        pooled = [shrunk(weights.float(), side).cpu() for _, weights in parts]
+        if pooled:
+            found.append(torch.cat(pooled, dim=2))
+
+    with recording(model.variants, record), torch.inference_mode():
+        model.loss(batch)
+    if len(found) < len(model.variants):
+        return None
+    maps = torch.stack([layer[:: ids.shape[1]] for layer in found], dim=1)
+    file = io.BytesIO()
+    np.savez_compressed(
+        file, maps=maps.numpy().astype(np.float16), tokens=ids[:, 0].astype(np.uint16), lengths=lengths[:, 0]
+    )
+    return file.getvalue()
+
+
+def shrunk(weights: Tensor, side: int) -> Tensor:
+    """Means over squares of `side`; those at the edges are over what there is. (batch, heads, rows, keys) to fewer."""
+    pooled: Tensor = torch.nn.functional.avg_pool2d(weights, side, ceil_mode=True, count_include_pad=False)
+    return pooled

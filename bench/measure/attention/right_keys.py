@@ -14,8 +14,7 @@ from torch import Tensor
 from ....variants.contract import Mask, Variant
 from ...models.blocks import Batch
 from ...models.decoder import TokenPredictor
-from .recorder import recording, slices, weights_of_rows
-from .statistics import CHUNK
+from .recorder import CHUNK, recording, slices, weights_of_rows
 
 
 @dataclass

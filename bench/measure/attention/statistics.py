@@ -14,10 +14,9 @@ from torch import Tensor
 from ....variants.contract import Mask, Variant
 from ...core.record import Measurement
 from ...models.blocks import Batch, Model
-from .recorder import recording, slices, weights_of_rows
+from .recorder import CHUNK, recording, slices, weights_of_rows
 
 BLOCKS = (16, 64, 128)
-CHUNK = 128
 
 
 class AttentionSums:

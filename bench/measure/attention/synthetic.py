@@ -10,8 +10,8 @@ from torch import Tensor
 from ....variants.contract import Mask, Variant
 from ...core.order import evenly_spaced
 from ...core.record import Measurement
-from .recorder import recording, slices
-from .statistics import CHUNK, AttentionSums, count_weights, measurements_of
+from .recorder import CHUNK, recording, slices
+from .statistics import AttentionSums, count_weights, measurements_of
 
 MOST_CHUNKS = 8
 """Chunks of 128 queries that are looked at, spread over the sequence: the weights of all would take too long."""

@@ -19,7 +19,7 @@ from ...core.cell import Cell
 from ...core.order import evenly_spaced
 from ...core.record import Measurement, Outcome, Record
 from ...gate.build import Incorrect, build_checked
-from ...measure.attention.maps import attention_maps
+from ...measure.attention.recorder import attention_maps
 from ...measure.attention.statistics import measure_attention
 from ...models.blocks import Model
 from ...train.checkpoint import Training

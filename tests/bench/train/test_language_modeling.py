@@ -19,7 +19,7 @@ from attnbench.bench.core.order import evenly_spaced
 from attnbench.bench.core.record import Outcome, Provenance, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.attention.heads import Diversity, head_diversity
-from attnbench.bench.measure.attention.maps import attention_maps
+from attnbench.bench.measure.attention.recorder import attention_maps
 from attnbench.bench.measure.attention.statistics import measure_attention
 from attnbench.bench.models.decoder import Decoder
 from attnbench.bench.plan.fingerprint import digest_of_cell

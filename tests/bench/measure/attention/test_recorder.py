@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnbench.bench.core.order import evenly_spaced
-from attnbench.bench.measure.attention.maps import attention_maps, shrunk
+from attnbench.bench.measure.attention.recorder import attention_maps, shrunk
 from attnbench.bench.train.objectives.classification import ClassificationObjective
 from attnbench.tasks.contract import Classification, Recipe, Split
 from attnbench.variants import build
