@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .gate.report import CheckReport
     from .plan.planner import Plan
     from .run.executors.executor import Executor
-    from .run.listener import RunListener
+    from .run.run_selection import RunListener
     from .run.runner import Runner
     from .run.status import RunStatus
     from .score.cost import Mode
@@ -103,8 +103,7 @@ def run(
 
     >>> found = attnbench.run("rela,entmax15", "lra-text", preset="smoke")                         # doctest: +SKIP
     """
-    from .run.listener import LoggingListener
-    from .run.run_selection import run_selection
+    from .run.run_selection import LoggingListener, run_selection
 
     told = progress or LoggingListener()
     with asking():
@@ -125,7 +124,7 @@ def plan(
 
     >>> [str(step.cell) for step in attnbench.plan("rela", "lra-text").left]                       # doctest: +SKIP
     """
-    from .run.listener import LoggingListener
+    from .run.run_selection import LoggingListener
 
     with asking():
         return _runner(variants, tasks, progress or LoggingListener(), executor, **options | {"offline": True}).plan()

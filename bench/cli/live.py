@@ -20,7 +20,7 @@ from rich.progress import (
 from ..core.cell import Cell
 from ..core.record import Machine, Record
 from ..plan.planner import Plan, Step
-from ..run.listener import ended, reached
+from ..run.run_selection import ended, reached
 from .output import line_of
 from .rich_console import console
 

@@ -104,7 +104,8 @@ def ask(
     `most_seconds`: the limit is no longer than this, where this is longer than the limit of an ordinary question.
     """
     reporter = reporter or Reporter()
-    if not registry.is_foreign(name):
+    is_foreign = registry.is_foreign(name)
+    if not is_foreign and not _CHILDREN.depth:
         return request.answer(reporter)
     answers, plugin, key = _CHILDREN.answers, (registry.group, name), (registry.group, name, request)
     if key not in answers and plugin in answers:
@@ -112,7 +113,10 @@ def ask(
         answers[key] = answers[plugin]
     if key not in answers:
         try:
-            answers[key] = _ask_child(registry, name, request, reporter, _limit(patience, most_seconds))
+            if is_foreign:
+                answers[key] = _ask_child(registry, name, request, reporter, _limit(patience, most_seconds))
+            else:
+                answers[key] = request.answer(reporter)
         except AttnbenchError as error:
             answers[key] = error
             if isinstance(error, PluginError) and error.outcome == "timeout":

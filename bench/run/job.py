@@ -14,7 +14,7 @@ WORKER = "attnbench.bench.run.worker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job. `digests`: what the Records carry, `sources`: hashes of the variants' source, both by cell key.
+    """One job. `digests`: what the Records carry, by cell key; they end with the hash of the variant's source.
 
     `rates`: by cell key, the learning rate that was chosen for a cell whose preset has a grid.
     `threads`: processor threads to pin, 0 = as the machine has cores. `timeout`: seconds that one Cell may take before
@@ -25,7 +25,6 @@ class Job:
     block: str
     cells: tuple[Cell, ...]
     digests: dict[str, str]
-    sources: dict[str, str]
     device: str
     results: Path
     data_dir: Path | None

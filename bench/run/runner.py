@@ -19,7 +19,7 @@ from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..plan.executor_settings import ExecutorSettings
 from ..plan.facts import recipe_facts, resolve, task_facts
-from ..plan.fingerprint import digest_of_cell, variant_hash
+from ..plan.fingerprint import digest_of_cell
 from ..plan.planner import NO_ATTENTION_ADDED, Plan, PlannedJob, plan, stored_choice
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
@@ -244,7 +244,6 @@ class Runner:
             block=block.id,
             cells=cells,
             digests={cell.key: self._digest(cell) for cell in cells},
-            sources={cell.key: variant_hash(cell, self.resources.device.type) for cell in cells},
             rates={cell.key: rate for cell in cells if (rate := self._choice(cell).rate) is not None},
             device=str(self.resources.device),
             results=request.results,

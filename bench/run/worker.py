@@ -88,7 +88,7 @@ def _refuse_edited_code(job: Job) -> None:
     """Raises SelectionError where a file was edited after the run began: its digest would name another source."""
     device = torch.device(job.device).type
     for cell in job.cells:
-        if variant_hash(cell, device) != job.sources[cell.key]:
+        if variant_hash(cell, device) != job.digests[cell.key].rpartition("-")[2]:
             raise SelectionError(
                 f"the code of `{cell}` was edited while the run went on; finished cells are stored; "
                 "start the same command again"

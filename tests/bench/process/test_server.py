@@ -18,7 +18,7 @@ import torch
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
-from attnbench.bench.plan.fingerprint import digest_of_cell, variant_hash
+from attnbench.bench.plan.fingerprint import digest_of_cell
 from attnbench.bench.process.child import Child
 from attnbench.bench.process.wire import encode_order
 from attnbench.bench.run.events import CellFinished, decode
@@ -140,7 +140,7 @@ def test_records_are_equal_to_those_of_a_process_that_starts_by_itself(
     )
     job = Job(
         block="b", cells=cells, digests={one.key: digest_of_cell(one, None, "cpu") for one in cells},
-        sources={one.key: variant_hash(one, "cpu") for one in cells}, device="cpu", results=tmp_path / "forked",
+        device="cpu", results=tmp_path / "forked",
         data_dir=place.root, offline=True, threads=1,
     )  # fmt: skip
     forked = []

@@ -111,7 +111,7 @@ def test_a_folder_that_others_may_write_in_is_refused() -> None:
 def test_a_process_that_a_job_file_names_lives_on_unless_it_is_ours(tmp_path: Path) -> None:
     """Numbers of processes are given again, and whoever may write in the folder may name any."""
     cell = Cell(variant=Spec("rela"), task=Spec("t"), preset=Spec("smoke"))
-    job = Job(block="0123456789abcdef", cells=(cell,), digests={}, sources={}, device="cpu", results=tmp_path,
+    job = Job(block="0123456789abcdef", cells=(cell,), digests={}, device="cpu", results=tmp_path,
               data_dir=None, offline=True)  # fmt: skip
     files = JobFiles(tmp_path)
     with subprocess.Popen(["sleep", "60"]) as other:

@@ -57,7 +57,7 @@ def test_the_device_that_is_chosen_is_one_that_a_worker_can_be_set_to(
         monkeypatch.setattr(name, lambda *_, **__: None)
     monkeypatch.setattr(worker, "import_foreign_plugins_here", lambda: None)
     job = Job(
-        block="b", cells=(), digests={}, sources={}, device=str(choose_device(wanted)), results=tmp_path,
+        block="b", cells=(), digests={}, device=str(choose_device(wanted)), results=tmp_path,
         data_dir=tmp_path, offline=True,
     )  # fmt: skip
     assert worker.main(io.BytesIO(encode_order(job)), io.BytesIO()) == 0

@@ -33,7 +33,7 @@ def job(name: str, *variants: str, lane: Lane = "train") -> Job:
     )
     digests = {cell.key: "a-b-c" for cell in cells}
     block = name.encode().hex()
-    return Job(block=block, cells=cells, digests=digests, sources=digests, device="cpu", results=Path("r"),
+    return Job(block=block, cells=cells, digests=digests, device="cpu", results=Path("r"),
                data_dir=None, offline=True)  # fmt: skip
 
 

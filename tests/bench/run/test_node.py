@@ -19,7 +19,7 @@ from attnbench.bench.run.job_files import JobFiles
 
 def job(task: str, results: Path, block: str = "0123456789") -> Job:
     cell = Cell(variant=Spec("softmax"), task=Spec(task), preset=Spec("smoke"))
-    return Job(block=block, cells=(cell,), digests={}, sources={}, device="cpu", results=results, data_dir=None,
+    return Job(block=block, cells=(cell,), digests={}, device="cpu", results=results, data_dir=None,
                offline=True)  # fmt: skip
 
 

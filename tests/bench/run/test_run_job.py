@@ -47,7 +47,6 @@ def job(*variants: str) -> Job:
         block="b",
         cells=cells,
         digests=digests,
-        sources=digests,
         device="cpu",
         results=Path("r"),
         data_dir=None,

@@ -12,7 +12,7 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
-from attnbench.bench.plan.fingerprint import digest_of_cell, variant_hash
+from attnbench.bench.plan.fingerprint import digest_of_cell
 from attnbench.bench.process.child import Child
 from attnbench.bench.process.wire import encode_order
 from attnbench.bench.run.events import CellFinished
@@ -83,7 +83,7 @@ def run(worker: Worker, place: DataPlace, *cells: Cell) -> None:
 
     job = Job(
         block="b", cells=cells, digests={one.key: digest_of_cell(one, None, "cpu") for one in cells},
-        sources={one.key: variant_hash(one, "cpu") for one in cells}, device="cpu",
+        device="cpu",
         results=place.root.parent / "results", data_dir=place.root, offline=True, threads=1,
     )  # fmt: skip
     found = {}
