@@ -1,0 +1,40 @@
+"""How many files and functions three commands cross: caps, so that no later change makes the way longer unseen.
+
+`python tests/support/walk.py FOLDER COMMAND…` prints the list. To raise a cap takes a sentence in the commit.
+"""
+
+import re
+
+import pytest
+import walk
+
+CAPS = {"run": (105, 702), "leaderboard": (66, 392), "check": (55, 400)}
+"""By command: files, functions; with cold caches too, where data is prepared and kernels are built."""
+
+RUN = ("run", "--variants", "rela", "--task", "lra-text", "--preset", "smoke", "--lanes", "train", "--offline")
+
+
+def within_cap(crossed, command):
+    files, functions = len(walk.files_of(crossed)), len(crossed)
+    most_files, most_functions = CAPS[command]
+    assert files <= most_files and functions <= most_functions, f"{command}: {files} files, {functions} functions"
+
+
+def test_a_record_is_reached_within_the_cap_and_the_stations_of_the_page_are_crossed(tmp_path, monkeypatch):
+    """The way from words to two stored Records, of softmax and rela, on surrogate data, in both processes."""
+    monkeypatch.setenv("ATTNBENCH_DATA", str(tmp_path / "no-data"))
+    crossed = walk.walk(tmp_path / "run", *RUN, "--results", "results")
+    page = (walk.TREE / "docs" / "follow-one-cell.md").read_text(encoding="utf-8")
+    stations = re.findall(r"^\| \d+ \| `(\S+)` \| `(\S+)` \|", page, re.MULTILINE)
+    assert len(stations) > 15 and not [each for each in stations if each not in crossed]
+    within_cap(crossed, "run")
+
+
+def test_a_board_is_reached_within_the_cap(tmp_path):
+    results = str(walk.TREE / "results")
+    within_cap(walk.walk(tmp_path / "board", "leaderboard", "--results", results, "--task", "lra-text"), "leaderboard")
+
+
+@pytest.mark.slow  # the gate in full, under a tracer
+def test_the_gate_is_reached_within_the_cap(tmp_path):
+    within_cap(walk.walk(tmp_path / "check", "check", "rela"), "check")
