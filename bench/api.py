@@ -138,7 +138,7 @@ def status(results: str | Path = RESULTS) -> RunStatus:
 
 
 def records(results: str | Path = RESULTS, *, notice: Callable[[str], None] = LOG.warning) -> Records:
-    """All Records of a results folder, oldest first; none where there is no folder.
+    """All Records of a results folder in the order of arrival; empty where there is no folder.
 
     notice: is told of lines that cannot be read, which are left out.
     """
