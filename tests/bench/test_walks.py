@@ -22,7 +22,8 @@ def within_cap(crossed, command):
 
 def test_a_record_is_reached_within_the_cap_and_the_stations_of_the_page_are_crossed(tmp_path, monkeypatch):
     """The way from words to two stored Records, of softmax and rela, on surrogate data, in both processes."""
-    monkeypatch.setenv("ATTNBENCH_DATA", str(tmp_path / "no-data"))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("ATTNBENCH_DATA", str(tmp_path / "empty"))
     crossed = walk.walk(tmp_path / "run", *RUN, "--results", "results")
     page = (walk.TREE / "docs" / "follow-one-cell.md").read_text(encoding="utf-8")
     stations = re.findall(r"^\| \d+ \| `(\S+)` \| `(\S+)` \|", page, re.MULTILINE)
