@@ -31,7 +31,7 @@ class Topic(NamedTuple):
 TOPICS: dict[str, Topic] = {
     # nothing learned
     "not_judged": Topic("learned", "warning", "{reference} did not learn {tasks}: no variant is judged there"),
-    "learned": Topic("learned", "warning", "seeds above {bar} ({level}): {learned}; of all others every seed"),
+    "learned": Topic("learned", "warning", "not every seed is above {bar} ({level}): {learned}"),
     "learned_on": Topic("learned", "fact", "not every seed is above the best constant prediction: {tasks}"),
     "no_gain": Topic("attention", "warning", "no gain is shown: {reference} less {no_attention}, {gap} {unit}"),
     # stale
