@@ -103,7 +103,7 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, line: str, complaint: s
 
 
 def test_without_files_the_error_says_where_they_belong(place: DataPlace) -> None:
-    with pytest.raises(DataError, match=r"lra_release/tsv_data/ with new_aan_pairs\.train\.tsv"):
+    with pytest.raises(DataError, match=r"lra_release/tsv_data lacks new_aan_pairs\.train\.tsv"):
         Retrieval().load(place, ALL, 0, "validation")
     files, export = Retrieval().availability(place)
     assert not files.ready and not export.ready
