@@ -1,7 +1,7 @@
 """Add fingerprints of new names to versions.toml, which changes no entry: `python tests/golden/write.py`.
 
-With a sentence, such as `python tests/golden/write.py "files were joined"`, every changed hash of code gets an entry that
-gives this reason why its numbers are the same. Run the tests of losses and first batches first: they show that it is true.
+With a sentence, such as `python tests/golden/write.py "files were joined"`, every changed hash of code gets an entry
+that gives this reason why its numbers are the same. Run the tests of losses and first batches first: they show it.
 """
 
 from __future__ import annotations
