@@ -1,4 +1,4 @@
-"""Caps on the size of the project. Raising one takes a sentence in the commit: what is it for, and what did it make unnecessary?
+"""Caps on the size of the project. To raise one takes a sentence in the commit: for what, and what did it replace?
 
 Files and functions on the way to a Record are capped in `tests/bench/test_walks.py`, notes and columns of the committed
 boards in `tests/bench/board`.
