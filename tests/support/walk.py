@@ -23,6 +23,11 @@ TREE = Path(__file__).resolve().parents[2]
 UNTIL = ("bench/api.py", "run")
 """Where the Records of a run are in the store: what follows are boards and the page."""
 
+OURS = tuple(
+    f"{TREE}{os.sep}{name}" for name in ("__init__.py", "__main__.py", "bench", "dashboards", "tasks", "variants")
+)
+"""How paths of the package begin: the environment may lie in the same folder."""
+
 IS_FUNCTION = 1
 """The flag CO_OPTIMIZED of a code object: neither a module nor the body of a class has it."""
 
@@ -38,11 +43,11 @@ def record_here(crossings: str) -> None:
         file = code.co_filename
         if code in seen:
             return None
-        counts = file.startswith(root) and code.co_flags & IS_FUNCTION and not code.co_name.startswith("<")
+        counts = file.startswith(OURS) and code.co_flags & IS_FUNCTION and not code.co_name.startswith("<")
         if counts and _is_imported(frame):
             return None
         seen.add(code)
-        if counts and not file.startswith(f"{root}tests{os.sep}"):
+        if counts:
             # opened each time, since a child may close whatever it has inherited
             with open(crossings, "a", encoding="utf-8") as lines:  # noqa: PTH123
                 lines.write(f"{os.getpid()} {file.removeprefix(root)} {code.co_qualname}\n")
@@ -64,7 +69,7 @@ def record_here(crossings: str) -> None:
 def _is_imported(frame: FrameType | None) -> bool:
     """Whether an import of one of our modules is on the stack."""
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(f"{TREE}{os.sep}"):
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(OURS):
             return frame.f_globals["__name__"] != "__main__"
         frame = frame.f_back
     return False
