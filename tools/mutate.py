@@ -1,9 +1,9 @@
 """Measure the power of the fast tests: plant small faults in a copy of the tree, and count those that some test finds.
 
-    git worktree add /tmp/mutate/attnbench COMMIT             # a copy: never a tree that somebody works in
-    python tools/mutate.py draw --tree /tmp/mutate/attnbench --out places.json
-    python tools/mutate.py map --tree /tmp/mutate/attnbench --out calls.json
-    python tools/mutate.py run --tree /tmp/mutate/attnbench --places places.json --calls calls.json --state state.jsonl
+    git worktree add ../mutate/attnbench COMMIT             # a copy: never a tree that somebody works in
+    python tools/mutate.py draw --tree ../mutate/attnbench --out places.json
+    python tools/mutate.py map --tree ../mutate/attnbench --out calls.json
+    python tools/mutate.py run --tree ../mutate/attnbench --places places.json --calls calls.json --state state.jsonl
     python tools/mutate.py table before.jsonl after.jsonl
 
 A place is a file, a function, the text of a statement and the number of the change within it, so that the same fault
