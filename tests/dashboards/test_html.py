@@ -325,18 +325,14 @@ def test_a_page_of_figures_alone_draws_them_all(browser: object, lengths: Report
     opened.close()
 
 
+FOUR_MAPS = {"layers": 2, "heads": 2, "rows": 1, "keys": 1, "tops": (0.5, 0.25, 1.0, 0.0), "shades": "/////w=="}
+"""One pixel for each of two layers and two heads."""
+
+
 def test_maps_are_chosen_by_layer_and_head(browser: object, report: Report, tmp_path: Path) -> None:
-    shown_maps = {
-        "variant": HOSTILE,
-        "layers": 2,
-        "heads": 2,
-        "rows": 1,
-        "keys": 1,
-        "tops": (0.5, 0.25, 1.0, 0.0),
-        "shades": "/////w==",
-    }
     path = tmp_path / "maps.html"
-    path.write_text(html.render([replace(report, maps=(shown_maps,), maps_left_out=3)]), encoding="utf-8")
+    with_maps = replace(report, maps=({"variant": HOSTILE, **FOUR_MAPS},), maps_left_out=3)
+    path.write_text(html.render([with_maps]), encoding="utf-8")
     opened = browser.new_page(viewport={"width": 390, "height": 844})
     troubles = watch(opened)
     open_at(opened, path)
@@ -354,17 +350,8 @@ def test_maps_are_chosen_by_layer_and_head(browser: object, report: Report, tmp_
 
 
 def test_maps_are_chosen_by_keyboard(browser: object, report: Report, tmp_path: Path) -> None:
-    shown_maps = {
-        "variant": "rela",
-        "layers": 2,
-        "heads": 2,
-        "rows": 1,
-        "keys": 1,
-        "tops": (0.5, 0.25, 1.0, 0.0),
-        "shades": "/////w==",
-    }
     path = tmp_path / "maps.html"
-    path.write_text(html.render([replace(report, maps=(shown_maps,))]), encoding="utf-8")
+    path.write_text(html.render([replace(report, maps=({"variant": "rela", **FOUR_MAPS},))]), encoding="utf-8")
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
     troubles = watch(opened)
     open_at(opened, path)
