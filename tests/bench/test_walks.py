@@ -20,6 +20,7 @@ def within_cap(crossed, command):
     assert files <= most_files and functions <= most_functions, f"{command}: {files} files, {functions} functions"
 
 
+@pytest.mark.slow  # a run in full, under a tracer
 def test_a_record_is_reached_within_the_cap_and_the_stations_of_the_page_are_crossed(tmp_path, monkeypatch):
     """The way from words to two stored Records, of softmax and rela, on surrogate data, in both processes."""
     (tmp_path / "empty").mkdir()

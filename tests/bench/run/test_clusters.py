@@ -88,6 +88,7 @@ def in_this_process(results: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(results)], check=True, capture_output=True, timeout=PATIENCE)
 
 
+@pytest.mark.slow
 def test_submitit_brings_every_block_to_a_record_and_leaves_nothing_to_do(tmp_path: Path, notes: Path) -> None:
     for _ in range(2):
         in_this_process(tmp_path / "r")

@@ -70,13 +70,13 @@ def test_a_compiled_step_gives_the_gradients_of_its_eager_form(traced: None, var
 @pytest.mark.parametrize(
     ("variant", "shape"),
     [
-        ("sparsemax", ""),
-        ("entmax15", ""),
+        pytest.param("sparsemax", "", marks=pytest.mark.slow),
+        pytest.param("entmax15", "", marks=pytest.mark.slow),
         ("entmax15", ",causal=true,padding=0.2"),
-        ("entmax", ""),
+        pytest.param("entmax", "", marks=pytest.mark.slow),
         ("entmax[alpha=learned]", ""),
         pytest.param("entmax[alpha=3.0]", ",mode=forward", marks=pytest.mark.soak),
-        ("asentmax", ""),
+        pytest.param("asentmax", "", marks=pytest.mark.slow),
     ],
 )
 def test_the_entmax_family_is_compiled_as_one_graph_that_agrees_with_its_eager_form(

@@ -16,6 +16,7 @@ VARIANTS = ["linear", "rela", "softmax"]
 SUPPORT = Path(__file__).parents[2] / "support"
 
 
+@pytest.mark.slow  # two commands in full
 def test_two_commands_on_one_folder_double_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()

@@ -122,14 +122,22 @@ def test_timings_and_their_gate_import_neither_scipy_nor_pandas(worker: Worker, 
 
 
 @pytest.mark.parametrize(
-    "more", ["", ",mode=decode", pytest.param(",compile=true", marks=[pytest.mark.soak, pytest.mark.skipif(
-        shutil.which("g++") is None, reason="needs a C++ compiler")])]
-)  # fmt: skip
+    "more",
+    [
+        "",
+        pytest.param(",mode=decode", marks=pytest.mark.slow),
+        pytest.param(
+            ",compile=true",
+            marks=[pytest.mark.soak, pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")],
+        ),
+    ],
+)
 def test_a_sweep_imports_neither_scipy_nor_pandas(worker: Worker, place: DataPlace, more: str) -> None:
     task = f"sweep[length=64,heads=2,head_dim=8{more}]"
     run(worker, place, *(cell(name, task, "time", "quick[timing_seconds=0.2]") for name in ("softmax", "linear")))
 
 
+@pytest.mark.slow
 def test_a_part_of_the_gate_imports_neither_scipy_nor_pandas(worker: Worker) -> None:
     sweep = cell("linear", "sweep[length=64,heads=2,head_dim=8]", "time", "quick")
     with Child(str(worker.script)) as child:
