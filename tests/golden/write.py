@@ -41,22 +41,20 @@ def main(reason: str = "") -> None:
         place.root.mkdir()
         layout.lay_out(place.root, patch)
         lines = []
-        for kind, found in golden.tokens_now().items():
-            for name, (version, tokens) in found.items():
-                entry = there.get(kind, {}).get(name)
-                history = entry["history"] if entry else [{"version": version, "tokens": tokens}]
-                if reason and (history[-1]["version"], history[-1]["tokens"]) != (version, tokens):
-                    history.append({"version": version, "tokens": tokens, "same_numbers_because": reason})
-                lines += [f"[{kind}.{name}]", "history = ["]
-                lines += [
-                    f"  {{ {', '.join(f'{k} = {json.dumps(v)}' for k, v in each.items())} }}," for each in history
-                ]
-                lines.append("]")
-                if kind == "task":
-                    spec = golden.SUBWORDS.get(name, golden.TASKS_BY_NAME[name])
-                    batch = entry["first_batch"] if entry else golden.first_batch(spec, place)
-                    lines.append(f"first_batch = {json.dumps(batch)}")
-                lines.append("")
+        for kind, name in golden.NAMED:
+            version, tokens = golden.tokens_now(kind, name)
+            entry = there.get(kind, {}).get(name)
+            history = entry["history"] if entry else [{"version": version, "tokens": tokens}]
+            if reason and (history[-1]["version"], history[-1]["tokens"]) != (version, tokens):
+                history.append({"version": version, "tokens": tokens, "same_numbers_because": reason})
+            lines += [f"[{kind}.{name}]", "history = ["]
+            lines += [f"  {{ {', '.join(f'{k} = {json.dumps(v)}' for k, v in each.items())} }}," for each in history]
+            lines.append("]")
+            if kind == "task":
+                spec = golden.SUBWORDS.get(name, golden.TASKS_BY_NAME[name])
+                batch = entry["first_batch"] if entry else golden.first_batch(spec, place)
+                lines.append(f"first_batch = {json.dumps(batch)}")
+            lines.append("")
         for objective in golden.OBJECTIVE_VERSIONS:
             lines.append(f"[losses.{objective}]")
             for variant in golden.VARIANT_NAMES:
