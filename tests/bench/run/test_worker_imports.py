@@ -97,8 +97,11 @@ def run(worker: Worker, place: DataPlace, *cells: Cell) -> None:
     worker.require_clean()
 
 
-def test_training_and_baselines_import_neither_scipy_nor_pandas(worker: Worker, place: DataPlace, tree: Path) -> None:
-    """Tokens, classes, and translations with their BLEU, each with its metrics and artifacts."""
+def test_no_lane_imports_scipy_or_pandas(worker: Worker, place: DataPlace, tree: Path) -> None:
+    """Tokens, classes, and translations with their BLEU, each with its metrics and artifacts; and points of a sweep.
+
+    In one child, since the start of each takes seconds; what it wrote down names the importer.
+    """
     texts = place.root / "pairs"
     texts.mkdir()
     words, draw = ("one", "two", "three", "four", "five", "six", "seven"), np.random.default_rng(0)
@@ -113,6 +116,8 @@ def test_training_and_baselines_import_neither_scipy_nor_pandas(worker: Worker, 
         cell("softmax", "lra-text", "train"), cell("bag-of-bytes", "lra-text", "baseline"),
         cell("softmax", parallel, "train", "smoke[vocabulary=60]"),
         cell("untrained", parallel, "baseline", "smoke[vocabulary=60]"),
+        *(cell("linear", f"sweep[length=16,heads=1,head_dim=8,mode={mode}]", "time", "smoke[timing_seconds=0.1]")
+          for mode in ("step", "decode")),
     )  # fmt: skip
 
 
@@ -121,19 +126,10 @@ def test_timings_and_their_gate_import_neither_scipy_nor_pandas(worker: Worker, 
     run(worker, place, *(cell(name, "lra-text", "time", "smoke[timing_seconds=0.2]") for name in ("softmax", "linear")))
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        "",
-        pytest.param(",mode=decode", marks=pytest.mark.slow),
-        pytest.param(
-            ",compile=true",
-            marks=[pytest.mark.soak, pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")],
-        ),
-    ],
-)
-def test_a_sweep_imports_neither_scipy_nor_pandas(worker: Worker, place: DataPlace, more: str) -> None:
-    task = f"sweep[length=64,heads=2,head_dim=8{more}]"
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_a_compiled_sweep_imports_neither_scipy_nor_pandas(worker: Worker, place: DataPlace) -> None:
+    task = "sweep[length=64,heads=2,head_dim=8,compile=true]"
     run(worker, place, *(cell(name, task, "time", "quick[timing_seconds=0.2]") for name in ("softmax", "linear")))
 
 
