@@ -79,6 +79,7 @@ GROUPS = 8
 """Runs over which the hostile plugins are dealt, like cards: those of a kind meet others."""
 
 
+@pytest.mark.slow  # a run in full; what a child does is tried in tests/bench/run/test_run_job.py
 def test_runs(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     """hostile plugins in runs: an outcome of their own cells; those beside them are measured."""
     # those that hang take their whole limit

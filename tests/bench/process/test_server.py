@@ -136,7 +136,7 @@ def test_records_are_equal_to_those_of_a_process_that_starts_by_itself(
     monkeypatch.setenv("ATTNBENCH_CACHE", str(place.cache))
     cells = tuple(
         Cell(variant=Spec(variant), task=Spec("recall"), preset=Spec("smoke"), lane=lane)
-        for variant, lane in (("softmax", "train"), ("performer", "train"), ("majority", "baseline"))
+        for variant, lane in (("performer", "train"), ("majority", "baseline"))
     )
     job = Job(
         block="b", cells=cells, digests={one.key: digest_of_cell(one, None, "cpu") for one in cells},
@@ -159,7 +159,7 @@ def test_records_are_equal_to_those_of_a_process_that_starts_by_itself(
     events = [decode(line) for line in ran.stdout.split(b"\n") if line.startswith(b"{")]
     alone = [event.record for event in events if isinstance(event, CellFinished)]
     assert [_numbers(record) for record in forked] == [_numbers(record) for record in alone]
-    assert len(forked) == 3
+    assert len(forked) == 2
 
 
 def _numbers(record: Any) -> Any:

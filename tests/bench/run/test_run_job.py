@@ -102,7 +102,7 @@ def test_a_hang_is_a_timeout_that_says_so(tmp_path: Path) -> None:
 def test_a_child_that_talks_on_is_still_under_the_time_limit(tmp_path: Path) -> None:
     fault = "[(send(event='alive', key=cell.key), time.sleep(0.05)) for _ in range(400)]"
     started = time.monotonic()
-    found = outcomes(tmp_path, fault, "bad", timeout=2.0)
+    found = outcomes(tmp_path, fault, "bad", timeout=0.7)
     assert found["bad"].outcome is Outcome.TIMEOUT
     assert "time limit" in found["bad"].reason
     assert time.monotonic() - started < 15
@@ -114,7 +114,7 @@ def test_grandchildren_die_with_a_child_that_is_ended(tmp_path: Path) -> None:
         "import subprocess; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
         f"open({str(note)!r}, 'w').write(str(p.pid)); time.sleep(60)"
     )
-    outcomes(tmp_path, fault, "bad", stall=2.0)
+    outcomes(tmp_path, fault, "bad", stall=1.5)
     pid = int(note.read_text(encoding="ascii"))
     deadline = time.monotonic() + 5
     while _alive(pid) and time.monotonic() < deadline:
@@ -147,8 +147,8 @@ def test_the_time_before_the_first_word_of_a_child_is_that_of_no_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first child of a run waits until its server has imported torch."""
-    monkeypatch.setattr(sys.modules[__name__], "PREAMBLE", PREAMBLE + "time.sleep(4)\n")
-    found = outcomes(tmp_path, "pass", "one", timeout=3.0)
+    monkeypatch.setattr(sys.modules[__name__], "PREAMBLE", PREAMBLE + "time.sleep(1.5)\n")
+    found = outcomes(tmp_path, "pass", "one", timeout=1.0)
     assert found["one"].outcome is Outcome.OK
 
 
