@@ -319,9 +319,20 @@ def with_fault(tree: Path, place: Place, tests: list[str], seconds: int, state: 
         code = pytest_run(tree, ["-x", f"@{names}"], seconds, log)
     finally:
         path.write_text(clean, encoding="utf-8")
+    return verdict(code, log.read_text(errors="replace"))
+
+
+def verdict(code: int | None, log: str) -> dict[str, str]:
+    """What an exit code of pytest and its output say of a fault."""
     if code == 0:
         return {"outcome": "survived", "by": ""}
-    failed = [line for line in log.read_text(errors="replace").split("\n") if line.startswith(("FAILED", "ERROR"))]
+    if code is None or code in (-signal.SIGKILL, -signal.SIGXCPU):
+        # a loop without end, or a machine that had other work: no test has failed
+        return {"outcome": "timeout", "by": ""}
+    failed = [line for line in log.split("\n") if line.startswith(("FAILED", "ERROR"))]
+    if code in (4, 5):
+        # pytest could not start: a test of the map is no more, or the fault breaks what all tests load
+        return {"outcome": "unclear", "by": f"exit code {code}"}
     return {"outcome": "killed", "by": failed[0][:200] if failed else f"exit code {code}"}
 
 
@@ -330,7 +341,7 @@ def lines_of(state: Path) -> list[dict[str, str]]:
 
 
 def table(before: Path, after: Path | None) -> None:
-    """Killed of all, by folder, of the places that are in both trees; then the survivors."""
+    """Killed of all, by folder, of the places that are in both trees; then those that not both sides killed."""
     sides = [ended(lines_of(path)) for path in (before, after) if path]
     both = [name for name in sides[0] if all(name in side and side[name]["outcome"] != "gone" for side in sides)]
     print("| places | number |" + " before | after |"[: 9 * len(sides)] + "\n|---|--:|" + "--:|" * len(sides))
@@ -343,7 +354,7 @@ def table(before: Path, after: Path | None) -> None:
         print(f"| {group} | {len(names)} | {' | '.join(map(str, killed))} |")
     for name in both:
         outcomes = [side[name]["outcome"] for side in sides]
-        if "survived" in outcomes:
+        if set(outcomes) != {"killed"}:
             line = sides[0][name]
             where = f"{line['file']} {line['function']}: {line['change']} {line['number']}"
             print(f"- {' → '.join(outcomes)}: {where} of `{line['text'][:90]}`")

@@ -63,3 +63,12 @@ def test_a_place_is_found_under_the_new_name_of_a_variable(mutate):
 def test_one_case_of_each_test_comes_before_the_second_of_any(mutate):
     seconds = {"a[1]": 1.0, "a[2]": 2.0, "b[1]": 3.0, "b[2]": 4.0, "c": 20.0}
     assert mutate.in_turns(list(seconds), seconds, 8.0) == ["a[1]", "b[1]", "a[2]"]
+
+
+def test_only_a_test_that_fails_kills(mutate):
+    log = "1 failed\nFAILED tests/test_one.py::test_it - assert 0\n"
+    codes = {0: "survived", 1: "killed", 2: "killed", -11: "killed", 4: "unclear", 5: "unclear"}
+    # the limits of processor time and of all time
+    limits = {None: "timeout", -9: "timeout", -24: "timeout"}
+    assert {code: mutate.verdict(code, log)["outcome"] for code in codes | limits} == codes | limits
+    assert mutate.verdict(1, log)["by"] == "FAILED tests/test_one.py::test_it - assert 0"
