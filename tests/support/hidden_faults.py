@@ -335,6 +335,16 @@ class NoEmptyBatch(Honest):
         return super().forward(query, key, value, mask) + 0 * largest
 
 
+class FillsEmptyBatch(Honest):
+    """Pads a batch of none to a batch of one."""
+
+    __call__ = torch.nn.Module.__call__
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        output = super().forward(query, key, value, mask)
+        return torch.nn.functional.pad(output, (0, 0, 0, 0, 0, 0, 0, int(len(query) == 0)))
+
+
 class ChangesMask(Honest):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         output = super().forward(query, key, value, mask)
@@ -453,6 +463,7 @@ HIDDEN: list[tuple[type[Variant], AttentionShape, str]] = [
     (FreezesAfterStep, SELF, "gradient"),
     (PaddingTimesZero, SELF, "padding without numbers"),
     (NoEmptyBatch, SELF, "empty batch"),
+    (FillsEmptyBatch, SELF, "empty batch"),
 ]
 """Each is found by both forms of the gate."""
 

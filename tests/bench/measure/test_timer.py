@@ -108,18 +108,21 @@ def test_it_says_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(told) == 4 + 2 * LEAST_ROUNDS
 
 
-def test_short_work_on_a_cpu_is_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seconds", "repeats"), [(1e-4, 100), (3e-3, 4)])
+def test_short_work_on_a_cpu_is_repeated_within_a_sample(
+    seconds: float, repeats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now, calls = [0.0], []
 
     def work() -> None:
         calls.append(1)
-        now[0] += 1e-4
+        now[0] += seconds
 
     monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
     timing = interleave({"a": work}, reference="a", device=CPU, budget_seconds=0.0)
-    assert timing.samples["a"].repeats == 100
-    assert timing.samples["a"].seconds == pytest.approx([1e-4] * LEAST_ROUNDS)
-    assert len(calls) == 2 + 101 * LEAST_ROUNDS
+    assert timing.samples["a"].repeats == repeats
+    assert timing.samples["a"].seconds == pytest.approx([seconds] * LEAST_ROUNDS)
+    assert len(calls) == 2 + (repeats + 1) * LEAST_ROUNDS
 
 
 def test_what_must_be_prepared_is_prepared_before_each_sample_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,14 @@ def test_shares_of_equal_counts_tie_exactly() -> None:
     assert both[0, 0] == (first * correct).sum() / first.sum()
 
 
+def test_examples_that_share_documents_move_the_draws_farther() -> None:
+    # every example stands there twice, with the same documents: half as many, so √2 times the error
+    correct = np.repeat(np.arange(30) < 12, 2).astype(np.uint8)
+    documents = np.repeat(np.arange(60).reshape(30, 2), 2, axis=0)
+    apart, together = (resampled_shares([correct] * 3, each) - 0.4 for each in (None, documents))
+    np.testing.assert_allclose(together, np.sqrt(2) * apart, atol=1e-12)
+
+
 def test_a_small_test_set_has_no_empty_draw() -> None:
     assert (resamples(1).sum(axis=1) > 0).all() and (resamples(2).sum(axis=1) > 0).all()
 

@@ -20,6 +20,7 @@ from attnbench.bench.stats.scoring import (
     capped,
     geometric_mean,
     log_ratio,
+    log_ratios,
     noise_floor,
     ratio,
     verdict,
@@ -70,6 +71,10 @@ def test_rounds_that_drift_slowly_do_not_fake_precision() -> None:
         )
         held["rounds"] += abs(noise.mean()) <= quantile(0.95, 119) * noise.std(ddof=1) / 120**0.5
     assert held["batches"] / 400 > 0.90 > 0.80 > held["rounds"] / 400
+
+
+def test_rounds_are_batched_from_two_a_batch_on() -> None:
+    assert [len(log_ratios([1.0] * rounds, [1.0] * rounds)) for rounds in (19, 20, 25)] == [19, 10, 10]
 
 
 def test_faster_here_and_slower_there_is_as_fast() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from attnbench.bench.core.errors import StoreError
+from attnbench.bench.train import checkpoint
 from attnbench.bench.train.checkpoint import (
     Training,
     ValidationPoint,
@@ -114,6 +115,14 @@ def test_parameters_of_a_damaged_checkpoint_are_refused_in_one_line(damage: str,
     with pytest.raises(StoreError, match="cannot read the checkpoint") as refused:
         read_parameters(path, CPU)
     assert "\n" not in str(refused.value)
+
+
+def test_the_checkpoint_of_a_large_model_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # several times the size of its parameters, of which the constant share allows a part
+    monkeypatch.setattr(checkpoint, "SLACK", 2**14)
+    model, optimiser, state = made(width=4000)
+    write_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, state)
+    assert read_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, CPU).step == 3
 
 
 def test_a_folder_in_its_place_is_set_aside_too(tmp_path: Path) -> None:

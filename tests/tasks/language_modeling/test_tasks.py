@@ -165,9 +165,10 @@ def test_a_cache_that_cannot_be_written_is_said(place: DataPlace) -> None:
         read_folders(place.root / "pg19", "pg19 tree", {}, place.cache / "missing")
 
 
-def test_a_text_too_short_to_predict_is_said(place: DataPlace) -> None:
+@pytest.mark.parametrize("text", [b"ten bytes.", b"thirty bytes, one to validate."])
+def test_a_text_too_short_to_predict_is_said(text: bytes, place: DataPlace) -> None:
     (place.root / "gutenberg").mkdir()
-    (place.root / "gutenberg" / "a.txt").write_bytes(b"ten bytes.")
+    (place.root / "gutenberg" / "a.txt").write_bytes(text)
     with pytest.raises(DataError, match="at least two tokens in validation"):
         loaded(GutenbergCharacters(), place)
 

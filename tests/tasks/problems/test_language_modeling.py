@@ -98,6 +98,7 @@ def test_presets_of_language_take_their_own_parameters() -> None:
     recipe = LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse("quick[stride=16,length=32,positions=none]"))
     assert isinstance(recipe, LanguageRecipe)
     assert (recipe.stride, recipe.length, recipe.positions) == (16, 32, "none")
+    assert LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse("quick[stride=32,length=32]")).length == 32
     with pytest.raises(SelectionError, match="stride of at most the length, got stride=64, length=32"):
         LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse("quick[length=32]"))
     with pytest.raises(SelectionError, match="has no parameter 'strides'"):

@@ -122,6 +122,13 @@ def test_decays_of_any_strength_neither_overflow_nor_let_the_past_through() -> N
     torch.testing.assert_close(output, (query * unit).sum(-1, keepdim=True) * value, rtol=1e-5, atol=1e-5)
 
 
+def test_the_decay_of_delta_starts_where_its_description_says() -> None:
+    torch.manual_seed(seed(7))
+    variant = Delta(AttentionShape(heads=64, head_dim=2, max_length=8, causal=True), decay="scalar")
+    steps = F.softplus(variant.decay.bias)
+    assert 0.00099 < steps.min() < 0.01 < steps.max() < 0.101
+
+
 def test_the_delta_rule_replaces_what_a_key_held_and_a_sum_adds_to_it() -> None:
     """Two values under one key: the last one is read with a rate of 1, their sum without the rule."""
     key = torch.zeros(1, 1, 3, 4)

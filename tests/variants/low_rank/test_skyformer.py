@@ -39,7 +39,7 @@ def test_skyformer_error_falls_with_more_landmarks() -> None:
     exact = gaussian(query, key) @ value
     errors = [
         float((built(Skyformer, landmarks=m)(query, key, value, Mask()) - exact).norm() / exact.norm())
-        for m in (4, 16, 48, 96)
+        for m in (2, 16, 48, 96)
     ]
     assert errors[0] > errors[1] > errors[2] > errors[3]
     assert errors[3] < 0.15  # what the ridge of 0.1 costs
