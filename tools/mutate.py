@@ -182,10 +182,10 @@ def planted(source: str, place: Place) -> str | None:
 
 def renamed(place: Place, words: list[str]) -> Place:
     """The place as it is called after names have changed, each given as `old=new`."""
-    text, new = place.text, place.new
+    function, text, new = place.function, place.text, place.new
     for old, _, word in (each.partition("=") for each in words):
-        text, new = (re.sub(rf"\b{old}\b", word, found) for found in (text, new))
-    return replace(place, text=text, new=new)
+        function, text, new = (re.sub(rf"\b{old}\b", word, found) for found in (function, text, new))
+    return replace(place, function=function, text=text, new=new)
 
 
 def spliced(source: str, node: ast.stmt | ast.expr, text: str) -> str:

@@ -55,9 +55,11 @@ def test_a_changed_statement_is_gone(mutate):
     assert mutate.planted(SOURCE.replace("def at", "def of"), place) is None
 
 
-def test_a_place_is_found_under_the_new_name_of_a_variable(mutate):
-    place = mutate.renamed(mutate.Place("one", "line.py", "Line.at", "If: y < 0", "comparison"), ["y=level"])
-    assert mutate.planted(SOURCE.replace("y < 0", "level < 0"), place) == SOURCE.replace("if y < 0", "if (level <= 0)")
+def test_a_place_is_found_under_the_new_names_of_a_variable_and_of_its_function(mutate):
+    place = mutate.Place("one", "line.py", "Line.at", "If: y < 0", "comparison")
+    later = SOURCE.replace("def at", "def cross").replace("y < 0", "level < 0")
+    found = mutate.planted(later, mutate.renamed(place, ["y=level", "at=cross"]))
+    assert found == later.replace("if level < 0", "if (level <= 0)")
 
 
 def test_one_case_of_each_test_comes_before_the_second_of_any(mutate):

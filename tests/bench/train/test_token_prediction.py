@@ -144,6 +144,18 @@ def test_training_learns_and_repeats_itself_to_the_bit() -> None:
     assert objective().evaluate(model(), examples(), CPU).value < 0.5
 
 
+def test_sequences_with_many_answers_are_looked_at_in_smaller_number() -> None:
+    ids = np.random.default_rng(0).integers(2, 9, size=(40, 20))
+    asked = np.tile(np.arange(16), (40, 1))
+    answers = np.where((np.arange(40)[:, None] == 0) | (asked == 0), ids[:, :16], UNASKED)
+    test = TokenExamples.joined([TokenBatch.of(ids, asked, answers, np.zeros_like(asked))], ({"length": 20},))
+    seen: list[int] = []
+    mine = model("softmax[impl=eager]")
+    assert len(list(objective()._attention(mine, test, CPU, lambda: seen.append(1)))) == 1
+    # of all sequences the one with the most answers decides: 256 answers, 16 in a sequence
+    assert len(seen) == 16
+
+
 def test_the_weight_on_the_right_key_is_that_of_the_head_that_puts_most_there() -> None:
     problem, recipe = PROBLEM, replace(RECIPE, heads=2, layers=2)
     mine = TokenPredictionObjective(problem, recipe).model(lambda shape: build("softmax[impl=eager]", shape), 0)

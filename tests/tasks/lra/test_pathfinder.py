@@ -1,6 +1,7 @@
 import hashlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from attnbench.tasks.lra._pathfinder.images import SIZE_SETTINGS, Scene, draw, s
 from attnbench.tasks.lra._pathfinder.paddles import DEGREES, displacement, downsampled, lanczos, line, paddles
 from attnbench.tasks.lra._pathfinder.random_streams import Streams, key
 from attnbench.tasks.lra._pathfinder.shards import assembled, make, make_shard
+from attnbench.tasks.lra._pathfinder.snakes import Occupancy, _seed, inside
 from attnbench.tasks.lra.image import mean_intensity
 from attnbench.tasks.lra.pathfinder import Pathfinder, PathX
 
@@ -380,3 +382,14 @@ def test_no_worker_outlives_its_parent() -> None:
         time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
     pytest.fail("the worker went on")
+
+
+def test_a_distractor_that_would_begin_outside_of_the_image_is_drawn_again() -> None:
+    table = paddles(Scene(size=64).stroke(1))
+    assert inside(np.stack([table.heads[37], table.pivots[37]]), 64).sum() == 1
+    # a direction and the number of a free start, twice: the first start is the corner
+    drawn = iter([37, 0, 37, 500])
+    streams = SimpleNamespace(below=lambda rows, bound: np.array([next(drawn)]))
+    degree, start = _seed(Occupancy(1, 64, 1, table), streams, 0)
+    assert degree == 37 and start != (0, 0) and next(drawn, None) is None
+    assert inside(np.stack([table.heads[37], table.pivots[37]]) + start, 64).all()
