@@ -50,10 +50,8 @@ Run = Callable[[GatePartJob], None]
 def compile_first(context: WorkerContext, cells: Sequence[Cell]) -> int:
     """Compiles for `cells` what nobody has compiled here before; returns how many processes that took.
 
-    Nothing is done on a CPU, and none of it raises: whoever cannot be built is told so by its lane.
+    For a GPU alone. None of it raises: whoever cannot be built is told so by its lane.
     """
-    if context.device.type != "cuda":
-        return 0
     fresh: dict[Path, Cell] = {}
     for cell in cells:
         # a stranger's task may raise anything, which is told where its lane builds it

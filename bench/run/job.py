@@ -36,11 +36,6 @@ class Job:
     executor: Name = "local"
     node: Name = ""
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables that fix the threads of every library, and the GPU, before any is imported."""
-        return environment_of(self.threads) | ({"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxLengthJob:
@@ -68,9 +63,3 @@ class GatePartJob:
     device: str
     part: int
     parts: int
-
-
-def environment_of(threads: int) -> dict[str, str]:
-    """Thread counts as libraries read them when they are imported; none where `threads` is 0."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    return dict.fromkeys(names, str(threads)) if threads else {}

@@ -15,7 +15,8 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -91,10 +92,10 @@ class JobFiles:
 
     def forget_ended(self) -> None:
         """Before a run: the status is of the last one. Nothing, while another process submits."""
-        if not self.is_submitting:
-            for submission in self.submissions():
-                if submission.ended:
-                    self.forget(submission.block)
+        ended = [submission.block for submission in self.submissions() if submission.ended]
+        if ended and not self.is_submitting:
+            for block in ended:
+                self.forget(block)
 
     @property
     def is_submitting(self) -> bool:
@@ -144,6 +145,27 @@ class JobFiles:
     def blocks_with_events(self) -> list[str]:
         """The jobs whose Records may not all be stored."""
         return self._blocks("events")
+
+    def collected(self, on_warning: Callable[[str], None]) -> Iterator[CellFinished]:
+        """Yields what jobs have measured since the process that submitted them has ended, each to be stored at once.
+
+        Records of cells that no submission names are left where they are, and `on_warning` is told.
+        """
+        for block in self.blocks_with_events():
+            submission = self.submission(block)
+            asked = set(submission.cells) if submission else set()
+            found = [event for event in self.events(block)[0] if isinstance(event, CellFinished)]
+            own = [event for event in found if event.record.key in asked and event.record.block == block]
+            strange = [event.record.cell for event in found if event not in own]
+            if strange:
+                # whoever may write in the folder may have written them
+                on_warning(
+                    f"{len(strange)} Records in {self.folder / block}.events are not stored: expected cells that "
+                    f"{block}.json names, got `{strange[0]}`; delete the file if nobody needs them"
+                )
+            yield from own
+            if asked and asked <= {event.record.key for event in own}:
+                self.end(block, Counter(str(event.record.outcome) for event in own))
 
     def events(self, block: str, start: int = 0) -> tuple[list[Event], int]:
         """The events of a job from a byte of the file on, and the byte behind the last whole line.

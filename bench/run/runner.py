@@ -28,8 +28,6 @@ from ..store.learning_rates import RateChoice, first_results
 from ..store.store import Store
 from .events import CellFinished, Event, OnEvent
 from .executors.executor import Executor
-from .executors.follow import collected
-from .executors.local import LocalExecutor
 from .job import Job
 from .job_files import JobFiles
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
@@ -119,7 +117,11 @@ class Runner:
         if fetch:
             # A folder that cannot be written is found out now and not after an hour of training.
             self.store.prepare()
-            self._collect()
+            files = JobFiles(self.request.results)
+            files.forget_ended()
+            for event in files.collected(self.on_warning):
+                if not self.store.holds(event.record, event.line):
+                    self.store.append(event.record, event.line)
         lacking: dict[Spec, DataError] = {}
 
         def has_data(task: Spec) -> bool:
@@ -170,8 +172,6 @@ class Runner:
         waiting, running = deque(made.blocks), dict[str, PlannedJob]()
         unended = {block.id for block in made.blocks}
         executor = self.resources.executor
-        # this machine is given what it has room for, so that the store is asked again before a job starts
-        room = len(executor.devices) if isinstance(executor, LocalExecutor) else math.inf
 
         def store(event: Event) -> None:
             if isinstance(event, CellFinished):
@@ -187,7 +187,7 @@ class Runner:
         def submit() -> None:
             held = {_sweep_of(block) for block in running.values()} - {None}
             for block in [*waiting]:
-                if len(running) >= room:
+                if len(running) >= executor.room:
                     break
                 if any(first in unended for first in block.after):
                     continue
@@ -228,15 +228,6 @@ class Runner:
     def record_of(self, cell: Cell) -> Record | None:
         """The Record of a cell as it is stored now, whoever has measured it."""
         return self.store.finished(cell, self._digest(cell), self.resources.site)
-
-    def _collect(self) -> None:
-        """Stores what jobs have measured since a process that submitted them has ended."""
-        files = JobFiles(self.request.results)
-        files.forget_ended()
-        for finished in collected(files, self.on_warning):
-            for event in finished:
-                if not self.store.holds(event.record, event.line):
-                    self.store.append(event.record, event.line)
 
     def _job(self, block: PlannedJob, cells: tuple[Cell, ...]) -> Job:
         request = self.request

@@ -113,7 +113,8 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
         rates=job.rates,
     )
     send(Began(context.machine, context.node, context.device_name, time.time()))
-    compile_first(context, [cell for cell in job.cells if cell.lane != "baseline"])
+    if context.device.type == "cuda":
+        compile_first(context, [cell for cell in job.cells if cell.lane != "baseline"])
     timed = [cell for cell in job.cells if cell.lane == "time"]
     if timed:
         yield from time_cells(context, timed)

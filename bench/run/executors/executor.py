@@ -28,7 +28,12 @@ class Executor(Protocol):
 
     Whichever machine a job runs on, `run_job` runs it there in a child, so that a death becomes a Record made where
     it happened; an engine's own idea of a failure counts for lost machines only.
+
+    `room`: how many jobs it is given before one of them has ended, infinite for one that queues them. The store is
+    asked again before a job is given away.
     """
+
+    room: float
 
     def submit(self, job: Job, needs: Needs) -> None:
         """Queues a job, which is called by `job.block` from now on, also while `finished` is iterated."""

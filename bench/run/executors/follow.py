@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..events import CellFinished, Event, Failed
@@ -56,25 +56,3 @@ class Followed:
     def end(self) -> None:
         """Marks the job as done, once its Records are stored."""
         self.files.end(self.block, self.outcomes)
-
-
-def collected(files: JobFiles, on_warning: Callable[[str], None]) -> Iterator[list[CellFinished]]:
-    """Yields what each job has measured since the process that submitted it has ended, to be stored before the next.
-
-    Records of cells that no submission names are left where they are, and `on_warning` is told.
-    """
-    for block in files.blocks_with_events():
-        submission = files.submission(block)
-        asked = set(submission.cells) if submission else set()
-        found = [event for event in files.events(block)[0] if isinstance(event, CellFinished)]
-        own = [event for event in found if event.record.key in asked and event.record.block == block]
-        strange = [event.record.cell for event in found if event not in own]
-        if strange:
-            # whoever may write in the folder may have written them
-            on_warning(
-                f"{len(strange)} Records in {files.folder / block}.events are not stored: expected cells that "
-                f"{block}.json names, got `{strange[0]}`; delete the file if nobody needs them"
-            )
-        yield own
-        if asked and asked <= {event.record.key for event in own}:
-            files.end(block, Counter(str(event.record.outcome) for event in own))

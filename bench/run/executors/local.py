@@ -6,19 +6,23 @@ trains takes cores, caches and memory bandwidth, and its load would stand in the
 
 from __future__ import annotations
 
+import platform
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import psutil
 
+from ...core.hashing import content_hash
 from ...core.record import Machine, Outcome
 from ..events import CellFinished, Event, OnEvent
 from ..job import Job
 from .executor import Needs
-from .node import hidden_node
 from .run_job import Waiting, run_job, wait_for
+
+HIDDEN_NODE = content_hash(platform.node(), 8)
+"""This machine without its name, which is not for publication: Records of two of one kind still tell them apart."""
 
 LEAST_BYTES = 2**30
 """Memory that must be free before a job starts beside another, until one has shown what it takes."""
@@ -26,31 +30,29 @@ LEAST_BYTES = 2**30
 
 @dataclass(slots=True)
 class _LocalJob:
-    """A job that runs. `beside`: whether another has run meanwhile; `left`: Cells without a Record."""
+    """A job that runs. `left`: keys of Cells without a Record; `beside`: whether another has run meanwhile."""
 
     job: Job
     needs: Needs
     events: Generator[Event | Waiting, None, None]
+    left: set[str]
     beside: bool = False
     starved: bool = False
-    left: set[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.left = {cell.key for cell in self.job.cells}
 
 
 class LocalExecutor:
     """`devices`: one for each job that may run at once, as CUDA_VISIBLE_DEVICES names it; on a processor '' each."""
 
     def __init__(self, machine: Machine, devices: Sequence[str] = ("",)):
-        self.machine, self.devices = machine, devices
+        self.machine = machine
+        self.room: float = len(devices)
         self._free = list(devices)
         self._queue: deque[tuple[Job, Needs]] = deque()
         self._running: dict[str, _LocalJob] = {}
         self._largest_bytes = LEAST_BYTES
 
     def submit(self, job: Job, needs: Needs) -> None:
-        self._queue.append((replace(job, executor="local", node=hidden_node()), needs))
+        self._queue.append((replace(job, executor="local", node=HIDDEN_NODE), needs))
 
     def finished(self, on_event: OnEvent) -> Iterator[str]:
         try:
@@ -85,8 +87,13 @@ class LocalExecutor:
         for said in run.events:
             if isinstance(said, Waiting):
                 return said
-            if not self._starved(run, said):
-                on_event(said)
+            if isinstance(said, CellFinished):
+                if run.beside and not run.needs.gpus and said.record.outcome is Outcome.OUT_OF_MEMORY:
+                    # beside another, that is no property of the Cell: it is run again, alone
+                    run.starved = True
+                    continue
+                run.left.discard(said.record.key)
+            on_event(said)
         return None
 
     def _start(self) -> None:
@@ -95,7 +102,7 @@ class LocalExecutor:
             job, needs = self._queue.popleft()
             job = replace(job, gpu=self._free.pop(0))
             machine = replace(self.machine, threads=job.threads or self.machine.threads)
-            self._running[job.block] = _LocalJob(job, needs, run_job(job, machine))
+            self._running[job.block] = _LocalJob(job, needs, run_job(job, machine), {cell.key for cell in job.cells})
             if len(self._running) > 1:
                 for each in self._running.values():
                     each.beside = True
@@ -109,16 +116,6 @@ class LocalExecutor:
             return True
         self._largest_bytes = max(self._largest_bytes, _largest_child_bytes())
         return bool(psutil.virtual_memory().available > self._largest_bytes)
-
-    def _starved(self, run: _LocalJob, event: Event) -> bool:
-        """Whether a Cell ran out of memory beside another, which is no property of it: it is run again, alone."""
-        if not isinstance(event, CellFinished):
-            return False
-        if not (run.beside and not run.needs.gpus and event.record.outcome is Outcome.OUT_OF_MEMORY):
-            run.left.discard(event.record.key)
-            return False
-        run.starved = True
-        return True
 
     def _release(self, block: str) -> None:
         run = self._running.pop(block)

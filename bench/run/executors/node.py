@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -11,7 +10,6 @@ from dataclasses import replace
 
 from ...core.cell import REFERENCE
 from ...core.errors import AttnbenchError, PluginError, StoreError
-from ...core.hashing import content_hash
 from ...core.record import Machine
 from ...core.registry import TASKS
 from ...core.spec import Spec
@@ -20,11 +18,6 @@ from ..events import CellFinished, Event, Failed
 from ..job import Job
 from ..job_files import CLAIM_SECONDS, JobFiles
 from .run_job import Waiting, WorkerError, run_job, wait_for
-
-
-def hidden_node() -> str:
-    """This machine without its name, which is not for publication: Records of two of one kind still tell them apart."""
-    return content_hash(platform.node(), 8)
 
 
 def run_here(job: Job, machine: Machine, files: JobFiles, patience: float = math.inf) -> Iterator[Event]:

@@ -11,6 +11,7 @@ Ray sends code as pickles and asks nobody for a password: its cluster must be on
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import platform
 import shutil
@@ -52,6 +53,8 @@ class _Running:
 
 class RayExecutor:
     """`jobs`: how many Ray is given at once; None gives it all."""
+
+    room = math.inf
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from ...core.record import Begun, Machine, Outcome, Record
 from ...process.child import ChannelError, Child, wait_for_any
 from ...process.wire import encode_order
 from ..events import Began, CellFinished, CellStarted, Event, Failed, Restarted, decode
-from ..job import WORKER, DescribeJob, Job, environment_of
+from ..job import WORKER, DescribeJob, Job
 
 STALL_SECONDS = 900.0
 """A child that says nothing for so long is taken to hang; training says something twice a second."""
@@ -75,7 +75,7 @@ def run_job(
         ends: float | None = None
         # A fresh process for each job: caches, compiled kernels, allocator state and threads of earlier Cells would
         # otherwise be part of the measurement, and a corrupted process would spoil all that follow.
-        with Child(target, job.environment) as child:
+        with Child(target, environment_of(job.threads, job.gpu)) as child:
             child.send(encode_order(job))
             restarted = False
             while left:
@@ -136,6 +136,13 @@ def run_job(
             )
         )
         job = replace(job, cells=tuple(cell for cell in job.cells if cell != ended))
+
+
+def environment_of(threads: int, gpu: str = "") -> dict[str, str]:
+    """Variables that fix the threads of every library, and the GPU, before any is imported; none for 0 and ""."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    found = dict.fromkeys(names, str(threads)) if threads else {}
+    return found | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
 
 
 def _line(child: Child, until: float) -> Generator[Waiting, None, bytes | None]:

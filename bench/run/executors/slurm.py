@@ -11,6 +11,7 @@ that a folder that others may write in is refused. Results are never read from p
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import signal
@@ -149,6 +150,8 @@ class _Submitted:
 
 class SlurmExecutor:
     """`jobs`: how many of one array run at once; None leaves that to Slurm."""
+
+    room = math.inf
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from attnbench.bench.plan.fingerprint import digest_of_cell
 from attnbench.bench.process.child import Child
 from attnbench.bench.process.wire import encode_order
 from attnbench.bench.run.events import CellFinished, decode
-from attnbench.bench.run.executors.run_job import Waiting, run_job, wait_for
+from attnbench.bench.run.executors.run_job import Waiting, environment_of, run_job, wait_for
 from attnbench.bench.run.job import Job
 from attnbench.tasks.contract import DataPlace
 
@@ -154,7 +154,7 @@ def test_records_are_equal_to_those_of_a_process_that_starts_by_itself(
     )
     ran = subprocess.run(
         [sys.executable, "-P", "-c", code], input=encode_order(job), capture_output=True, check=True,
-        env={**os.environ, **job.environment},
+        env={**os.environ, **environment_of(job.threads, job.gpu)},
     )  # fmt: skip
     events = [decode(line) for line in ran.stdout.split(b"\n") if line.startswith(b"{")]
     alone = [event.record for event in events if isinstance(event, CellFinished)]

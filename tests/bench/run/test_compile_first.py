@@ -21,7 +21,7 @@ from attnbench.bench.run import worker
 from attnbench.bench.run.compile_first import compile_first, has_kernels, parts_of
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.events import Event
-from attnbench.bench.run.job import GatePartJob
+from attnbench.bench.run.job import GatePartJob, Job
 from attnbench.bench.store.store import Store
 from attnbench.tasks.data.data import place
 from attnbench.variants import AttentionShape
@@ -40,10 +40,10 @@ def cell(name: str, task: str = "sweep[length=256,mode=forward]") -> Cell:
     return Cell(variant=Spec.parse(name), task=Spec.parse(task), preset=Spec("quick"), seed=0, lane="time")
 
 
-def context_in(folder: Path, device: torch.device = DEVICE) -> tuple[WorkerContext, list[Event]]:
+def context_in(folder: Path) -> tuple[WorkerContext, list[Event]]:
     sent: list[Event] = []
     here = place(folder, True, print)
-    return WorkerContext(device=device, place=here, store=Store(folder), digests={}, block="b", send=sent.append), sent
+    return WorkerContext(device=DEVICE, place=here, store=Store(folder), digests={}, block="b", send=sent.append), sent
 
 
 @pytest.fixture
@@ -73,9 +73,17 @@ def test_variants_with_kernels_are_compiled_side_by_side_and_only_once(
     assert compile_first(context, [cell("rela", "sweep[length=512,mode=forward,dtype=bfloat16]")]) == 4
 
 
-def test_nothing_is_compiled_ahead_on_a_cpu(jobs: list[GatePartJob], tmp_path: Path) -> None:
-    context, sent = context_in(tmp_path, torch.device("cpu"))
-    assert compile_first(context, [cell("rela")]) == 0 and not jobs and not sent
+def test_a_worker_compiles_ahead_on_a_gpu_alone(
+    cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Cell] = []
+    monkeypatch.setattr(worker, "compile_first", lambda context, cells: compiled.extend(cells))
+    monkeypatch.setattr(worker, "time_cells", lambda context, cells: iter(()))
+    for device, count in (("cpu", 0), ("cuda:0", 1)):
+        job = Job(
+            block="b", cells=(cell("rela"),), digests={}, device=device, results=tmp_path, data_dir=None, offline=True
+        )
+        assert list(worker.records_of(job, lambda event: None)) == [] and len(compiled) == count
 
 
 def test_a_process_that_fails_costs_no_verdict_and_no_other(

@@ -171,3 +171,26 @@ def test_the_command_shows_text_of_others_as_it_stands(tmp_path: Path) -> None:
     assert sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("*")) == before
     nothing = CliRunner().invoke(app, ["status", "--results", str(tmp_path / "none")])
     assert nothing.exit_code == 0 and "No job of slurm or ray" in nothing.output and not (tmp_path / "none").exists()
+
+
+def test_records_of_cells_that_nobody_submitted_are_named_and_not_stored(tmp_path: Path) -> None:
+    """Whoever may write in the folder may write events there."""
+    machine = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
+    block, others = "0123456789abcdef", "abcdef0123456789"
+    records = [
+        Record(cell=Cell(variant=Spec(name), task=Spec("t"), preset=Spec("smoke")), outcome=Outcome.OK,
+               machine=machine, digest="a-b-c", block=block)
+        for name in ("rela", "forged")
+    ]  # fmt: skip
+    files = JobFiles(tmp_path)
+    files.submit(Submission(block=block, lane="train", cells={records[0].key: "rela on t"}, executor="slurm"))
+    for each, made in ((block, records), (others, [replace(records[1], block=others)])):
+        log = files.claim(each)
+        assert log is not None
+        for record in made:
+            log.append(CellFinished(record))
+        log.close()
+    told: list[str] = []
+    assert [event.record for event in files.collected(told.append)] == records[:1]
+    assert len(told) == 2 and all("`forged on t" in text and ".events" in text for text in told)
+    assert [submission.ended != "" for submission in files.submissions()] == [True]

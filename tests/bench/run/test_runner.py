@@ -1,22 +1,18 @@
 """The preset of a run that names none: one that all of its tasks have, and no longer than a person waits."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from attnbench.bench.core.cell import Cell, Lane
+from attnbench.bench.core.cell import Lane
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
 from attnbench.bench.plan.suite import Suite
 from attnbench.bench.run import resources as module
-from attnbench.bench.run.events import CellFinished
-from attnbench.bench.run.job_files import JobFiles, Submission
 from attnbench.bench.run.runner import Runner, RunRequest, default_preset
 
 
@@ -82,30 +78,3 @@ def test_what_triton_interprets_is_not_timed(
     )
     with pytest.raises(SelectionError, match="attnbench check") if refused else nullcontext():
         Runner(request=request, on_warning=lambda text: None, on_progress=lambda what, done, total: None)
-
-
-def test_records_of_cells_that_nobody_submitted_are_named_and_not_stored(tmp_path: Path) -> None:
-    """Whoever may write in the folder may write events there."""
-    machine = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
-    block, others = "0123456789abcdef", "abcdef0123456789"
-    records = [
-        Record(cell=Cell(variant=Spec(name), task=Spec("t"), preset=Spec("smoke")), outcome=Outcome.OK,
-               machine=machine, digest="a-b-c", block=block)
-        for name in ("rela", "forged")
-    ]  # fmt: skip
-    files = JobFiles(tmp_path)
-    files.submit(Submission(block=block, lane="train", cells={records[0].key: "rela on t"}, executor="slurm"))
-    for each, made in ((block, records), (others, [replace(records[1], block=others)])):
-        log = files.claim(each)
-        assert log is not None
-        for record in made:
-            log.append(CellFinished(record))
-        log.close()
-    told: list[str] = []
-    suite = Suite(name="", tasks=(Spec("lra-text"),), variants=(Spec("rela"),), preset=Spec("smoke"))
-    request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads())
-    runner = Runner(request=request, on_warning=told.append, on_progress=lambda *progress: None)
-    runner._collect()
-    assert list(runner.store.records()) == records[:1]
-    assert len(told) == 2 and all("`forged on t" in text and ".events" in text for text in told)
-    assert [submission.ended != "" for submission in files.submissions()] == [True]
