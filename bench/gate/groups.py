@@ -44,13 +44,9 @@ def _answers(checked: CheckedVariant, grouped: Variant, single: Variant, place: 
     inputs, mask = checked.native.inputs(), Mask(causal=single.shape.causal)
     parts = (inputs.query, inputs.key[:, :shared], inputs.value[:, :shared])
     query, key, value = leaves = [x.detach().double().requires_grad_() for x in parts]
-    hidden = None if inputs.states is None else inputs.states.double()
     # by number and not by `repeat_heads`, which variants call themselves: a wrong order would be wrong on both sides
     of_group = torch.arange(heads, device=query.device) // (heads // shared)
-    outputs = [
-        grouped(query, key, value, mask, hidden),
-        single(query, key[:, of_group], value[:, of_group], mask, hidden),
-    ]
+    outputs = [grouped(query, key, value, mask), single(query, key[:, of_group], value[:, of_group], mask)]
     yield Measured(gap(outputs[0], outputs[1]), TOLERANCE, f"output, {place}")
     found = [torch.autograd.grad(output.sum(), leaves, allow_unused=True) for output in outputs]
     for name, ours, theirs in zip(("query", "key", "value"), *found, strict=True):
@@ -63,10 +59,7 @@ def _answers(checked: CheckedVariant, grouped: Variant, single: Variant, place: 
         first, of_keys, of_values = (x[:, :, :DECODED] for x in leaves)
         for at in range(first.shape[2]):
             token = slice(at, at + 1)
-            now = None if hidden is None else hidden[:, token]
-            output, state = grouped.step_with(
-                first[:, :, token], of_keys[:, :, token], of_values[:, :, token], state, now
-            )
+            output, state = grouped.step(first[:, :, token], of_keys[:, :, token], of_values[:, :, token], state)
             steps.append(output)
-        expected = grouped(first, of_keys, of_values, mask, None if hidden is None else hidden[:, :DECODED])
+        expected = grouped(first, of_keys, of_values, mask)
     yield Measured(gap(torch.cat(steps, 2), expected), TOLERANCE, f"decoding, {place}")

@@ -117,9 +117,7 @@ def _comparisons(checked: CheckedVariant, case: Case, module: Variant, name: str
     for masked in masks:
         expected, allowed = _reference(checked, case, masked)
         inputs = case.inputs()
-        for part, a, b, limit in zip(
-            PARTS, found.passes(inputs, _valid(case, masked)), expected, allowed, strict=False
-        ):
+        for part, a, b, limit in zip(PARTS, found.passes(inputs, _valid(case, masked)), expected, allowed, strict=True):
             padding = " with padding" if masked else ""
             yield Measured(gap(a, b), limit, f"{part} of {name}, {case.shape.head_dim} wide, {case.place}{padding}")
 
