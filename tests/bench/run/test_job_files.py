@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from attnbench.bench.cli.app import app
@@ -16,8 +17,10 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.suite import Suite
 from attnbench.bench.run.events import Began, CellFinished, Event, Stage, TrainingProgress
 from attnbench.bench.run.job_files import JobFiles, Submission
+from attnbench.bench.run.runner import Runner, RunRequest
 from attnbench.bench.run.status import status_of
 
 MACHINE = Machine(id="m", system="s", processor="p", cores=2, threads=1, memory_bytes=1)
@@ -191,6 +194,11 @@ def test_records_of_cells_that_nobody_submitted_are_named_and_not_stored(tmp_pat
             log.append(CellFinished(record))
         log.close()
     told: list[str] = []
-    assert [event.record for event in files.collected(told.append)] == records[:1]
-    assert len(told) == 2 and all("`forged on t" in text and ".events" in text for text in told)
+    suite = Suite(name="", tasks=(Spec("recall"),), variants=(Spec("rela"),), preset=Spec("smoke"))
+    request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads())
+    runner = Runner(request=request, on_warning=told.append, on_progress=lambda *progress: None)
+    runner.plan(fetch=True)
+    assert list(runner.store.records()) == records[:1]
+    told = [text for text in told if ".events" in text]
+    assert len(told) == 2 and all("`forged on t" in text for text in told)
     assert [submission.ended != "" for submission in files.submissions()] == [True]
