@@ -1,6 +1,6 @@
 """Give stored Records the hashes that today's code gives their variants, where old and new code compute the same.
 
-    git worktree add --detach OLD/attnbench before-lighter
+    git worktree add --detach OLD/attnbench 2931481
     python tools/migrate_digests.py OLD/attnbench [--fast | --preset quick] [--work FOLDER] [--write] [--name FILE.toml]
 
 The VARIANT part of a digest is a hash of source text, so a renamed function makes a new measurement of every cell. A
