@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -212,7 +213,11 @@ class Variant(nn.Module):
             aligned = queries == keys or (mask.causal and queries < keys)
             same_sequence = aligned and not self.shape.cross
             query, key, value = clear_padding(query, key, value, mask.valid, same_sequence=same_sequence)
-        output: Tensor = super().__call__(query, key, value, mask)
+            # one row for all sequences: a variant that sorts or counts by it needs one for each
+            mask = replace(mask, valid=mask.valid.expand(key.shape[0], -1))
+        # a variant decides itself what it accumulates in: autocast would cast its float32 scores down
+        with torch.autocast(query.device.type, enabled=False) if _autocasts(query) else nullcontext():
+            output: Tensor = super().__call__(query, key, value, mask)
         return output
 
     def _packed(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -391,6 +396,11 @@ def _by_group(left: Tensor, right: Tensor) -> Tensor:
     # the rows of a group of heads side by side are more rows of one product
     rows = left.reshape(left.shape[0], kv_heads, -1, left.shape[-1])
     return (rows @ right).view(*left.shape[:3], right.shape[-1])
+
+
+def _autocasts(x: Tensor) -> bool:
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _zeros(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
