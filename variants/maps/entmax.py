@@ -40,16 +40,15 @@ class Entmax(SparseMap):
             raise SelectionError(f"variant 'entmax': expected alpha of 1 or more, or `learned`, got {alpha}")
         self.fixed_alpha = None if isinstance(alpha, str) else float(alpha)
 
-    def alpha(self) -> Tensor:
-        """alpha of each head, (heads,), from 1.01 to 2 where it is learned."""
+    def learned_alpha(self) -> Tensor | None:
+        """alpha of each head, (heads,), from 1.01 to 2; None where it is fixed."""
         if self.fixed_alpha is not None:
-            return super().alpha()
+            return None
         return (1.0 + torch.sigmoid(self.raw_alpha.to(accumulator(self.raw_alpha.dtype)))).clamp(1.01, 2.0)
 
-    def learned_alpha(self) -> Tensor | None:
-        return self.alpha() if self.fixed_alpha is None else None
-
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        if self.fixed_alpha is not None:
-            return entmax(scores, self.fixed_alpha, allowed=allowed)
-        return _weights(scores, self.alpha()[:, None, None], -1, allowed)
+        alpha = self.learned_alpha()
+        if alpha is not None:
+            return _weights(scores, alpha[:, None, None], -1, allowed)
+        assert self.fixed_alpha is not None
+        return entmax(scores, self.fixed_alpha, allowed=allowed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from ..contract import AttentionShape, Mask, ScoredVariant
@@ -36,11 +35,6 @@ class SparseMap(ScoredVariant):
     ):
         super().__init__(shape)
         self.impl = impl
-
-    def alpha(self) -> Tensor:
-        """alpha of each head, (heads,)."""
-        assert self.fixed_alpha is not None
-        return torch.full((self.shape.heads,), self.fixed_alpha)
 
     def scaled(self, query: Tensor, keys: int, mask: Mask) -> Tensor:
         """The queries whose scaled products with `keys` keys are the scores.
@@ -82,7 +76,8 @@ class SparseMap(ScoredVariant):
             return self.average(weights.to(value.dtype), value)
         query = self.scaled(query, key.shape[2], mask)
         # a number picks the maps without a logarithm; a tensor is solved for each head, and gets a gradient
-        alpha = self.alpha() if self.fixed_alpha is None else self.fixed_alpha
+        alpha = self.learned_alpha() if self.fixed_alpha is None else self.fixed_alpha
+        assert alpha is not None
         if self.implementation == "triton":
             from ..kernels.triton import entmax as triton_entmax
 

@@ -402,7 +402,9 @@ def test_learned_alpha_is_one_per_head_within_bounds_and_has_the_derivative() ->
     assert [p.shape for p in variant.parameters()] == [(3,)]
     with torch.no_grad():
         variant.raw_alpha.copy_(torch.tensor([-50.0, 0.3, 50.0]))
-    torch.testing.assert_close(variant.alpha(), torch.tensor([1.01, 1 + 1 / (1 + math.exp(-0.3)), 2.0]).double())
+    torch.testing.assert_close(
+        variant.learned_alpha(), torch.tensor([1.01, 1 + 1 / (1 + math.exp(-0.3)), 2.0]).double()
+    )
     q, k, v = (scores(2, 3, 6, 4, seed=s) for s in range(3))
     upstream = scores(2, 3, 6, 4, seed=3)
 
