@@ -24,49 +24,54 @@ using at::Tensor;
 // of the rows and columns of a tile, so that two tiles stay in the second-level cache
 constexpr int64_t ROWS = 128, COLUMNS = 256;
 
-void rectify(float* x, int64_t n) {
-  const Vec zero(0.0f);
+// Scores are scaled here and not by their product: it would scale the queries first, and products that cancel to zero
+// would leave a rounding, which the norm behind multiplies by up to 1e4. The eager definition scales after it too.
+void rectify(float scale, float* x, int64_t n) {
+  const Vec zero(0.0f), factor(scale);
   int64_t j = 0;
-  for (; j + WIDTH <= n; j += WIDTH) at::vec::maximum(Vec::loadu(x + j), zero).store(x + j);
-  for (; j < n; j++) x[j] = x[j] < 0.0f ? 0.0f : x[j];
+  for (; j + WIDTH <= n; j += WIDTH) (at::vec::maximum(Vec::loadu(x + j), zero) * factor).store(x + j);
+  for (; j < n; j++) x[j] = x[j] < 0.0f ? 0.0f : x[j] * scale;
 }
 
-// Rectifies the scores, and leaves of `grad_weights` what stands at a positive score. NaN passes, as in autograd of
+// Scales and rectifies the scores, and leaves of `grad_weights` what stands at a positive score. NaN passes, as in autograd of
 // relu: a score that is no number is not below zero.
-void rectify_both(float* scores, float* grad_weights, int64_t n) {
-  const Vec zero(0.0f);
+void rectify_both(float scale, float* scores, float* grad_weights, int64_t n) {
+  const Vec zero(0.0f), factor(scale);
   int64_t j = 0;
   for (; j + WIDTH <= n; j += WIDTH) {
-    const Vec weight = at::vec::maximum(Vec::loadu(scores + j), zero);
+    const Vec weight = at::vec::maximum(Vec::loadu(scores + j), zero) * factor;
     weight.store(scores + j);
     (Vec::loadu(grad_weights + j) & (weight != zero)).store(grad_weights + j);
   }
   for (; j < n; j++) {
-    const bool stops = scores[j] <= 0.0f;
-    scores[j] = stops ? 0.0f : scores[j];
+    const float score = scores[j] * scale;
+    const bool stops = score <= 0.0f;
+    scores[j] = stops ? 0.0f : score;
     grad_weights[j] = stops ? 0.0f : grad_weights[j];
   }
 }
 
-// Rectifies scores of one row and drops weights; 64 divides `first`, the place of the first key.
-void rectify_and_drop(const Dropout& dropout, const DropRow& row, int64_t first, int64_t n, float* x) {
-  const Vec zero(0.0f);
+// Scales and rectifies scores of one row and drops weights; 64 divides `first`, the place of the first key.
+void rectify_and_drop(const Dropout& dropout, const DropRow& row, int64_t first, float scale, int64_t n, float* x) {
+  const Vec zero(0.0f), factor(scale);
   for (int64_t j = 0; j < n; j += KEYS_OF_WORD) {
     const int64_t left = std::min(KEYS_OF_WORD, n - j);
     const uint64_t word = dropout.kept(row, first + j, left);
     Dropout::by_vectors(left, [&](int64_t v, int64_t entries) {
       // a product, so that NaN passes
-      (at::vec::maximum(Vec::loadu(x + j + v, entries), zero) * dropout.factors(word >> v)).store(x + j + v, entries);
+      const Vec weight = at::vec::maximum(Vec::loadu(x + j + v, entries), zero) * factor;
+      (weight * dropout.factors(word >> v)).store(x + j + v, entries);
     });
   }
 }
 
 // `rectify_both` for one key and n queries, by the bit `bit` of a word for each query. Both lose what was dropped.
 void rectify_and_drop_both(
-    const Dropout& dropout, const uint32_t* words, int bit, float* scores, float* grad_weights, int64_t n) {
-  const Vec zero(0.0f);
+    const Dropout& dropout, const uint32_t* words, int bit, float scale, float* scores, float* grad_weights, int64_t n) {
+  const Vec zero(0.0f), factor(scale);
   Dropout::by_vectors(n, [&](int64_t v, int64_t entries) {
-    const Vec weight = at::vec::maximum(Vec::loadu(scores + v, entries), zero), factors = dropout.factors(words + v, bit);
+    const Vec weight = at::vec::maximum(Vec::loadu(scores + v, entries), zero) * factor;
+    const Vec factors = dropout.factors(words + v, bit);
     (weight * factors).store(scores + v, entries);
     ((Vec::loadu(grad_weights + v, entries) * factors) & (weight != zero)).store(grad_weights + v, entries);
   });
@@ -85,12 +90,13 @@ void attend_block(const Heads& heads, const Dropout& dropout, int64_t head, int6
   for (int64_t j = 0; j < width; j += COLUMNS) {
     const int64_t n = std::min(COLUMNS, width - j), at = (heads.keys_of(head) + j) * columns;
     const Tensor scores = matrix(tile, rows, n, n);
-    // a tile of scores, used while it is in the second-level cache: scaled by the product itself
-    multiply(scores, query, matrix(heads.key + at, n, columns, columns).t(), scale, false);
-    if (!dropout.active) rectify(tile, rows * n);
+    // a tile of scores, used while it is in the second-level cache
+    multiply(scores, query, matrix(heads.key + at, n, columns, columns).t(), 1.0f, false);
+    if (!dropout.active) rectify(scale, tile, rows * n);
     else
       for (int64_t r = 0; r < rows; r++)
-        rectify_and_drop(dropout, dropout.row(head, first + r), j, std::clamp<int64_t>(limits[r] - j, 0, n), tile + r * n);
+        rectify_and_drop(dropout, dropout.row(head, first + r), j, scale, std::clamp<int64_t>(limits[r] - j, 0, n),
+                         tile + r * n);
     // rows at the end of the block see more: the first one that sees the whole tile ends the loop
     for (int64_t r = 0; r < rows && limits[r] < j + n; r++)
       std::fill(tile + r * n + std::max<int64_t>(0, limits[r] - j), tile + (r + 1) * n, 0.0f);
@@ -145,7 +151,7 @@ void differentiate_block(const Heads& heads, const Dropout& dropout, int64_t gro
     const Tensor scores = matrix(tile, rows, n, n), gradients = matrix(grad_weights, rows, n, n);
     // transposed tiles: the gradients of keys and values are then plain products, which run faster than those that
     // read their left factor by columns (NOTES.md)
-    multiply(scores, key, query.t(), scale, false);
+    multiply(scores, key, query.t(), 1.0f, false);
     multiply(gradients, value, grad_rows.t(), 1.0f, false);
     // a query that does not see the last of these keys
     if (limits[i] < first + rows)
@@ -155,7 +161,7 @@ void differentiate_block(const Heads& heads, const Dropout& dropout, int64_t gro
         std::fill_n(tile + r * n, blind, 0.0f);
       }
     // one pass leaves the weights in the tile and the gradients of the scores in `grad_weights`
-    if (!dropout.active) rectify_both(tile, grad_weights, rows * n);
+    if (!dropout.active) rectify_both(scale, tile, grad_weights, rows * n);
     else {
       // the same bits as in the forward: for each query those of the keys of this block, 32 to a word
       for (int64_t c = 0; c < n; c++)
@@ -166,7 +172,7 @@ void differentiate_block(const Heads& heads, const Dropout& dropout, int64_t gro
           words[(r / 32 + 1) * COLUMNS + c] = static_cast<uint32_t>(word >> 32);
         }
       for (int64_t r = 0; r < rows; r++)
-        rectify_and_drop_both(dropout, words + r / 32 * COLUMNS, static_cast<int>(r % 32), tile + r * n,
+        rectify_and_drop_both(dropout, words + r / 32 * COLUMNS, static_cast<int>(r % 32), scale, tile + r * n,
                               grad_weights + r * n, n);
     }
     multiply(value_sum, scores, grad_rows, 1.0f, piece > 0);

@@ -80,6 +80,20 @@ def test_a_query_without_a_key_yields_zeros_and_no_gradient(name: str) -> None:
 
 
 @needs_kernels
+@pytest.mark.parametrize("head_dim", [8, 20, 24])
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_rela_gives_exact_zeros_where_all_scores_cancel(head_dim: int, rate: float) -> None:
+    """Of whole numbers every product is exact; one scaled before its sum would round, and the norm enlarge that."""
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randint(-3, 4, (1, 2, 300, head_dim), generator=draw).float() for _ in range(3))
+    half = head_dim // 2
+    query[..., half:], key[..., half:] = query[..., :half], -key[..., :half]
+    shape = AttentionShape(heads=2, head_dim=head_dim, max_length=300, dropout=rate)
+    output, *gradients = passes(build("rela[impl=cpp]", shape), (query, key, value), torch.ones_like(value), Mask())
+    assert not output.any() and not any(gradient.any() for gradient in gradients)
+
+
+@needs_kernels
 @pytest.mark.parametrize("alpha", [2.0, 1.5, 1.3])
 def test_equals_attention_with_the_entmax_package(alpha: float) -> None:
     package = pytest.importorskip("entmax", reason="the entmax package is the oracle here")
