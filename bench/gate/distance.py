@@ -25,6 +25,12 @@ def gap(found: Tensor, expected: Tensor) -> float:
     return difference / scale if scale else (0.0 if difference == 0 else math.inf)
 
 
+def gap_beyond(found: Tensor, expected: Tensor, room: Tensor) -> float:
+    """Largest difference less `room`, (..., 1), of its row, relative to the largest expected entry; both finite."""
+    found, expected = found.detach().double(), expected.detach().double()
+    return float(((found - expected).abs() - room).max() / expected.abs().max())
+
+
 def own_error(found: Tensor, expected: Tensor) -> float:
     """The difference that nine of ten rows stay below, relative to the largest expected entry.
 

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
-from .case import PARTS, Case, Inputs, RunSetting
+from .case import Case, Inputs, RunSetting
 from .checked_variant import CheckedVariant
 from .distance import gap
 from .gradients import directions, small
 from .maps import linear_in_value
 from .property import Answer, Measured, NotApplicable, worst
-from .twins import EAGER, FACTOR, examined
+from .twins import EAGER, FACTOR, differences, examined
 
 RATE = 0.5
 DRAWS = 48
@@ -127,8 +127,8 @@ def _against_eager(checked: CheckedVariant) -> Iterator[Answer]:
             yield NotApplicable(f"impl={name}: {refusal}")
             continue
         found = case.with_module(module).passes(inputs, valid)
-        for part, a, b, limit in zip(PARTS, found, expected, allowed, strict=True):
-            yield Measured(gap(a, b), limit, f"{part} of impl={name} at rate {RATE}, {case.place}")
+        place = f"impl={name} at rate {RATE}, {case.place}"
+        yield from differences(twin, inputs, valid, found, expected, allowed, place)
 
 
 def _prepared(checked: CheckedVariant) -> tuple[Case, Variant] | NotApplicable:

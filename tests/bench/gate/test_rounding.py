@@ -1,0 +1,51 @@
+"""The room of a comparison where a score is nearly zero: that of its own rows, and no more."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnbench.bench.gate import quick_gate
+from attnbench.bench.gate.case import Case, Inputs, RunSetting
+from attnbench.bench.gate.twins import differences
+from attnbench.variants import AttentionShape, build
+
+SHAPE = AttentionShape(heads=2, head_dim=8, max_length=17, causal=True)
+ALLOWED = [1e-6] * 4
+
+
+def test_a_row_whose_only_weight_is_nearly_zero_is_no_fault() -> None:
+    """Its gradients err by what its score is rounded by; those of the eager definition in float32 by luck by less."""
+    assert quick_gate("rela[norm=head]", SHAPE, 44, batch=11) is None
+
+
+@pytest.fixture
+def at_kink() -> tuple[Case, Inputs, list[Tensor], list[Tensor]]:
+    """ReLA in float64, inputs with one score of 1e-9, its passes, and those with that score on the other side of 0."""
+    shape = AttentionShape(heads=2, head_dim=8, max_length=17, dtype="float64")
+    torch.manual_seed(0)
+    twin = Case(build("rela[impl=eager]", shape).double().eval(), shape, 0.0, 0, RunSetting(17))
+    single = twin.inputs().map(Tensor.float)
+
+    def scored(score: float) -> Inputs:
+        query, key = single.query.double(), single.key[0, 0, 3].double()
+        query[0, 0, 5] += (score - query[0, 0, 5] @ key) * key / key.square().sum()
+        return Inputs(query, single.key.double(), single.value.double())
+
+    inputs = scored(1e-9)
+    return twin, inputs.map(Tensor.float), twin.passes(scored(-1e-9)), twin.passes(inputs)
+
+
+def test_a_kink_gives_room_to_the_rows_that_it_moves(at_kink: tuple[Case, Inputs, list[Tensor], list[Tensor]]) -> None:
+    twin, inputs, found, expected = at_kink
+    assert (found[1] - expected[1]).abs().max() > 1e-3 * expected[1].abs().max()
+    for answer in differences(twin, inputs, None, found, expected, ALLOWED, "a kink"):
+        assert answer.value <= answer.allowed
+
+
+def test_a_fault_beside_a_kink_stays_red(at_kink: tuple[Case, Inputs, list[Tensor], list[Tensor]]) -> None:
+    twin, inputs, found, expected = at_kink
+    found[1][0, 0, 6] *= 1.001
+    answers = list(differences(twin, inputs, None, found, expected, ALLOWED, "a fault"))
+    assert [answer.value > answer.allowed for answer in answers] == [False, True, False, False]
