@@ -1,7 +1,9 @@
 """The contract of a variant: the author of an attention mechanism imports this module and nothing else of attnbench.
 
 Shapes: query (batch, heads, queries, head_dim); key and value (batch, heads, keys, head_dim); already projected, so
-that every variant sits in the same model with the same projections. A variant's own parameters are counted and shown.
+that every variant sits in the same model with the same projections. A variant that `takes_hidden` also gets the hidden
+state that the queries were projected from, (batch, queries, hidden_width), and projects gates, decays or indexes from
+it by parameters of its own. A variant's own parameters are counted and shown.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -19,7 +21,9 @@ from torch.nn import functional as F
 from ..bench.core.errors import SelectionError, Unsupported
 from ..bench.core.spec import Range
 from .mask import Mask
-from .padding import clear_padding
+from .padding import clear_padding, clear_queries
+from .products import KeyValueCache, accumulator, allowed_keys, by_group, masked_softmax, no_output, repeat_heads
+from .shape import AttentionShape
 
 __all__ = [
     "AttentionShape",
@@ -35,6 +39,7 @@ __all__ = [
     "Unsupported",
     "Variant",
     "Width",
+    "Wrapper",
     "accumulator",
     "allowed_keys",
     "masked_softmax",
@@ -52,81 +57,6 @@ Count = Annotated[int, Range(1, 1_048_576)]
 """A number of positions: a window, a block, a stride."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionShape:
-    """The shape that a variant is built for. `max_length` bounds queries and keys; `dropout` is that of the weights.
-
-    kv_heads: heads of keys and values, each shared by a group of heads / kv_heads query heads that stand side by side
-    (grouped-query attention, Ainslie et al. 2023); 0, the default, stands for `heads`, and is so after construction.
-    dtype: that of query, key and value, by its name in torch; device as torch writes it. `layer` counts from 0. Raises
-    SelectionError where kv_heads does not divide heads.
-    """
-
-    heads: int
-    head_dim: int
-    max_length: int
-    kv_heads: int = 0
-    causal: bool = False
-    cross: bool = False
-    padding: bool = True
-    dropout: float = 0.0
-    dtype: str = "float32"
-    device: str = "cpu"
-    layer: int = 0
-    layers: int = 1
-
-    def __post_init__(self) -> None:
-        if not self.kv_heads:
-            object.__setattr__(self, "kv_heads", self.heads)
-        if not 1 <= self.kv_heads <= self.heads or self.heads % self.kv_heads:
-            raise SelectionError(f"expected kv_heads that divides {self.heads} heads, got {self.kv_heads}")
-
-    @property
-    def width(self) -> int:
-        """heads times head_dim: the width of the model that the heads make up."""
-        return self.heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        """kv_heads times head_dim: the width of the keys of a token, and of its values."""
-        return self.kv_heads * self.head_dim
-
-    @property
-    def bytes_per_value(self) -> int:
-        """Bytes of a number of `dtype`."""
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype.itemsize
-
-
-@dataclass(slots=True)
-class KeyValueCache:
-    """Keys and values seen so far, (batch, heads, length, head_dim), in buffers that double when full."""
-
-    key: Tensor
-    value: Tensor
-    length: int = 0
-
-    @classmethod
-    def empty(cls, like: Tensor, value_like: Tensor, room: int = 64) -> KeyValueCache:
-        """A cache for `room` tokens, in the dtypes and on the device of the first one, (batch, heads, 1, head_dim)."""
-        return cls(
-            like.new_empty(*like.shape[:2], room, like.shape[3]),
-            value_like.new_empty(*value_like.shape[:2], room, value_like.shape[3]),
-        )
-
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds (batch, heads, new, head_dim) and returns all keys and values so far."""
-        end = self.length + key.shape[2]
-        if end > self.key.shape[2]:
-            # doubling makes about 2 n copies of tokens in all, growing by one would make n^2 / 2
-            room = (0, 0, 0, max(end, 2 * self.key.shape[2]) - self.key.shape[2])
-            self.key, self.value = F.pad(self.key, room), F.pad(self.value, room)
-        self.key[:, :, self.length : end] = key
-        self.value[:, :, self.length : end] = value
-        self.length = end
-        return self.key[:, :, :end], self.value[:, :, :end]
-
-
 class Variant(nn.Module):
     """An attention mechanism over projected heads.
 
@@ -134,6 +64,9 @@ class Variant(nn.Module):
     default. Rules that the gate checks: padded slots may hold anything, NaN and inf included: no real output and no
     gradient of a real slot changes, and gradients of padded slots are zero, of any loss of the real outputs; a query
     that may see no key yields zeros; causal means that nothing after a query changes its output.
+
+    The hidden state is padded where the queries are, and the same rules hold for it. A variant that takes it for its
+    keys too, such as a decay, says `crosses = False`: queries and keys are then one sequence.
 
     `forward` has to give padded keys no weight. A call of the variant sees to the rest: before `forward`, padded slots
     that hold NaN, inf or a huge number become zeros, since zero times NaN is NaN. Queries are padded where the keys
@@ -183,6 +116,8 @@ class Variant(nn.Module):
     drops_inside: ClassVar[frozenset[str]] = frozenset()
     #: whether it has vectors for the distance of a key, so that a language model adds no table of positions
     brings_positions: bool = False
+    #: whether `forward` and `step` take the hidden state of the queries as a fifth argument, and `weights` by keyword
+    takes_hidden: bool = False
     #: whether q·k / sqrt(head_dim) is all it uses of query and key, so that `positions=alibi` may add two dimensions
     maps_products: bool = False
     #: the code of the last forward, such as "eager" or "triton"; recorded with every number
@@ -197,13 +132,25 @@ class Variant(nn.Module):
         """Dropout of the attention weights as it applies now: that of the shape in training, otherwise 0."""
         return self.shape.dropout if self.training else 0.0
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        """`forward`, and the hooks of torch, without what could spread from padded slots."""
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor | None = None) -> Tensor:
+        """`forward`, and the hooks of torch, without what could spread from padded slots.
+
+        hidden: (batch, queries, hidden_width); a variant that does not take it never sees it. Raises SelectionError
+        where it is missing or has another shape.
+        """
+        if not self.takes_hidden:
+            hidden = None
+        elif hidden is None or hidden.shape != (query.shape[0], query.shape[2], self.shape.hidden_width):
+            expected = (query.shape[0], query.shape[2], self.shape.hidden_width)
+            raise SelectionError(
+                f"{type(self).__name__} takes the hidden state: expected hidden {expected}, got "
+                f"{None if hidden is None else tuple(hidden.shape)}"
+            )
         if 0 in (*query.shape[:3], key.shape[2]):
             # an empty batch, no query, or no key to see: no block or map has to know of it
-            return _zeros(query, key, value)
+            return no_output(query, key, value)
         if mask.lengths is not None:
-            return self._packed(query, key, value, mask)
+            return self._packed(query, key, value, mask, hidden)
         if mask.bounds is not None and not self.takes_bounds:
             raise Unsupported(f"{type(self).__name__} does not support masks with bounds: it chooses keys itself")
         if not self.grouped:
@@ -215,12 +162,14 @@ class Variant(nn.Module):
             query, key, value = clear_padding(query, key, value, mask.valid, same_sequence=same_sequence)
             # one row for all sequences: a variant that sorts or counts by it needs one for each
             mask = replace(mask, valid=mask.valid.expand(key.shape[0], -1))
+            if hidden is not None and same_sequence:
+                hidden = clear_queries(hidden[:, None], mask.valid)[:, 0]
         # a variant decides itself what it accumulates in: autocast would cast its float32 scores down
         with torch.autocast(query.device.type, enabled=False) if _autocasts(query) else nullcontext():
-            output: Tensor = super().__call__(query, key, value, mask)
+            output: Tensor = super().__call__(query, key, value, mask, *(() if hidden is None else (hidden,)))
         return output
 
-    def _packed(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    def _packed(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor | None) -> Tensor:
         """The output of several sequences in each row, those of one length as a batch: nothing is computed in vain."""
         lengths = mask.lengths or ()
         if min(lengths) < 1 or sum(lengths) != query.shape[2] or query.shape[2] != key.shape[2]:
@@ -230,21 +179,23 @@ class Variant(nn.Module):
             )
         if mask.valid is not None or mask.bounds is not None:
             raise SelectionError("expected lengths without valid and bounds: packed sequences have no padding")
-        if type(self).auxiliary_loss is not Variant.auxiliary_loss:
+        if self.has_loss:
             raise Unsupported(f"{type(self).__name__} has a loss of its last forward; packed sequences take several")
         pieces = [torch.split_with_sizes(x, lengths, 2) for x in (query, key, value)]
+        of_hidden = () if hidden is None else torch.split_with_sizes(hidden, lengths, 1)
         alike = defaultdict(list)
         for number, length in enumerate(lengths):
             alike[length].append(number)
         outputs: dict[int, Tensor] = {}
         for numbers in alike.values():
             batch = [torch.cat([of[number] for number in numbers]) for of in pieces]
-            output = self(batch[0], batch[1], batch[2], Mask(causal=mask.causal))
+            states = None if hidden is None else torch.cat([of_hidden[number] for number in numbers])
+            output = self(batch[0], batch[1], batch[2], Mask(causal=mask.causal), states)
             outputs |= zip(numbers, output.chunk(len(numbers)), strict=True)
         return torch.cat([outputs[number] for number in range(len(lengths))], 2)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        """Output (batch, heads, queries, head_dim), in the dtype of `value`."""
+        """Output (batch, heads, queries, head_dim), in the dtype of `value`; a fifth argument where it takes hidden."""
         raise TypeError(f"{type(self).__name__} defines no forward(query, key, value, mask)")
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor | None:
@@ -253,6 +204,14 @@ class Variant(nn.Module):
         `query` holds all queries, since some mechanisms select keys by all of them. None where weights mean nothing.
         """
         return None
+
+    def weights_with(
+        self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None, hidden: Tensor | None
+    ) -> Tensor | None:
+        """`weights`, with the hidden state where the class takes it."""
+        if not self.takes_hidden or type(self).weights is Variant.weights:
+            return self.weights(query, key, mask, rows)
+        return self.weights(query, key, mask, rows, hidden=hidden)  # type: ignore[call-arg]
 
     def supports(self, shape: AttentionShape) -> str | None:
         """None, or the reason why this shape cannot be done."""
@@ -275,13 +234,29 @@ class Variant(nn.Module):
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """The output of one more token of each sequence, and the state for the next; `state` is None at the first.
 
-        query (batch, heads, 1, head_dim), key and value (batch, kv_heads, 1, head_dim). The outputs of successive steps
-        equal the causal forward of the whole sequence. A `step` that is not this one repeats heads by `repeat_heads`.
+        query (batch, heads, 1, head_dim), key and value (batch, kv_heads, 1, head_dim); a fifth argument, hidden
+        (batch, 1, hidden_width), where the class takes it. The outputs of successive steps equal the causal forward of
+        the whole sequence. A `step` that is not this one repeats heads by `repeat_heads`.
         """
-        # the default keeps all keys and values and runs the ordinary forward for the one query
+        return self._step_by_cache(query, key, value, state, None)
+
+    def _step_by_cache(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any, hidden: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        """All keys and values are kept, and the ordinary forward runs for the one query."""
         cache = state or KeyValueCache.empty(key, value)
         keys, values = cache.append(key, value)
-        return self(query, keys, values, Mask(causal=True)), cache
+        return self(query, keys, values, Mask(causal=True), hidden), cache
+
+    def step_with(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any, hidden: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        """`step`, with the hidden state where the class takes it."""
+        if not self.takes_hidden:
+            return self.step(query, key, value, state)
+        if type(self).step is Variant.step:
+            return self._step_by_cache(query, key, value, state, hidden)
+        return self.step(query, key, value, state, hidden)  # type: ignore[call-arg]
 
     def learned_alpha(self) -> Tensor | None:
         """alpha of each head, (heads,), where the variant is an entmax that learns it; shown, never trained on."""
@@ -291,12 +266,79 @@ class Variant(nn.Module):
         """A term for the training loss, from the last forward; None where there is none."""
         return None
 
+    @property
+    def has_loss(self) -> bool:
+        """Whether it defines an `auxiliary_loss`."""
+        return type(self).auxiliary_loss is not Variant.auxiliary_loss
+
     def after_step(self) -> None:
         """Called after each optimiser step, for moving averages."""
 
     def pre_layer(self, width: int) -> nn.Module | None:
         """A residual sublayer to put before attention, over (batch, length, width), valid (batch, length)."""
         return None
+
+
+class Wrapper(Variant):
+    """A variant around another, `inner`: it changes what goes in or what comes out, as an output gate does.
+
+    A subclass takes the shape, the variant inside and its own parameters as typed keyword arguments; registered under
+    `attnbench.wrappers`, it is named before any variant: `gate+local[window=64]`. What a subclass does not define
+    is that of the variant inside. It is "different" from it, so it has no twin, and no weights unless it defines them.
+    """
+
+    inner: Variant
+
+    def __init__(self, shape: AttentionShape, inner: Variant):
+        super().__init__(shape)
+        self.inner = inner
+        for name in _OF_INNER:
+            # of the instance: what surrounds one variant may surround any
+            setattr(self, name, getattr(inner, name))
+        self.takes_hidden = self.takes_hidden or inner.takes_hidden
+
+    @property
+    def implementation(self) -> str:  # type: ignore[override]
+        """The code that the variant inside ran as."""
+        return self.inner.implementation
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        return self.inner.supports(shape)
+
+    def density(self, shape: AttentionShape) -> float:
+        return self.inner.density(shape)
+
+    def state_bytes(self, shape: AttentionShape) -> int | None:
+        return self.inner.state_bytes(shape)
+
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any = None, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """As of the variant inside; a subclass that takes the hidden state gets it here too."""
+        return self.inner.step_with(query, key, value, state, hidden)
+
+    def learned_alpha(self) -> Tensor | None:
+        return self.inner.learned_alpha()
+
+    def auxiliary_loss(self) -> Tensor | None:
+        return self.inner.auxiliary_loss()
+
+    @property
+    def has_loss(self) -> bool:
+        return self.inner.has_loss
+
+    def after_step(self) -> None:
+        self.inner.after_step()
+
+    def pre_layer(self, width: int) -> nn.Module | None:
+        return self.inner.pre_layer(width)
+
+
+_OF_INNER = (
+    "causality", "crosses", "decodes", "time", "memory", "ignores", "uses_dropout", "grouped", "takes_bounds",
+    "drops_inside", "brings_positions", "maps_products",
+)  # fmt: skip
+"""Attributes that a wrapper has from the variant inside."""
 
 
 class ScoredVariant(Variant):
@@ -310,7 +352,7 @@ class ScoredVariant(Variant):
         # in half precision scores are too coarse for the softmax of long rows, and may overflow
         query, key = query.to(accumulator(query.dtype)), key.to(accumulator(key.dtype))
         scale: float = query.shape[-1] ** -0.5
-        return _by_group(query, key.transpose(-2, -1)) * scale
+        return by_group(query, key.transpose(-2, -1)) * scale
 
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         """Weights of `scores`, zero wherever `allowed` is False and on rows where nothing is allowed."""
@@ -324,7 +366,7 @@ class ScoredVariant(Variant):
 
     def average(self, weights: Tensor, value: Tensor) -> Tensor:
         """Sums of values by weights, (batch, heads, queries, head_dim); the values may have fewer heads."""
-        return _by_group(weights, value)
+        return by_group(weights, value)
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         queries, keys = query.shape[2], key.shape[2]
@@ -373,62 +415,6 @@ def score_map(
     return decorate
 
 
-def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Keys or values (batch, kv_heads, length, width) with each head repeated for its group: (batch, heads, …).
-
-    As they are where they have so many heads already. Raises SelectionError where their heads do not divide `heads`.
-    """
-    own = x.shape[1]
-    if own == heads:
-        return x
-    if heads % own:
-        raise SelectionError(f"expected keys and values whose heads divide the {heads} of the queries, got {own}")
-    return x.repeat_interleave(heads // own, 1)
-
-
-def _by_group(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, (batch, heads, rows, n) by (batch, kv_heads, n, columns), without a copy of right for each head."""
-    heads, kv_heads = left.shape[1], right.shape[1]
-    if heads == kv_heads:
-        return left @ right
-    if heads % kv_heads:
-        raise SelectionError(f"expected keys and values whose heads divide the {heads} of the queries, got {kv_heads}")
-    # the rows of a group of heads side by side are more rows of one product
-    rows = left.reshape(left.shape[0], kv_heads, -1, left.shape[-1])
-    return (rows @ right).view(*left.shape[:3], right.shape[-1])
-
-
 def _autocasts(x: Tensor) -> bool:
     device = x.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
-def _zeros(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """An output of zeros, (batch, heads, queries, width of value), through which gradients are zeros."""
-    # sums over no entry: zero whatever the inputs hold, and part of the graph
-    nothing = query[..., :0].sum() + key[..., :0].sum() + value[..., :0].sum()
-    return value.new_zeros(*query.shape[:3], value.shape[-1]) + nothing.to(value.dtype)
-
-
-def masked_softmax(scores: Tensor, allowed: Tensor | None, dim: int = -1) -> Tensor:
-    """Softmax over the allowed entries; zeros, with zero gradient, where nothing is allowed."""
-    if allowed is None:
-        return scores.softmax(dim)
-    # not -inf: on a row without an allowed key that is NaN, forward and in the gradient
-    lowest = torch.finfo(scores.dtype).min
-    weights = scores.masked_fill(~allowed, lowest).softmax(dim)
-    # such a row is uniform now; the fill makes it zero, and its gradient too
-    return weights.masked_fill(~allowed, 0.0)
-
-
-def allowed_keys(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """How many keys each query may see, broadcastable to (batch, heads, queries, 1), in the dtype of `scores`."""
-    if allowed is None:
-        return scores.new_full((1, 1, 1, 1), scores.shape[-1])
-    # a mask may have one column for all keys
-    return allowed.expand(*allowed.shape[:-1], scores.shape[-1]).sum(-1, keepdim=True).to(scores.dtype)
-
-
-def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which scores and sums are kept: float32 at least."""
-    return torch.promote_types(dtype, torch.float32)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import AttnbenchError, PluginError, SelectionError
-from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
+from ..core.registry import TASKS, VARIANTS, WRAPPERS, Registry, nearest, parameters
 from ..core.spec import Spec, value_text
 from ..plan.facts import recipe_facts
 from ..process.ask import Reporter, Request, ask
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 
 class What(StrEnum):
     VARIANTS = "variants"
+    WRAPPERS = "wrappers"
     TASKS = "tasks"
     SUITES = "suites"
     PRESETS = "presets"
 
 
-REGISTRIES: dict[What, Registry] = {What.VARIANTS: VARIANTS, What.TASKS: TASKS}
+REGISTRIES: dict[What, Registry] = {What.VARIANTS: VARIANTS, What.WRAPPERS: WRAPPERS, What.TASKS: TASKS}
+BY_NOUN = {registry.noun: registry for registry in REGISTRIES.values()}
 
 HEADS, HEAD_DIM, LENGTH = 4, 32, 1024
 """The example shape of the densities and sizes that `show` prints."""
@@ -63,7 +65,7 @@ def list_(
     load: Annotated[bool, typer.Option("--load", help="Import each, and report those that fail.")] = False,
     json: Json = False,
 ) -> None:
-    """List variants, tasks, suites and presets with a one-line description."""
+    """List variants, wrappers, tasks, suites and presets with a one-line description."""
     kinds = list(What) if what is None else [what]
     listed = {kind: list(_items(kind, load)) for kind in kinds}
     if json:
@@ -138,7 +140,10 @@ def _problem(registry: Registry, name: str) -> str | None:
 
 
 def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
-    known: dict[str, Registry] = {entry.name: r for r in (TASKS, VARIANTS) for entry in r.entries()}
+    if spec.inner or spec.layers:
+        parts = [spec.name for spec in (*spec.all_wrappers, *spec.variants)]
+        raise SelectionError(f"{spec} is made of several; show each by itself: {', '.join(parts)}")
+    known: dict[str, Registry] = {entry.name: r for r in (WRAPPERS, TASKS, VARIANTS) for entry in r.entries()}
     if spec.name not in known:
         presets = completion.presets_of_own_tasks()
         if spec.name in presets:
@@ -168,7 +173,7 @@ class DescribePlugin(Request[list[Fact]]):
     data_dir: Path | None
 
     def answer(self, reporter: Reporter) -> list[Fact]:
-        registry = VARIANTS if self.noun == VARIANTS.noun else TASKS
+        registry = BY_NOUN[self.noun]
         return list(_plugin_facts(registry, registry.resolve(self.spec), self.data_dir))
 
 
@@ -180,7 +185,7 @@ class TryParameters(Request[None]):
     name: str
 
     def answer(self, reporter: Reporter) -> None:
-        registry = VARIANTS if self.noun == VARIANTS.noun else TASKS
+        registry = BY_NOUN[self.noun]
         plugin = registry.load(self.name)
         try:
             parameters(plugin)
@@ -199,6 +204,9 @@ def _plugin_facts(registry: Registry, spec: Spec, data_dir: Path | None) -> Iter
     for parameter in parameters(plugin).values():
         text = f"{parameter.kind_text()}, default {value_text(parameter.default)}"
         yield Fact(f"parameter {parameter.name}", text)
+    if registry is WRAPPERS:
+        yield Fact("equation", plugin.equation or "not stated")
+        return
     yield from _variant_facts(spec) if registry is VARIANTS else _task_facts(spec, data_dir)
 
 

@@ -113,11 +113,13 @@ def _declared(group: str, declared: str, found: EntryPointGroup) -> Iterator[Ent
 
 def _problem_of(point: EntryPoint) -> str:
     try:
-        named = Spec.parse(point.name) == Spec(point.name)
+        spec = Spec.parse(point.name)
+        # a target such as FILE.py:NAME, a wrapped variant and a pattern are names too, but of something else
+        named = spec == Spec(point.name) and not (":" in point.name or spec.inner or spec.layers)
     except (SelectionError, RecursionError):
         named = False
     if not named:
-        return f"expected a name of letters, digits and . : + - _, got {point.name[:80]!r}; rename it"
+        return f"expected a name of letters, digits and . - _, got {point.name[:80]!r}; rename it"
     if not _TARGET.fullmatch(point.value):
         return f"expected a target `module:attribute`, got {point.value[:80]!r}; correct the entry point"
     return ""

@@ -35,9 +35,11 @@ LARGEST_SOURCE = 2_000_000
 class Registry:
     """The names of one entry-point group."""
 
-    def __init__(self, group: str, noun: str):
+    def __init__(self, group: str, noun: str, wrappers: Registry | None = None):
+        """`wrappers`: where the wrappers of names such as `gate+softmax` are found."""
         self.group = group
         self.noun = noun
+        self.wrappers = wrappers
         self._own: set[str] = set()
         self._loaded: dict[EntryPoint, type[Any]] = {}
 
@@ -83,20 +85,40 @@ class Registry:
 
         Raises SelectionError for an unknown name.
         """
+        return any(registry._is_foreign(part) for registry, part in self.parts(name))
+
+    def _is_foreign(self, name: str) -> bool:
         return not (_IMPORTS.foreign or is_own(self._point(name)) or name in self._own)
+
+    def parts(self, name: str) -> list[tuple[Registry, str]]:
+        """What a name is made of: itself, or the variants and the wrappers of `gate+softmax` and `delta:3//softmax`."""
+        if self.wrappers is None or not any(joint in name for joint in ("+", "//")):
+            return [(self, name)]
+        spec = Spec.parse(name)
+        variants = [(self, each.name) for each in spec.variants]
+        return list(dict.fromkeys(variants + [(self.wrappers, each.name) for each in spec.all_wrappers]))
 
     def is_own(self, name: str) -> bool:
         """Whether `name` is code of attnbench itself. Raises SelectionError for an unknown name."""
-        return is_own(self._point(name))
+        return all(is_own(registry._point(part)) for registry, part in self.parts(name))
+
+    def _foreign_part(self, name: str) -> tuple[Registry, EntryPoint]:
+        """Of what `name` is made of, the first that is not our own, or the first."""
+        points = [(registry, registry._point(part)) for registry, part in self.parts(name)]
+        return next((found for found in points if not is_own(found[1])), points[0])
 
     def package(self, name: str) -> str:
         """The distribution that brings `name`, or the top-level module of a name that a script declares."""
-        point = self._point(name)
+        _, point = self._foreign_part(name)
         return origin_of(point) if point.dist else point.module.split(".")[0]
 
     def source(self, name: str) -> Path | None:
         """The file that defines `name`, found without importing it; None where it is not a plain source file."""
         return module_source(self._point(name).module)
+
+    def sources(self, name: str) -> list[Path | None]:
+        """As `source`, of all that `name` is made of."""
+        return [registry.source(part) for registry, part in self.parts(name)]
 
     def describe(self, name: str) -> str:
         """First line of the docstring, read from the source; empty where it cannot be read so."""
@@ -121,13 +143,18 @@ class Registry:
 
     def plugin(self, name: str) -> str:
         """`name` with its kind and origin, for messages."""
-        return f"the {self.noun} {name!r} of {origin_of(self._point(name))}"
+        registry, point = self._foreign_part(name)
+        return f"the {registry.noun} {point.name!r} of {origin_of(point)}"
 
     def resolve(self, spec: Spec) -> Spec:
         """`spec` with its values in the types of the constructor, and without those that equal their default.
 
         Raises SelectionError, naming the right ones, for a parameter that the constructor lacks or of the wrong type.
         """
+        if spec.layers:
+            return Spec.pattern([self.resolve(each) for each in spec.layers])
+        if spec.inner and self.wrappers:
+            return Spec.wrapped([self.wrappers.resolve(each) for each in spec.wrappers], self.resolve(spec.inner))
         known = parameters(self.load(spec.name))
         values: dict[str, Value] = {}
         for name, value in spec.parameters:
@@ -141,7 +168,17 @@ class Registry:
         return Spec.of(spec.name, **values)
 
     def build(self, spec: Spec, *arguments: Any) -> Any:
-        """An instance of what `spec` names: its constructor called with `arguments` and the spec's parameters."""
+        """An instance of what `spec` names: its constructor called with `arguments` and the spec's parameters.
+
+        Of a pattern, what it names for the layer of the shape, which is the first argument of every variant.
+        """
+        if spec.layers:
+            return self.build(spec.at(arguments[0].layer), *arguments)
+        if spec.inner and self.wrappers:
+            built = self.build(spec.inner, *arguments)
+            for wrapper in reversed(spec.wrappers):
+                built = self.wrappers.build(wrapper, *arguments, built)
+            return built
         return self.load(spec.name)(*arguments, **dict(self.resolve(spec).parameters))
 
     def _point(self, name: str) -> EntryPoint:
@@ -154,6 +191,8 @@ class Registry:
 
     def _near(self, name: str) -> str:
         """The words after an unknown name: its other meaning, the nearest names, or how a new one gets known."""
+        if name in WRAPPERS._points:
+            return f": that is a wrapper, which stands before a variant: `{name}+softmax`"
         for other in (VARIANTS, TASKS):
             if other is not self and name in other._points:
                 return f": that is a {other.noun}; `attnbench list {self.noun}s` lists the {self.noun}s"
@@ -164,7 +203,8 @@ class Registry:
 ANY_NUMBER = Range(-(2**63), 2**63 - 1)
 """The range of a parameter that declares none."""
 
-VARIANTS = Registry("attnbench.variants", "variant")
+WRAPPERS = Registry("attnbench.wrappers", "wrapper")
+VARIANTS = Registry("attnbench.variants", "variant", WRAPPERS)
 TASKS = Registry("attnbench.tasks", "task")
 
 

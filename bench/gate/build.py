@@ -19,16 +19,17 @@ def build_checked(spec: Spec, batch: int = 1) -> BuildVariant:
 
     `batch`: how many sequences are to be measured at once.
     """
-    # A translation model uses a variant in three ways, and each may be wrong by itself. Layers differ in nothing else
-    # that the gate looks at, so that one of each is enough.
-    checked: set[tuple[bool, bool]] = set()
+    # A translation model uses a variant in three ways, and each may be wrong by itself. Layers of one variant differ
+    # in nothing else that the gate looks at, so that one of each is enough.
+    checked: set[tuple[Spec, bool, bool]] = set()
     build_any = build_unchecked(spec)
 
     def build(shape: AttentionShape) -> Variant:
         variant = build_any(shape)
-        use = (shape.causal, shape.cross)
+        of_layer = spec.at(shape.layer)
+        use = (of_layer, shape.causal, shape.cross)
         if use not in checked:
-            require_correct(spec, shape, batch)
+            require_correct(of_layer, shape, batch)
             checked.add(use)
         return variant
 

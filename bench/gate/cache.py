@@ -36,21 +36,21 @@ def build_checked_cached(cache: Path, machine_id: str, batch: int = 1) -> Builde
         unchecked = build_unchecked(spec)
 
         def build(shape: AttentionShape) -> Variant:
-            variant = unchecked(shape)
+            variant, of_layer = unchecked(shape), spec.at(shape.layer)
             # Where the gate takes a longer form, since the variant refuses the short one, its verdict is not shared.
             short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
-            short = short if _supported(spec, short) else shape
+            short = short if _supported(of_layer, short) else shape
             # of the batch the short form takes as many as it can afford
             forms: tuple[tuple[Form, AttentionShape, int], ...] = (
                 ("short", short, min(max(batch, WIDE_BATCH), WIDEST_BATCH)),
                 ("own", shape, batch),
             )
             for form, examined, size in forms:
-                file = cache / "passed" / verdict_key(spec, form, examined, size, machine_id)
+                file = cache / "passed" / verdict_key(of_layer, form, examined, size, machine_id)
                 # a verdict that somebody else could have put there is none
                 if is_trusted(file):
                     continue
-                require_correct(spec, shape, batch, form)
+                require_correct(of_layer, shape, batch, form)
                 with suppress(OSError):
                     make_private(file.parent)
                     file.touch(mode=0o600)
@@ -71,8 +71,8 @@ def _supported(spec: Spec, shape: AttentionShape) -> bool:
 
 def verdict_key(spec: Spec, form: str, shape: AttentionShape, batch: int, machine_id: str) -> str:
     """Hash of all that a verdict depends on. `form`: that of the gate, or what else is remembered of the same."""
-    source = VARIANTS.source(spec.name)
-    folders = [PACKAGE / "bench" / "gate", PACKAGE / "variants", *([source.parent] if source else [])]
+    sources = VARIANTS.sources(spec.name)
+    folders = [PACKAGE / "bench" / "gate", PACKAGE / "variants", *(source.parent for source in sources if source)]
     files = sorted({state for folder in folders for state in _states(folder)})
     return content_hash([str(spec), form, asdict(shape), batch, machine_id, torch.__version__, files])
 

@@ -14,8 +14,8 @@ from ...variants.contract import AttentionShape, Mask, Variant
 INTERPRETED_SHORT = 8
 """Tokens to decode where Triton's interpreter runs: it takes a thousand times as long as the CPU."""
 
-PARTS = ("output", "gradient of query", "gradient of key", "gradient of value")
-"""Of `Case.passes`."""
+PARTS = ("output", "gradient of query", "gradient of key", "gradient of value", "gradient of the hidden state")
+"""Of `Case.passes`; without the last for a variant that does not take the hidden state."""
 
 T = TypeVar("T")
 Mode = Literal["evaluation", "training", "after step"]
@@ -74,17 +74,18 @@ def permuted(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """(batch, heads | kv_heads, queries | keys, head_dim)."""
+    """(batch, heads | kv_heads, queries | keys, head_dim); the hidden state as one head, (batch, 1, queries, width)."""
 
     query: Tensor
     key: Tensor
     value: Tensor
+    hidden: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        return Inputs(change(self.query), change(self.key), change(self.value))
+        return Inputs(*map(change, self.all()))
 
     def part(self, first: int | None, last: int | None = None) -> Inputs:
-        """Positions first .. last - 1 of all three."""
+        """Positions first .. last - 1 of all."""
         return self.map(lambda x: x[:, :, first:last])
 
     def example(self, at: int) -> Inputs:
@@ -94,8 +95,27 @@ class Inputs:
         """The same tensors, strides included, gathering gradients."""
         return self.map(lambda x: x.detach().requires_grad_())
 
-    def all(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.query, self.key, self.value
+    def all(self) -> tuple[Tensor, ...]:
+        """Query, key and value, and the hidden state where there is one."""
+        return (self.query, self.key, self.value, *(() if self.hidden is None else (self.hidden,)))
+
+    def of_queries(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        """With another query and the hidden state that belongs to it."""
+        return replace(self, query=change(self.query), hidden=None if self.hidden is None else change(self.hidden))
+
+    def forward(self, module: Variant, mask: Mask) -> Tensor:
+        return module(self.query, self.key, self.value, mask, self.states)
+
+    def step(self, module: Variant, state: Any) -> tuple[Tensor, Any]:
+        return module.step_with(self.query, self.key, self.value, state, self.states)
+
+    def weights(self, module: Variant, mask: Mask, rows: slice | None = None) -> Tensor | None:
+        return module.weights_with(self.query, self.key, mask, rows, self.states)
+
+    @property
+    def states(self) -> Tensor | None:
+        """The hidden state as a variant takes it, (batch, queries, width)."""
+        return None if self.hidden is None else self.hidden[:, 0]
 
     def padded_from(self, first: int) -> Tensor:
         """A mask of the keys, (batch, keys), True = real: the first sequence is padding from key `first` on."""
@@ -168,8 +188,11 @@ class Case:
             return drawn.to(self.shape.device, self.dtype).permute(2, 0, 3, 1, 4)
 
         query, key, value = joined(queries, 3) if queries == keys else [*joined(queries, 1), *joined(keys, 2)]
-        shared = self.shape.kv_heads
-        return Inputs(query, key[:, :shared], value[:, :shared])
+        shared, hidden = self.shape.kv_heads, None
+        if self.module.takes_hidden:
+            hidden = torch.randn(batch, 1, queries, self.shape.hidden_width, generator=generator)
+            hidden = hidden.to(self.shape.device, self.dtype)
+        return Inputs(query, key[:, :shared], value[:, :shared], hidden)
 
     def output(self) -> Tensor:
         """The output for `inputs()` without a mask of keys, computed once."""
@@ -184,7 +207,7 @@ class Case:
         if self.setting.mode == "training":
             # noise of training must not look like a leak
             torch.manual_seed(self.seed)
-        return self.module(*inputs.all(), self.mask(valid))
+        return inputs.forward(self.module, self.mask(valid))
 
     def mask(self, valid: Tensor | None = None) -> Mask:
         return Mask(valid=None if valid is None else valid.to(self.shape.device), causal=self.shape.causal)

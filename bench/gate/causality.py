@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .case import Case, Inputs, permuted
+from .case import Case, permuted
 from .checked_variant import CheckedVariant
 from .distance import gap
 from .property import Answer, Measured, NotApplicable, worst
@@ -23,7 +23,7 @@ def future_changes_nothing(checked: CheckedVariant) -> Answer:
     refusal = _refusal(checked)
     if refusal:
         return refusal
-    found = worst(_leaks(case, ("query", "key", "value")) for case in checked.cases)
+    found = worst(_leaks(case, ("query", "key", "value", "hidden")) for case in checked.cases)
     if checked.module.causality == "selection" and isinstance(found, Measured):
         # Sorting and clustering look at whole sequences to choose keys. That is declared, shown on boards, and its size
         # is measured all the same.
@@ -73,7 +73,8 @@ def _leaks(case: Case, parts: tuple[str, ...]) -> Answer:
     # Early, middle and last cuts: block-wise kernels fail at the edges of blocks, recurrences at the first step.
     cuts = {length // 2} if case.setting.brief else {0, length // 3, length // 2, length - 2}
     for now in sorted(cuts & set(range(length - 1))):
-        changed = replace(inputs, **{p: _spliced(getattr(inputs, p), getattr(other, p), now) for p in parts})
+        moved = {p: (getattr(inputs, p), getattr(other, p)) for p in parts}
+        changed = replace(inputs, **{p: _spliced(*both, now) for p, both in moved.items() if both[0] is not None})
         detail = f"the future after position {now} of {case.place} moves the past"
         found.append(_measured(case, case.run(changed)[:, :, : now + 1], before[:, :, : now + 1], detail))
     return worst(found) if found else NotApplicable("a sequence of one has no future")
@@ -97,7 +98,7 @@ def _tails(case: Case) -> Iterator[Answer]:
     counts = {1, min(5, length)} | (set() if case.setting.brief else {max(1, length // 2)})
     for count in sorted(counts):
         # The contract's alignment: the last query sees all keys, as in decoding with a cache.
-        tail = Inputs(inputs.query[:, :, -count:], inputs.key, inputs.value)
+        tail = inputs.of_queries(lambda x, count=count: x[:, :, -count:])  # type: ignore[misc]
         detail = f"{count} queries against all keys of {case.place}"
         yield _measured(case, case.run(tail), whole[:, :, -count:], detail)
 

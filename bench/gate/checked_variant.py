@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...variants.contract import AttentionShape, ScoredVariant, Variant
-from ..core.errors import Unsupported
+from ..core.errors import SelectionError, Unsupported
 from ..core.registry import VARIANTS, parameters
 from ..core.spec import Spec
 from .case import Case, Memo, Mode, RunSetting, interpreted, with_heads
@@ -50,12 +50,18 @@ class VariantFactory:
         if isinstance(given, Spec):
             spec = VARIANTS.resolve(given)
 
+            if spec.layers:
+                raise SelectionError(f"expected one variant, got the pattern {spec}; check each of its layers")
+            inner = spec.inner or spec
+
             def make(shape: AttentionShape, **more: Any) -> Variant:
-                variant: Variant = VARIANTS.build(Spec.of(spec.name, **(dict(spec.parameters) | more)), shape)
+                # an implementation is one of the variant inside
+                wrapped = Spec.wrapped(spec.wrappers, Spec.of(inner.name, **(dict(inner.parameters) | more)))
+                variant: Variant = VARIANTS.build(wrapped, shape)
                 return variant
 
-            forced = str(spec.get("impl", ""))
-            return cls(str(spec), make, _implementations(VARIANTS.load(spec.name)), forced)
+            forced = str(inner.get("impl", ""))
+            return cls(str(spec), make, _implementations(VARIANTS.load(inner.name)), forced)
         if isinstance(given, type):
             return cls(given.__name__, given, _implementations(given))
         return cls(getattr(given, "__name__", "variant"), given)
@@ -272,7 +278,7 @@ def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
     for salt in range(STEPS):
         torch.manual_seed(seed)
         with torch.enable_grad():
-            output = module(*case.inputs(salt=100 + salt).all(), case.mask())
+            output = case.inputs(salt=100 + salt).forward(module, case.mask())
             extra = module.auxiliary_loss()
             loss = output.square().mean() if extra is None else output.square().mean() + extra
             if loss.requires_grad and trained:

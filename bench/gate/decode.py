@@ -66,7 +66,7 @@ def density_as_declared(checked: CheckedVariant) -> Answer:
         return Measured(math.inf, 1.0, f"expected a density in (0, 1], got {declared}")
     inputs = case.inputs(length, length)
     with torch.no_grad():
-        weights = checked.module.weights(inputs.query, inputs.key, case.mask())
+        weights = inputs.weights(checked.module, case.mask())
     if weights is None:
         return Measured(declared, 1.0, "declared; it shows no weights")
     allowed = case.mask().allowed(length, length, inputs.query.device)
@@ -111,7 +111,7 @@ def _two_streams(case: Case) -> Answer:
     with torch.no_grad():
         for at in range(length):
             for stream in (0, 1):
-                output, states[stream] = case.module.step(*streams[stream].part(at, at + 1).all(), states[stream])
+                output, states[stream] = streams[stream].part(at, at + 1).step(case.module, states[stream])
                 outputs[stream].append(output)
     error = max(gap(torch.cat(found, 2), case.run(given)) for found, given in zip(outputs, streams, strict=True))
     return Measured(error, case.tolerance, f"two sequences decoded in turns, {case.place}")
@@ -122,6 +122,6 @@ def _decode(case: Case, length: int, batch: int) -> tuple[Tensor, Any]:
     with torch.no_grad():
         for at in range(length):
             now = inputs.part(at, at + 1)
-            output, state = case.module.step(*now.all(), state)
+            output, state = now.step(case.module, state)
             outputs.append(output)
     return torch.cat(outputs, 2), state

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ def dropout_in_training_only(checked: CheckedVariant) -> Answer:
     inputs = case.inputs(min(LENGTH, case.length))
     mask = case.mask()
     with torch.no_grad():
-        error = gap(dropped(*inputs.all(), mask), case.run(inputs))
+        error = gap(inputs.forward(dropped, mask), case.run(inputs))
         if error > case.tolerance:
             return Measured(error, case.tolerance, "evaluation differs with a dropout rate")
         drops = bool(_draws(dropped, case, inputs, 2, checked.seed).diff(dim=0).any())
@@ -71,10 +72,10 @@ def dropout_never_renormalises(checked: CheckedVariant) -> Answer:
     case, dropped = prepared
     inputs = case.inputs(min(LENGTH, case.length))
     with torch.no_grad():
-        weights = checked.module.weights(inputs.query, inputs.key, case.mask())
+        weights = inputs.weights(checked.module, case.mask())
     assert weights is not None
     # With values of one the output of a row is the sum of its dropped weights.
-    ones = Inputs(inputs.query, inputs.key, torch.ones_like(inputs.value))
+    ones = replace(inputs, value=torch.ones_like(inputs.value))
     sums = _draws(dropped, case, ones, DRAWS, checked.seed)[..., 0]
     # Of independent drops at rate p: the variance of sum(w m / (1 - p)) is sum(w²) p / (1 - p).
     expected = weights.double().square().sum(-1) * RATE / (1 - RATE)
@@ -135,7 +136,7 @@ def _prepared(checked: CheckedVariant) -> tuple[Case, Variant] | NotApplicable:
     case = checked.native
     inputs = case.inputs(min(LENGTH, case.length))
     with torch.no_grad():
-        if checked.module.weights(inputs.query, inputs.key, case.mask()) is None:
+        if inputs.weights(checked.module, case.mask()) is None:
             return NotApplicable("it shows no weights that could be dropped")
     if not linear_in_value(case):
         return NotApplicable("the output is not linear in the values")
@@ -151,6 +152,6 @@ def _draws(module: Variant, case: Case, inputs: Inputs, count: int, seed: int) -
     module.train()
     try:
         with torch.no_grad():
-            return torch.stack([module(*inputs.all(), case.mask()).double() for _ in range(count)])
+            return torch.stack([inputs.forward(module, case.mask()).double() for _ in range(count)])
     finally:
         module.eval()

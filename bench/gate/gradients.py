@@ -36,13 +36,15 @@ FLIPPED = 0.01
 """Share of the rows whose gradient may differ: where rounding puts a weight on the other side of a kink."""
 FLIPPED_OUTPUTS = 0.1
 """The same where outputs differ as well, since rounding chose other keys: then whole rows do."""
-NAMES = ("query", "key", "value")
+NAMES = ("query", "key", "value", "hidden")
+"""Of `Inputs.all`; without the last for a variant that does not take the hidden state."""
 
 
 def gradient_reaches(checked: CheckedVariant) -> Answer:
-    """training moves query, key and value, but for those that the variant says it ignores"""
+    """training moves query, key, value and the hidden state, but for those that the variant says it ignores"""
     reached = _reached(checked)
-    missed, false = set(NAMES) - reached - checked.module.ignores, reached & checked.module.ignores
+    inputs = NAMES[: len(checked.native.inputs().all())]
+    missed, false = set(inputs) - reached - checked.module.ignores, reached & checked.module.ignores
     details = [f"no gradient reaches {', '.join(sorted(missed))}"] if missed else []
     details += [f"declared ignored, yet reached: {', '.join(sorted(false))}"] if false else []
     return Measured(float(len(missed) + len(false)), 0.0, "; ".join(details))
@@ -89,12 +91,12 @@ def _reached(checked: CheckedVariant) -> set[str]:
     _jitter(module, checked.seed)
     leaves = case.inputs().leaves()
     with torch.enable_grad():
-        output = module(*leaves.all(), case.mask())
+        output = leaves.forward(module, case.mask())
         # A random direction: the plain sum of a normalised output does not depend on the query at all.
         loss = (output * case.grad_output(output)).sum()
         auxiliary = module.auxiliary_loss()
         loss = loss if auxiliary is None else loss + auxiliary
-        named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(module)
+        named = dict(zip(NAMES, leaves.all(), strict=False)) | _trained(module)
         if not loss.requires_grad:
             return set()
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
@@ -160,7 +162,7 @@ def _joint(case: Case) -> Answer:
         moved = Inputs(*(x + step * d for x, d in zip(inputs.all(), directions, strict=False)))
         kept = [p.detach().clone() for p in trained]
         with torch.no_grad():
-            for p, d in zip(trained, directions[3:], strict=True):
+            for p, d in zip(trained, directions[len(inputs.all()) :], strict=True):
                 p.add_(step * d)
         # The difference entry by entry, before the sum: it loses no digits to the size of the loss.
         change = float(((case.run(moved, valid) - output) * grad_output).sum())
@@ -212,7 +214,7 @@ def _precision(case: Case, double: Case | None) -> Answer:
         rows, distance = differing(grad_output.masked_fill(kinks[..., None], 0.0))
     limit = FLIPPED_OUTPUTS if distance > case.tolerance else FLIPPED
     answers: list[Answer] = []
-    for name, differ in zip(NAMES, rows, strict=True):
+    for name, differ in zip(NAMES, rows, strict=False):
         detail = f"share of rows of the gradient of {name} that are not those of float64, {case.place}"
         answers.append(Measured(_share(differ), limit, detail))
     return worst(answers)
@@ -232,7 +234,7 @@ def directions(case: Case) -> Iterator[Answer]:
     with torch.enable_grad():
         output = case.forward(leaves, valid)
         grad_output = case.grad_output(output)
-        named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(case.module)
+        named = dict(zip(NAMES, leaves.all(), strict=False)) | _trained(case.module)
         if not output.requires_grad:
             yield NotApplicable("no gradient at all; `gradient reaches` says so")
             return

@@ -44,9 +44,13 @@ def _answers(checked: CheckedVariant, grouped: Variant, single: Variant, place: 
     inputs, mask = checked.native.inputs(), Mask(causal=single.shape.causal)
     parts = (inputs.query, inputs.key[:, :shared], inputs.value[:, :shared])
     query, key, value = leaves = [x.detach().double().requires_grad_() for x in parts]
+    hidden = None if inputs.states is None else inputs.states.double()
     # by number and not by `repeat_heads`, which variants call themselves: a wrong order would be wrong on both sides
     of_group = torch.arange(heads, device=query.device) // (heads // shared)
-    outputs = [grouped(query, key, value, mask), single(query, key[:, of_group], value[:, of_group], mask)]
+    outputs = [
+        grouped(query, key, value, mask, hidden),
+        single(query, key[:, of_group], value[:, of_group], mask, hidden),
+    ]
     yield Measured(gap(outputs[0], outputs[1]), TOLERANCE, f"output, {place}")
     found = [torch.autograd.grad(output.sum(), leaves, allow_unused=True) for output in outputs]
     for name, ours, theirs in zip(("query", "key", "value"), *found, strict=True):
@@ -59,7 +63,10 @@ def _answers(checked: CheckedVariant, grouped: Variant, single: Variant, place: 
         first, of_keys, of_values = (x[:, :, :DECODED] for x in leaves)
         for at in range(first.shape[2]):
             token = slice(at, at + 1)
-            output, state = grouped.step(first[:, :, token], of_keys[:, :, token], of_values[:, :, token], state)
+            now = None if hidden is None else hidden[:, token]
+            output, state = grouped.step_with(
+                first[:, :, token], of_keys[:, :, token], of_values[:, :, token], state, now
+            )
             steps.append(output)
-        expected = grouped(first, of_keys, of_values, mask)
+        expected = grouped(first, of_keys, of_values, mask, None if hidden is None else hidden[:, :DECODED])
     yield Measured(gap(torch.cat(steps, 2), expected), TOLERANCE, f"decoding, {place}")

@@ -77,8 +77,8 @@ def linear_in_value(case: Case) -> bool:
     length = min(case.length, 24)
     inputs = case.inputs(length)
     output = case.run(inputs)
-    twice = case.run(Inputs(inputs.query, inputs.key, 2 * inputs.value))
-    none = case.run(Inputs(inputs.query, inputs.key, torch.zeros_like(inputs.value)))
+    twice = case.run(replace(inputs, value=2 * inputs.value))
+    none = case.run(replace(inputs, value=torch.zeros_like(inputs.value)))
     return gap(twice, 2 * output) <= case.tolerance and not none.any()
 
 
@@ -101,8 +101,8 @@ def _common_scores(checked: CheckedVariant, name: str) -> Iterator[Answer]:
             # score = query · key / sqrt(head_dim), the same for every pair
             entry = math.sqrt(score) * shape.head_dim**-0.25
             query, key = (torch.full_like(x, entry) for x in (drawn.query, drawn.key))
-            inputs = Inputs(query, key, torch.ones_like(drawn.value))
-            output, _, _, gradient = case.passes(inputs, None, torch.ones_like(drawn.query))
+            inputs = replace(drawn, query=query, key=key, value=torch.ones_like(drawn.value))
+            output, _, _, gradient, *_ = case.passes(inputs, None, torch.ones_like(drawn.query))
             # Kernels that keep the logarithm of a row's sum round it at the size of the scores. A score is a sum of
             # head_dim equal products, which all round alike, so two passes that sum in another order differ by more
             # the larger head_dim is: PyTorch's own kernel with AVX-512 by 20 units in the last place at 128.
@@ -120,7 +120,7 @@ def _answers(checked: CheckedVariant, test: Callable[[Case], Iterable[Answer]]) 
     case = checked.native
     with torch.no_grad():
         few = case.inputs(min(case.length, 24))
-        if case.module.weights(few.query, few.key, case.mask()) is None:
+        if few.weights(case.module, case.mask()) is None:
             return NotApplicable("it shows no weights")
         return worst(test(case))
 
@@ -133,7 +133,7 @@ def _masked(case: Case) -> tuple[Inputs, Tensor | None]:
 
 
 def _weights(case: Case, inputs: Inputs, valid: Tensor | None, rows: slice | None = None) -> Tensor | None:
-    return case.module.weights(inputs.query, inputs.key, case.mask(valid), rows)
+    return inputs.weights(case.module, case.mask(valid), rows)
 
 
 def _all(case: Case, inputs: Inputs, valid: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -102,8 +103,11 @@ def _contents(case: Case) -> Iterator[Answer]:
 def _filled(case: Case, inputs: Inputs, valid: Tensor, filler: Inputs) -> Inputs:
     """`inputs` with `filler` in the padded positions: of keys and values, and of the queries in self-attention."""
     at = valid[:, None, :, None].to(inputs.key.device)
-    query = inputs.query if case.shape.cross else torch.where(at, inputs.query, filler.query)
-    filled = Inputs(query, torch.where(at, inputs.key, filler.key), torch.where(at, inputs.value, filler.value))
+    key, value = torch.where(at, inputs.key, filler.key), torch.where(at, inputs.value, filler.value)
+    filled = replace(inputs, key=key, value=value)
+    if not case.shape.cross:
+        own = Inputs(*(torch.where(at, x, y) for x, y in zip(inputs.all(), filler.all(), strict=True)))
+        filled = replace(filled, query=own.query, hidden=own.hidden)
     return filled.map(permuted)
 
 
@@ -119,10 +123,12 @@ def _lengths(case: Case) -> Iterator[Answer]:
     found = case.run(inputs, valid)
     for at, real in enumerate(reals):
         alone = inputs.example(at)
-        queries = alone.query if case.shape.cross else alone.query[:, :, :real]
-        expected = case.run(Inputs(queries, alone.key[:, :, :real], alone.value[:, :, :real]))
+        few = alone.part(0, real)
+        if case.shape.cross:
+            few = replace(few, query=alone.query, hidden=alone.hidden)
+        expected = case.run(few)
         detail = f"{real} real keys and {keys - real} of padding, {case.place}"
-        yield Measured(gap(found[at : at + 1, :, : queries.shape[2]], expected), case.tolerance, detail)
+        yield Measured(gap(found[at : at + 1, :, : few.query.shape[2]], expected), case.tolerance, detail)
 
 
 def _no_numbers(case: Case, thorough: bool) -> Iterator[Answer]:
@@ -146,8 +152,8 @@ def _no_numbers(case: Case, thorough: bool) -> Iterator[Answer]:
     for filler, numbers in fillers.items():
         filled = _filled(case, inputs, valid, inputs.map(lambda x, numbers=numbers: _full(x, numbers)))  # type: ignore[misc]
         found = case.passes(filled, valid, grad_output)
-        for part, a, b in zip(("output", "query", "key", "value"), found, expected, strict=True):
-            by_query = part in ("output", "query")
+        for part, a, b in zip(("output", "query", "key", "value", "hidden"), found, expected, strict=False):
+            by_query = part in ("output", "query", "hidden")
             at = torch.ones_like(a[:, :1, :, :1], dtype=torch.bool) if by_query and case.shape.cross else real
             name = part if part == "output" else f"gradient of {part}"
             detail = f"{name} of real positions with {filler} in the padding, {case.place}"
@@ -212,7 +218,7 @@ def _bounded(case: Case) -> Iterator[Answer]:
     upper[1:2] = lower[1:2]
     bounds = torch.stack([lower, upper], -1)[None].to(inputs.query.device)
     with torch.no_grad():
-        found = case.module(*inputs.all(), Mask(causal=case.shape.causal, bounds=bounds))
+        found = inputs.forward(case.module, Mask(causal=case.shape.causal, bounds=bounds))
     # one sequence for each query, whose window alone is real there; the last place is of that query
     at = torch.arange(keys)
     valid = (at >= lower[:, None]) & (at < upper[:, None])
@@ -235,7 +241,7 @@ def _packed(case: Case) -> Iterator[Answer]:
         yield NotApplicable("too few positions for several sequences")
         return
     with torch.no_grad():
-        found = case.module(*inputs.all(), Mask(causal=case.shape.causal, lengths=lengths))
+        found = inputs.forward(case.module, Mask(causal=case.shape.causal, lengths=lengths))
     first = 0
     for length in lengths:
         piece = slice(first, first + length)

@@ -46,14 +46,14 @@ class Attention(nn.Module):
         query, key, value = self._heads(x, 0)
         # a variant decides itself what it accumulates in; autocast would cast its float32 scores back down
         with torch.autocast(x.device.type, enabled=False):
-            output = self.variant(query, key, value, mask)
+            output = self.variant(query, key, value, mask, x)
         return self._joined(output)
 
     def step(self, x: Tensor, state: Any, seen: int) -> tuple[Tensor, Any]:
         """One more position of each sequence, (batch, 1, width), with what the variant keeps of the `seen` before."""
         query, key, value = self._heads(x, seen)
         with torch.autocast(x.device.type, enabled=False):
-            output, state = self.variant.step(query, key, value, state)
+            output, state = self.variant.step_with(query, key, value, state, x)
         return self._joined(output), state
 
     def _heads(self, x: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -200,6 +200,7 @@ def attention_shape(problem: Problem, recipe: Recipe, layer: int, device: str) -
     return AttentionShape(
         heads=recipe.heads,
         head_dim=recipe.head_dim + ALIBI_DIMENSIONS * biased,
+        hidden_width=recipe.width,
         max_length=longest_sequence(problem, recipe),
         causal=problem.causal,
         padding=problem.padded,

@@ -55,11 +55,12 @@ def asks_alone(variant: Variant) -> bool:
     like = next(variant.parameters(), torch.empty(0, device=shape.device))
     random = torch.Generator().manual_seed(0)
     drawn = torch.randn(1, shape.heads, 12, shape.head_dim, generator=random).to(like.device)
+    hidden = torch.randn(1, 4, shape.hidden_width, generator=random).to(like.device)
     query, key, value = drawn[:, :, :4], drawn[:, :, 4:8], drawn[:, :, 8:]
     training = variant.training
     variant.eval()
-    whole = variant(query, key, value, Mask())[:, :, -1:]
-    alone = variant(query[:, :, -1:], key, value, Mask())
+    whole = variant(query, key, value, Mask(), hidden)[:, :, -1:]
+    alone = variant(query[:, :, -1:], key, value, Mask(), hidden[:, -1:])
     variant.train(training)
     return torch.allclose(whole, alone, atol=1e-4, rtol=1e-3)
 

@@ -54,7 +54,7 @@ class CrossAttention(nn.Module):
         batch, length, width = x.shape
         query = self.project_query(x).view(batch, length, self.heads, width // self.heads).transpose(1, 2)
         with torch.autocast(x.device.type, enabled=False):
-            output = self.variant(query, *remembered, Mask(valid))
+            output = self.variant(query, *remembered, Mask(valid), x)
         joined: Tensor = self.project_out(output.transpose(1, 2).reshape(batch, length, width))
         return joined
 

@@ -43,7 +43,9 @@ _KERNELS = PACKAGE / "variants" / "kernels"
 _OF_OTHER_DEVICES = {"cpu": _KERNELS / "triton", "cuda": _KERNELS / "cpu"}
 
 # shared by all variants: what they mean is guarded by the versions of objectives, not by the variants' hashes
-_CONTRACTS = frozenset(PACKAGE / "variants" / name for name in ("__init__.py", "contract.py", "mask.py", "padding.py"))
+_CONTRACTS = frozenset(
+    PACKAGE / "variants" / f"{name}.py" for name in ("__init__", "contract", "mask", "padding", "products", "shape")
+)
 
 
 def digest_of_cell(cell: Cell, data: Provenance | None, device: str) -> str:
@@ -73,9 +75,11 @@ def variant_hash(cell: Cell, device: str) -> str:
     names = [cell.variant.name] if cell.lane != "baseline" else []
     if cell.lane == "time" or cell.variant.name == BASELINE_WITH_A_MODEL:
         names.append(REFERENCE)
-    is_interpreted = device == "cpu" and cell.variant.get("impl") == "triton"
+    asked = [each.get("impl") for each in cell.variant.variants]
+    is_interpreted = device == "cpu" and "triton" in asked
     left_out = None if is_interpreted else _OF_OTHER_DEVICES.get(device)
-    return content_hash([_hash_of(VARIANTS.source(name), left_out) for name in names], DIGITS)
+    sources = [source for name in names for source in VARIANTS.sources(name)]
+    return content_hash([_hash_of(source, left_out) for source in sources], DIGITS)
 
 
 def token_hash(files: Iterable[Path]) -> str:

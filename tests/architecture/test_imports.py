@@ -47,6 +47,7 @@ DOWN = {
         "linear": {"ops", "kernels", "kernels/triton", ""},
         "low_rank": {"ops", ""},
         "pooling": {"ops", "kernels", "kernels/triton", ""},
+        "wrappers": {"ops", ""},
         "integrations": {"ops", ""},
         "ops": {""},
         "kernels": {"kernels/triton", "kernels/cpu", ""},

@@ -62,7 +62,13 @@ def register(selection: str, *, temperature: float = 1.0) -> str:
         raise ValueError(f"expected a temperature above 0, got {temperature}")
     spec = Spec.parse(selection)
     # an unknown name or parameter is found here and not within the model
-    build(str(spec), AttentionShape(heads=2, head_dim=16, max_length=64))
+    shape = AttentionShape(heads=2, head_dim=16, max_length=64)
+    try:
+        tried = build(str(spec), shape)
+    except Unsupported:
+        tried = build(str(spec), replace(shape, causal=True))
+    if tried.takes_hidden:
+        raise Unsupported(f"{spec} takes the hidden state, which the interface of transformers does not hand on")
     name = f"attnbench {spec}" + (f" temperature={temperature:g}" if temperature != 1.0 else "")
     AttentionInterface.register(name, _attention(str(spec), temperature))
     AttentionMaskInterface.register(name, _mask)

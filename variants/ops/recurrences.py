@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator, repeat_heads
+from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, accumulator, repeat_heads
 
 _CHUNK = 32
 
@@ -87,6 +87,7 @@ class RecurrentVariant(Variant):
 
     uses_dropout = False
     crosses: ClassVar = False
+    takes_hidden = True
     time: ClassVar = "O(N d^2)"
     memory: ClassVar = "O(N d + N d^2 / 32)"
 
@@ -94,35 +95,35 @@ class RecurrentVariant(Variant):
         super().__init__(shape)
         self.norm = nn.Parameter(torch.ones(shape.head_dim))
 
-    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
+    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
         """What each query reads of the state after its own token, (batch, heads, length, head_dim).
 
-        query, key, value: (batch, heads, length, head_dim), float32 or more; real: (batch, length), False = padded.
+        query, key, value: (batch, heads, length, head_dim) and hidden (batch, length, hidden_width), float32 or more;
+        real: (batch, length), False = padded.
         """
-        raise TypeError(f"{type(self).__name__} defines no recur(query, key, value, real)")
+        raise TypeError(f"{type(self).__name__} defines no recur(query, key, value, real, hidden)")
 
-    def advance(self, key: Tensor, value: Tensor, state: Tensor) -> Tensor:
+    def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
         """The state (batch, heads, head_dim, head_dim) after one more token, (batch, heads, 1, head_dim)."""
-        raise TypeError(f"{type(self).__name__} defines no advance(key, value, state)")
+        raise TypeError(f"{type(self).__name__} defines no advance(key, value, state, hidden)")
 
     def read(self, query: Tensor) -> Tensor:
         """The query as it meets the state."""
         return query
 
-    def finish(self, output: Tensor, value: Tensor) -> Tensor:
-        """The output of each head, normalised; `value` are those of the queries' own tokens."""
+    def finish(self, output: Tensor, hidden: Tensor) -> Tensor:
+        """The output of each head, normalised; hidden: (batch, length, hidden_width)."""
         return F.rms_norm(output, output.shape[-1:], self.norm.to(output.dtype), eps=1e-5)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor) -> Tensor:  # type: ignore[override]
         queries, keys = query.shape[2], key.shape[2]
-        if not mask.causal or queries > keys:
+        if not mask.causal or queries != keys:
             name = type(self).__name__
             raise Unsupported(f"{name}: expected a causal mask over one sequence, got {queries} queries, {keys} keys")
         dtype = accumulator(query.dtype)
-        # fewer queries are the last ones; those before them are read by nobody
-        q = F.pad(query.to(dtype), (0, 0, keys - queries, 0))
-        output = self.recur(q, key.to(dtype), value.to(dtype), mask.real(key))[:, :, keys - queries :]
-        return self.finish(output, value[:, :, keys - queries :].to(dtype)).to(value.dtype)
+        query, key, states, hidden = query.to(dtype), key.to(dtype), value.to(dtype), hidden.to(dtype)
+        output = self.recur(query, key, states, mask.real(key), hidden)
+        return self.finish(output, hidden).to(value.dtype)
 
     def supports(self, shape: AttentionShape) -> str | None:
         refused = super().supports(shape)
@@ -139,20 +140,24 @@ class RecurrentVariant(Variant):
         itemsize = accumulator(getattr(torch, shape.dtype)).itemsize
         return shape.heads * shape.head_dim**2 * itemsize
 
-    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Tensor | None = None, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if hidden is None:
+            raise SelectionError(f"{type(self).__name__} takes the hidden state: expected hidden, got None")
         key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         dtype = accumulator(query.dtype)
-        q, k, v = (x.to(dtype) for x in (query, key, value))
+        q, k, v, x = (each.to(dtype) for each in (query, key, value, hidden))
         if state is None:
             state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
-        state = self.advance(k, v, state)
-        return self.finish(self.read(q) @ state, v).to(value.dtype), state
+        state = self.advance(k, v, state, x)
+        return self.finish(self.read(q) @ state, x).to(value.dtype), state
 
 
-def from_token(linear: nn.Linear, value: Tensor) -> Tensor:
-    """A map of all heads of each token, (batch, heads, length, d) -> (batch, length, out), in the dtype of `value`."""
-    bias = None if linear.bias is None else linear.bias.to(value.dtype)
-    return F.linear(value.transpose(1, 2).flatten(2), linear.weight.to(value.dtype), bias)
+def projected(linear: nn.Linear, hidden: Tensor) -> Tensor:
+    """`linear` of the hidden state, (batch, length, hidden_width) -> (batch, length, out), in the dtype of `hidden`."""
+    bias = None if linear.bias is None else linear.bias.to(hidden.dtype)
+    return F.linear(hidden, linear.weight.to(hidden.dtype), bias)
 
 
 def _carry(turn: Tensor, written: Tensor) -> Tensor:

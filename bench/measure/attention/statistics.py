@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from ....variants.contract import Mask, Variant
+from ....variants.contract import Mask
 from ...core.record import Measurement
 from ...models.blocks import Batch, Model
-from .recorder import CHUNK, recording, slices, weights_of_rows
+from .recorder import CHUNK, Call, recording, slices
 
 BLOCKS = (16, 64, 128)
 
@@ -45,8 +45,8 @@ def measure_attention(model: Model, batches: Iterable[Batch]) -> list[Measuremen
     """Overall, per-layer and per-head figures over `batches`; none for a variant without weights."""
     sums: dict[int, AttentionSums] = {}
 
-    def record(layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
-        count_weights(sums, layer, variant, query, key, mask, slices(query.shape[2], CHUNK))
+    def record(layer: int, call: Call) -> None:
+        count_weights(sums, layer, call, slices(call.queries, CHUNK))
 
     model.eval()
     with recording(model.variants, record), torch.inference_mode():
@@ -55,18 +55,10 @@ def measure_attention(model: Model, batches: Iterable[Batch]) -> list[Measuremen
     return list(measurements_of(sums))
 
 
-def count_weights(
-    sums: dict[int, AttentionSums],
-    layer: int,
-    variant: Variant,
-    query: Tensor,
-    key: Tensor,
-    mask: Mask,
-    parts: list[slice],
-) -> None:
+def count_weights(sums: dict[int, AttentionSums], layer: int, call: Call, parts: list[slice]) -> None:
     """Adds the weights of these queries to the sums of `layer`."""
-    for rows, weights in weights_of_rows(variant, query, key, mask, parts):
-        count_rows(sums.setdefault(layer, AttentionSums(weights.shape[1])), weights, mask, query.shape[2], rows)
+    for rows, weights in call.weights_of(parts):
+        count_rows(sums.setdefault(layer, AttentionSums(weights.shape[1])), weights, call.mask, call.queries, rows)
 
 
 def count_rows(sums: AttentionSums, weights: Tensor, mask: Mask, queries: int, rows: slice) -> None:

@@ -101,8 +101,9 @@ def keeps_its_output(variant: str) -> bool | None:
             parameter += 0.1 * torch.randn(parameter.shape, dtype=torch.float64, generator=random)
     query, key, value = torch.randn(3, 1, 2, 24, 8, dtype=torch.float64, generator=random)
     basis = torch.eye(8, dtype=torch.float64) + 0.3 * torch.randn(8, 8, dtype=torch.float64, generator=random)
-    plain = module(query, key, value, Mask(causal=True))
-    moved = module(query @ basis, key @ torch.linalg.inv(basis).T, value, Mask(causal=True))
+    hidden = torch.randn(1, 24, 16, dtype=torch.float64, generator=random)
+    plain = module(query, key, value, Mask(causal=True), hidden)
+    moved = module(query @ basis, key @ torch.linalg.inv(basis).T, value, Mask(causal=True), hidden)
     return torch.allclose(plain, moved, atol=1e-8)
 
 

@@ -10,12 +10,12 @@ from seeds import seed
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnbench.variants.contract import AttentionShape, Mask, Unsupported
+from attnbench.variants.contract import AttentionShape, Mask, SelectionError, Unsupported
 from attnbench.variants.linear.delta import Delta
 from attnbench.variants.linear.gated_linear import GatedLinear
 from attnbench.variants.ops.recurrences import RecurrentVariant, delta_rule, gated_linear
 
-HEADS, WIDTH = 2, 8
+HEADS, WIDTH, HIDDEN = 2, 8, 12
 SELECTIONS: dict[str, tuple[type[RecurrentVariant], dict[str, Any]]] = {
     "gated-linear": (GatedLinear, {"rank": 4}),
     "gated-linear, no output gate": (GatedLinear, {"rank": 4, "output_gate": False, "temperature": 2.0}),
@@ -28,7 +28,8 @@ every = pytest.mark.parametrize("name", SELECTIONS)
 def build(name: str, length: int = 200, dtype: torch.dtype = torch.float64) -> RecurrentVariant:
     kind, parameters = SELECTIONS[name]
     torch.manual_seed(seed(7))
-    variant = kind(AttentionShape(heads=HEADS, head_dim=WIDTH, max_length=length, causal=True), **parameters).to(dtype)
+    shape = AttentionShape(heads=HEADS, head_dim=WIDTH, hidden_width=HIDDEN, max_length=length, causal=True)
+    variant = kind(shape, **parameters).to(dtype)
     with torch.no_grad():
         # not where it starts: a scale that is forgotten would not be seen at one
         variant.norm.uniform_(0.5, 2.0)
@@ -40,17 +41,22 @@ def draw(length: int, count: int = 3, batch: int = 2, dtype: torch.dtype = torch
     return [torch.randn(batch, HEADS, length, WIDTH, generator=generator, dtype=dtype) for _ in range(count)]
 
 
-def token_by_token(variant: RecurrentVariant, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+def draw_hidden(length: int, batch: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(seed(length + 1))
+    return torch.randn(batch, length, HIDDEN, generator=generator, dtype=torch.float64)
+
+
+def token_by_token(
+    variant: RecurrentVariant, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, valid: Tensor
+) -> Tensor:
     """One head of one sequence at a time, one token after the other."""
     output = torch.zeros_like(value)
     for b in range(len(query)):
-        # values of all heads side by side, head after head, stand for the hidden state
-        tokens = torch.cat([value[b, h] for h in range(HEADS)], -1)
         for h in range(HEADS):
             own = slice(h * WIDTH, (h + 1) * WIDTH)
             state = torch.zeros(WIDTH, WIDTH, dtype=query.dtype)
             for t in torch.nonzero(valid[b]).flatten().tolist():
-                q, k, v, x = query[b, h, t], key[b, h, t], value[b, h, t], tokens[t]
+                q, k, v, x = query[b, h, t], key[b, h, t], value[b, h, t], hidden[b, t]
                 if isinstance(variant, GatedLinear):
                     logits = variant.decay_up(variant.decay_down(x))[own]
                     gate = torch.sigmoid(logits) ** (1 / variant.temperature)
@@ -78,12 +84,12 @@ def token_by_token(variant: RecurrentVariant, query: Tensor, key: Tensor, value:
 @every
 @pytest.mark.parametrize("length", [1, 5, 32, 33, 100])
 def test_chunks_equal_the_recurrence_token_by_token(name: str, length: int) -> None:
-    variant, inputs = build(name), draw(length)
+    variant, inputs, hidden = build(name), draw(length), draw_hidden(length)
     valid = torch.rand(2, length, generator=torch.Generator().manual_seed(length)) > 0.3
     for mask in (Mask(causal=True), Mask(valid, True)):
         real = mask.real(inputs[1])
-        expected = token_by_token(variant, *inputs, real)
-        found = variant(*inputs, mask)
+        expected = token_by_token(variant, *inputs, hidden, real)
+        found = variant(*inputs, mask, hidden)
         torch.testing.assert_close(found.where(real[:, None, :, None], 0.0), expected, rtol=1e-9, atol=1e-10)
 
 
@@ -91,22 +97,26 @@ def test_chunks_equal_the_recurrence_token_by_token(name: str, length: int) -> N
 def test_gradients_equal_those_of_the_recurrence(name: str) -> None:
     variant = build(name)
     inputs = [x.requires_grad_() for x in draw(40, batch=1)]
-    leaves = [*inputs, *variant.parameters()]
+    hidden = draw_hidden(40, batch=1).requires_grad_()
+    leaves = [*inputs, hidden, *variant.parameters()]
     upstream = draw(40, batch=1)[0]
     valid = torch.ones(1, 40, dtype=torch.bool)
-    ours = torch.autograd.grad(variant(*inputs, Mask(causal=True)), leaves, upstream)
-    theirs = torch.autograd.grad(token_by_token(variant, *inputs, valid), leaves, upstream)
+    ours = torch.autograd.grad(variant(*inputs, Mask(causal=True), hidden), leaves, upstream)
+    theirs = torch.autograd.grad(token_by_token(variant, *inputs, hidden, valid), leaves, upstream)
     for mine, oracle in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, oracle, rtol=1e-8, atol=1e-9)
 
 
 @every
-def test_both_sides_and_more_queries_than_keys_are_refused(name: str) -> None:
-    variant, (query, key, value) = build(name), draw(9)
+def test_both_sides_other_queries_than_keys_and_no_hidden_state_are_refused(name: str) -> None:
+    variant, (query, key, value), hidden = build(name), draw(9), draw_hidden(9)
     assert "past" in str(variant.supports(AttentionShape(heads=HEADS, head_dim=WIDTH, max_length=9)))
     for keys, causal in ((9, False), (5, True)):
         with pytest.raises(Unsupported, match="expected a causal mask"):
-            variant(query, key[:, :, :keys], value[:, :, :keys], Mask(causal=causal))
+            variant(query, key[:, :, :keys], value[:, :, :keys], Mask(causal=causal), hidden)
+    for wrong in (None, hidden[..., 1:], hidden[:, 1:]):
+        with pytest.raises(SelectionError, match=r"expected hidden \(2, 9, 12\)"):
+            variant(query, key, value, Mask(causal=True), wrong)
 
 
 def test_decays_of_any_strength_neither_overflow_nor_let_the_past_through() -> None:
