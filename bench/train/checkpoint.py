@@ -97,17 +97,21 @@ def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.
 
 
 def read_checkpoint(
-    path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: torch.device
+    path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: torch.device, steps: int
 ) -> Training:
     """The state at the last checkpoint; model, optimiser and random generators are set back to it.
 
-    Raises StoreError, and leaves all of them as they are, where the file is none of this model.
+    Raises StoreError, and leaves all of them as they are, where the file is none of this model, or of a run of more
+    `steps`.
     """
     before = {name: value.detach().clone() for name, value in model.state_dict().items()}
     settings, random = optimiser.state_dict(), torch.get_rng_state()
     try:
         content = _content(path, device, most_bytes=_bytes_of(before) * MOST_COPIES + SLACK)
         state = _training(content["training"], before)
+        # before anything is loaded: a training that starts over begins with the parameters of its seed
+        if state.step > steps:
+            raise ValueError(f"it is of a longer run, of {state.step} steps instead of {steps}")
         model.load_state_dict(content["model"])
         optimiser.load_state_dict(content["optimiser"])
         _check_moments(optimiser)

@@ -167,13 +167,10 @@ class Trainer:
         if self.checkpoint is None or not self.checkpoint.exists():
             return
         try:
-            self.state = read_checkpoint(self.checkpoint, self.model, self.optimiser, self.device)
-            if self.state.step > self.recipe.steps:
-                raise StoreError(f"the checkpoint {self.checkpoint} is of a longer run")
+            self.state = read_checkpoint(self.checkpoint, self.model, self.optimiser, self.device, self.recipe.steps)
             self.loss_total.fill_(self.state.loss_sum)
         except StoreError as error:
             # kept as it is, it would end every later run too
-            self.state = Training()
             self.notice(f"{error}; it was set aside as {set_aside(self.checkpoint).name}, and training starts over")
 
 

@@ -224,3 +224,13 @@ def test_a_damaged_checkpoint_is_set_aside_and_training_starts_over(content: byt
     assert [point.train_loss for point in found.curve] == [point.train_loss for point in trainer().run().curve]
     assert len(notices) == 1 and "set aside as checkpoint.pt.damaged" in notices[0]
     assert (tmp_path / "checkpoint.pt.damaged").read_bytes() == content and file.stat().st_size > len(content)
+
+
+def test_a_checkpoint_of_a_longer_run_is_set_aside_and_leaves_no_trained_parameter(tmp_path: Path) -> None:
+    file, shorter = tmp_path / "cell.pt", replace(RECIPE, steps=4)
+    trainer(checkpoint=file).run()
+    notices: list[str] = []
+    again, fresh = trainer(recipe=shorter, checkpoint=file, notice=notices.append), trainer(recipe=shorter)
+    assert [point.train_loss for point in again.run().curve] == [point.train_loss for point in fresh.run().curve]
+    assert all(torch.equal(value, fresh.model.state_dict()[name]) for name, value in again.model.state_dict().items())
+    assert len(notices) == 1 and "longer run" in notices[0] and file.with_name("cell.pt.damaged").exists()
