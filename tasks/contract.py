@@ -111,6 +111,10 @@ class DataPlace:
     notice: Callable[[str], None] = field(default=print)
     progress: Callable[[str, int, int], None] = field(default=no_progress)
 
+    def download(self, name: str) -> Path:
+        """The path of a download of that name. Only a whole, checked file ever has it."""
+        return self.cache / "downloads" / name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:

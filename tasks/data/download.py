@@ -50,7 +50,7 @@ def fetch(remote: RemoteFile, place: DataPlace) -> Path:
     Raises Unreachable if no URL gives the file (remembered for an hour, see `forget_failures`), and DataError if the
     content differs from the published file.
     """
-    path = downloaded(remote, place)
+    path = place.download(remote.name)
     if path.is_file():
         return path
     if reason := failure(remote, place):
@@ -83,13 +83,8 @@ def forget_failures(place: DataPlace) -> None:
         failed.unlink(missing_ok=True)
 
 
-def downloaded(remote: RemoteFile, place: DataPlace) -> Path:
-    """Return the path of the file once `fetch` has it. Only a whole, checked file ever has this name."""
-    return place.cache / "downloads" / remote.name
-
-
 def _failed(remote: RemoteFile, place: DataPlace) -> Path:
-    return downloaded(remote, place).with_name(f"{remote.name}.failed")
+    return place.download(remote.name).with_name(f"{remote.name}.failed")
 
 
 def _retrieve(remote: RemoteFile, path: Path, place: DataPlace) -> None:
@@ -125,7 +120,7 @@ class _Resuming:
         from requests import RequestException
         from urllib3.exceptions import HTTPError
 
-        partial = downloaded(self.remote, self.place).with_name(f"{self.remote.name}.part")
+        partial = self.place.download(self.remote.name).with_name(f"{self.remote.name}.part")
         # only tries without a single byte count as failed: a slow line with many breaks still gets the file
         barren, began, first = 0, time.monotonic(), _size(partial)
         while (have := _size(partial)) != self.remote.bytes:

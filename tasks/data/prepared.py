@@ -89,17 +89,17 @@ def prepare(
     Raises DataError where the cache cannot be written.
     """
     folder = prepared_folder(place, name, identity)
-    if is_complete(folder):
-        with suppress(DataError):
-            return open_prepared(folder)
+    with suppress(DataError):
+        return open_prepared(folder)
     with write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
-            if is_complete(folder):
-                try:
-                    # another process has built it while this one waited for the lock
-                    return open_prepared(folder)
-                except DataError as error:
+            try:
+                # another process may have built it while this one waited for the lock
+                return open_prepared(folder)
+            except DataError as error:
+                # a folder without a manifest, which is written last, is no whole build
+                if (folder / MANIFEST).is_file():
                     damaged = folder.with_name(f".damaged-{folder.name}")
                     place.notice(f"{error}; it was set aside as {damaged.name}")
                     # what was set aside before goes
@@ -156,13 +156,11 @@ def write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether the build of this folder ended; the manifest is written last."""
-    return (folder / MANIFEST).is_file()
-
-
 def open_prepared(folder: Path) -> PreparedData:
-    """Memory-map the data of a complete folder. Raises DataError where a file is missing or has another size."""
+    """Memory-map the data of a folder. Raises DataError where a file is missing or has another size.
+
+    The manifest is written last, so a folder that has one was built to its end.
+    """
     manifest = read_manifest(folder)
     # Tokens are compared by size on each opening, since that is quick; `damaged` compares all checksums. Starts and
     # labels are small, and a wrong one reads like a right one.

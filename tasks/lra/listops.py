@@ -28,11 +28,10 @@ from ..contract import (
     Task,
 )
 from ..data.baselines import majority
-from ..data.checksums import file_checksum
+from ..data.data import make_dataset
 from ..data.generated import regenerated
 from ..data.prepared import PreparedData, pack, prepare
-from ..data.subsets import make_dataset
-from ..data.tfds import ExportSource
+from ..data.sources import ExportSource, checksum
 from ._listops.baselines import root_and_literals, root_operator
 from ._listops.grammar import IDS, OPEN, OPERATORS, SEED, VERSION, VOCABULARY, Sizes, generate
 from .pytorch_settings import NYSTROMFORMER, SKYFORMER
@@ -267,7 +266,7 @@ def official_folder(place: DataPlace) -> Path | None:
 def read_official(folder: Path, place: DataPlace) -> PreparedData:
     """The official files without parentheses. Raises DataError where a line is no expression with its value."""
     paths = {split: folder / name for split, name in OFFICIAL.items()}
-    files = {path.name: file_checksum(place, NAME, path) for path in paths.values()}
+    files = {path.name: checksum(place, NAME, path) for path in paths.values()}
 
     def build() -> PreparedData:
         splits = {split: read_tsv(path) for split, path in paths.items()}

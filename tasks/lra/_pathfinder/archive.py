@@ -14,9 +14,8 @@ import numpy as np
 
 from ....bench.core.files import read_regular
 from ...contract import Availability, DataError, DataPlace, Provenance, Split
-from ...data.checksums import tree_checksum
 from ...data.prepared import PreparedData, prepare, write_errors
-from ...data.tfds import ExportSource
+from ...data.sources import ExportSource, checksum
 from .paddles import Bytes
 from .shards import OFFICIAL_EXAMPLES, scratch
 
@@ -74,7 +73,7 @@ class OfficialImages:
         if not self.availability(place).ready:
             raise DataError(f"expected Pillow to read {folder}; pip install 'attnbench[images]'")
         parts = ("metadata", *(f"imgs/{each.name}" for each in sorted((folder / "imgs").iterdir()) if each.is_dir()))
-        files = {f"{self.name}/": tree_checksum(place, self.task, folder, parts)}
+        files = {f"{self.name}/": checksum(place, self.task, folder, parts)}
         identity = {"source": "official", "files": files, "builder": BUILDER}
         # pixels are collected in a file of the cache, which is removed once they are prepared
         meanwhile = scratch(place, self.task, identity)

@@ -15,7 +15,7 @@ from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace, Task
 from attnbench.tasks.data.byte_pairs import cached_model
-from attnbench.tasks.data.checksums import verify_originals
+from attnbench.tasks.data.sources import verify_originals
 from attnbench.tasks.language_modeling.books import GutenbergCharacters
 from attnbench.tasks.lra._pathfinder.archive import gray_png, metadata
 from attnbench.tasks.lra.image import Image
