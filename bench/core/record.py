@@ -202,7 +202,11 @@ class Record:
             measurement["value"] = _finite_or_text(measurement["value"])
             measurement["samples"] = [_finite_or_text(sample) for sample in measurement["samples"]]
             # what narrows a measurement has no such text: a note that is not a number says nothing
-            measurement["where"] = {name: each for name, each in measurement["where"].items() if _is_finite(each)}
+            measurement["where"] = {
+                name: each
+                for name, each in measurement["where"].items()
+                if not isinstance(each, float) or math.isfinite(each)
+            }
         return values
 
     def to_line(self) -> bytes:
@@ -286,10 +290,6 @@ def version_of(digest: str) -> str:
     """
     version = digest.partition("-")[0]
     return version if version.startswith("lane") else VERSION_ZERO
-
-
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _finite_or_text(value: float) -> float | str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -57,18 +56,21 @@ def describe(device: torch.device) -> Machine:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    machine = Machine(
-        id="",
-        system=f"{platform.system()} {platform.machine()}",
-        processor=_processor(),
-        cores=os.cpu_count() or 1,
+    system, processor = f"{platform.system()} {platform.machine()}", _processor()
+    cores, memory = os.cpu_count() or 1, psutil.virtual_memory().total
+    # memory in GiB, since what the system reports moves a little between two starts
+    decides = [system, processor, cores, round(memory / 2**30), accelerators, driver, versions["torch"]]
+    return Machine(
+        id=content_hash(decides, 12),
+        system=system,
+        processor=processor,
+        cores=cores,
         threads=torch.get_num_threads(),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=memory,
         accelerators=accelerators,
         driver=driver,
         versions=versions,
     )
-    return replace(machine, id=_identity(machine))
 
 
 def device_name(device: torch.device) -> str:
@@ -77,12 +79,6 @@ def device_name(device: torch.device) -> str:
         return str(device)
     found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     return f"cuda GPU-{found}" if found else str(device)
-
-
-def _identity(machine: Machine) -> str:
-    # memory in GiB, since what the system reports moves a little between two starts
-    decides = [machine.system, machine.processor, machine.cores, round(machine.memory_bytes / 2**30)]
-    return content_hash([*decides, machine.accelerators, machine.driver, machine.versions["torch"]], 12)
 
 
 def available_bytes() -> int:

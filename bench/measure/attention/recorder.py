@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,11 @@ Recorder = Callable[[int, Call], None]
 def recording(variants: Sequence[Variant], function: Recorder) -> Iterator[None]:
     """Calls `function` after each forward of one of `variants` inside the `with` statement."""
 
-    def hook_of(index: int) -> Callable[..., None]:
-        def hook(variant: Variant, arguments: tuple[Any, ...], output: Tensor) -> None:
-            query, key, _, mask, *hidden = arguments
-            function(index, Call(variant, query, key, mask, *hidden))
+    def hook(index: int, variant: Variant, arguments: tuple[Any, ...], output: Tensor) -> None:
+        query, key, _, mask, *hidden = arguments
+        function(index, Call(variant, query, key, mask, *hidden))
 
-        return hook
-
-    handles = [variant.register_forward_hook(hook_of(index)) for index, variant in enumerate(variants)]
+    handles = [variant.register_forward_hook(partial(hook, index)) for index, variant in enumerate(variants)]
     try:
         yield
     finally:

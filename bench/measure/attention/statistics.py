@@ -7,9 +7,11 @@ et al. 2019); distance is Long Range Arena's required attention span (Tay et al.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ....variants.contract import Mask
 from ...core.record import Measurement
@@ -44,20 +46,16 @@ class AttentionSums:
 def measure_attention(model: Model, batches: Iterable[Batch]) -> list[Measurement]:
     """Overall, per-layer and per-head figures over `batches`; none for a variant without weights."""
     sums: dict[int, AttentionSums] = {}
-
-    def record(layer: int, call: Call) -> None:
-        count_weights(sums, layer, call, slices(call.queries, CHUNK))
-
     model.eval()
-    with recording(model.variants, record), torch.inference_mode():
+    with recording(model.variants, partial(count_weights, sums)), torch.inference_mode():
         for batch in batches:
             model.loss(batch)
     return list(measurements_of(sums))
 
 
-def count_weights(sums: dict[int, AttentionSums], layer: int, call: Call, parts: list[slice]) -> None:
-    """Adds the weights of these queries to the sums of `layer`."""
-    for rows, weights in call.weights_of(parts):
+def count_weights(sums: dict[int, AttentionSums], layer: int, call: Call, parts: Iterable[slice] | None = None) -> None:
+    """Adds the weights of the queries in `parts`, by default all, to the sums of `layer`."""
+    for rows, weights in call.weights_of(slices(call.queries, CHUNK) if parts is None else parts):
         count_rows(sums.setdefault(layer, AttentionSums(weights.shape[1])), weights, call.mask, call.queries, rows)
 
 
@@ -102,17 +100,10 @@ def count_rows(sums: AttentionSums, weights: Tensor, mask: Mask, queries: int, r
     add(sums.distance_rows, live.double())
     for block in BLOCKS:
         # A kernel can skip a tile only if all of it is zero, which is why element and block sparsity differ so much.
-        inside, filled = _tiles(entry, block), _tiles(positive, block)
+        # (batch, heads, row tiles, key tiles): whether any of the entries may be seen, and is above zero
+        inside, filled = (F.max_pool2d(each.float(), block, ceil_mode=True).bool() for each in (entry, positive))
         add(sums.tiles[block], inside.sum(-1).double())
         add(sums.empty_tiles[block], (inside & ~filled).sum(-1).double())
-
-
-def _tiles(entries: Tensor, block: int) -> Tensor:
-    """Whether each block × block tile has a true entry: (batch, heads, row tiles, key tiles)."""
-    rows, keys = entries.shape[-2:]
-    padded = torch.nn.functional.pad(entries, (0, -keys % block, 0, -rows % block))
-    tiles: Tensor = padded.unflatten(-1, (-1, block)).any(-1).unflatten(-2, (-1, block)).any(-2)  # type: ignore[no-untyped-call]
-    return tiles
 
 
 def measurements_of(sums: dict[int, AttentionSums]) -> Iterator[Measurement]:

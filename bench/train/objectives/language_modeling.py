@@ -20,9 +20,9 @@ from ...core.order import evenly_spaced, order
 from ...core.record import Measurement
 from ...measure.attention.heads import Diversity, head_diversity
 from ...measure.attention.recorder import Call, recording, slices
-from ...models.blocks import Batch, BuildVariant, Model
+from ...models.blocks import BuildVariant, Model
 from ...models.decoder import UNCOUNTED, Decoder
-from ..device import autocast, to_device
+from ..device import autocast
 from .objective import Choice, Columns, Evaluation, Objective
 
 Real = npt.NDArray[np.float64]
@@ -89,10 +89,6 @@ class LanguageModelingObjective(Objective):
 
     def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Decoder:
         return Decoder(self.problem, self.recipe, build, seed, device)
-
-    def batch(self, subset: Subset, at: Whole, device: torch.device) -> Batch:
-        """ids (batch, 1, length), lengths (batch, 1), targets (batch, length) with 0 where none counts."""
-        return to_device(subset.batch(at, self.recipe.length), device)
 
     def choice(self, train: Subset, task: str, seed: int) -> Choice:
         """Windows in an order drawn anew each epoch, moved on by a number drawn anew, so that edges differ."""
