@@ -19,7 +19,6 @@ from ..core.files import is_trusted, make_private
 
 SECONDS = 0.5
 SIDE = {"cpu": 1024, "cuda": 8192}
-LARGEST_FILE = 10_000
 COPIED_BYTES = {"cpu": 64 * 2**20, "cuda": 1024 * 2**20}
 
 
@@ -48,7 +47,7 @@ def peaks(device: torch.device, dtype: torch.dtype, machine_id: str, cache: Path
     # a scale that somebody else could have put there is none
     if is_trusted(file):
         with contextlib.suppress(OSError, StoreError):
-            found = found.best(read_json(Peaks, file, LARGEST_FILE, "peaks of a machine"))
+            found = found.best(read_json(Peaks, file, "peaks of a machine"))
     with contextlib.suppress(OSError):
         make_private(file.parent)
         # Several processes may write at once; a rename is atomic, so that none reads half a file.

@@ -26,9 +26,6 @@ PATIENCE_SECONDS = 120.0
 SLOWEST = 20_000
 """Bytes a second. A slower server is given up once it has had PATIENCE_SECONDS."""
 
-LARGEST_MEMBER = 2**30
-"""Bytes of one member of an archive."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
@@ -183,10 +180,6 @@ def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
         with tarfile.open(archive, mode="r|*") as tar:
             for member in tar:
                 if member.isfile() and wanted.fullmatch(member.name):
-                    if member.size > LARGEST_MEMBER:
-                        raise DataError(
-                            f"{archive}: {member.name!r} has {member.size:,} bytes, expected at most {LARGEST_MEMBER:,}"
-                        )
                     content = tar.extractfile(member)
                     if content is not None:
                         yield member.name, content.read()

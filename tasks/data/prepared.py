@@ -18,14 +18,11 @@ from filelock import FileLock
 
 from ...bench.core.decode import read_json
 from ...bench.core.errors import StoreError
-from ...bench.core.files import open_regular
 from ...bench.core.hashing import content_hash
 from ..contract import DataError, DataPlace, Ids, Provenance, Split, Whole
 
 FORMAT: Final = 1
 MANIFEST = "manifest.json"
-LARGEST_MANIFEST = 64_000_000
-"""Bytes of a manifest; a manifest of translation lists every repeated example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +189,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a complete folder. Raises DataError where it is no manifest of this format."""
     path = folder / MANIFEST
     try:
-        return read_json(Manifest, path, LARGEST_MANIFEST, "a manifest")
+        return read_json(Manifest, path, "a manifest")
     except (OSError, StoreError) as error:
         raise DataError(
             f"expected format {FORMAT} in {path}, and it does not read ({error}); delete {folder} to prepare it again"
@@ -245,8 +242,8 @@ def damaged(folder: Path) -> list[str]:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write(folder: Path, name: str, prepared: PreparedData) -> None:

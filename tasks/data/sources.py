@@ -19,14 +19,10 @@ import msgspec
 
 from ...bench.core.decode import read_json
 from ...bench.core.errors import StoreError
-from ...bench.core.files import open_regular
 from ...bench.core.hashing import content_hash
 from ..contract import Availability, DataError, DataPlace, Provenance
 from .download import RemoteFile, Unreachable, failure, fetch
 from .prepared import MANIFEST, PreparedData, file_digest, pack, prepare, prepared_folder, read_errors, write_whole
-
-LARGEST_NOTE = 64_000_000
-"""Bytes of a description that lies beside data: of a TFDS set, an export, or a checksum."""
 
 METADATA = "metadata.json"
 VERSION = "1.0.0"
@@ -196,7 +192,7 @@ class TfdsSource(OfficialSource):
         for root in tfds_roots(place):
             for path in sorted(root.glob(f"{self.dataset}/*/dataset_info.json"), reverse=True):
                 try:
-                    info = read_json(DatasetInfo, path, LARGEST_NOTE, "a description of TFDS")
+                    info = read_json(DatasetInfo, path, "a description of TFDS")
                 except (OSError, StoreError) as error:
                     raise DataError(f"{path} does not read ({error}); prepare {self.dataset} again") from error
                 # the default of TFDS, tfrecord, needs TensorFlow
@@ -303,7 +299,7 @@ def read_export(folder: Path, place: DataPlace) -> PreparedData:
 def export_metadata(folder: Path) -> ExportMetadata | None:
     """The metadata of an export; None for a set that others made."""
     try:
-        return read_json(ExportMetadata, folder / METADATA, LARGEST_NOTE, "metadata of an export")
+        return read_json(ExportMetadata, folder / METADATA, "metadata of an export")
     except (OSError, StoreError):
         return None
 
@@ -386,7 +382,7 @@ def verify_originals(place: DataPlace, task: str | None = None) -> Iterator[Chec
 
 def _read_note(path: Path) -> ChecksumNote | None:
     try:
-        return read_json(ChecksumNote, path, LARGEST_NOTE, "a checksum note")
+        return read_json(ChecksumNote, path, "a checksum note")
     except (OSError, StoreError):
         return None
 
@@ -402,8 +398,7 @@ def _digest(place: DataPlace, root: Path, parts: Sequence[str]) -> str:
         for path in ((root / part).iterdir() if (root / part).is_dir() else [root / part])
     )
     for done, (name, path) in enumerate(paths):
-        with open_regular(path) as file:
-            content = file.read()
+        content = path.read_bytes()
         # the length keeps apart what the end of one file and the start of the next could share
         digest.update(name.encode() + b"\0" + str(len(content)).encode() + b"\0" + content)
         if done % 1000 == 0 or done + 1 == len(paths):

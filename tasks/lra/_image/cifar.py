@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....bench.core.files import read_regular
 from ...contract import DataError, DataPlace, Ids, Provenance, Split
 from ...data.data import DataSource
 from ...data.download import RemoteFile, members
@@ -37,8 +36,6 @@ FILES = (*BATCHES["train"], *BATCHES["test"])
 MEMBER = r"(?:\./)?cifar-10-batches-py/(?:data_batch_[1-5]|test_batch)"
 ESTIMATE = "some 10 s and 0.13 GB"
 VALUES = 3 * 32 * 32
-LARGEST = 100_000_000
-"""Bytes of a batch; an official one has 31 million."""
 
 ARCHIVE = RemoteFile(
     name="cifar-10-python.tar.gz",
@@ -156,7 +153,7 @@ def sources() -> tuple[DataSource, ...]:
 
 def read_tree(root: Path, source: str, files: dict[str, str]) -> PreparedData:
     """The images of an unpacked cifar-10-batches-py/."""
-    return arrange(_joined({name: read_regular(root / name, LARGEST) for name in FILES}, root), source, files)
+    return arrange(_joined({name: (root / name).read_bytes() for name in FILES}, root), source, files)
 
 
 def read_archive(path: Path, source: str, files: dict[str, str]) -> PreparedData:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import io
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ....bench.core.files import read_regular
 from ...contract import Availability, DataError, DataPlace, Provenance, Split
 from ...data.prepared import PreparedData, prepare, write_errors
 from ...data.sources import ExportSource, checksum
@@ -23,7 +21,6 @@ BUILDER = 1
 ROOTS = ("lra_release/lra_release", "lra_release", ".")
 LEVELS = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
 LABEL = 3
-LARGEST_PNG, LARGEST_METADATA = 1_000_000, 100_000_000
 """Bytes of an image, and of the metadata of a batch."""
 EMPTY = ("pathfinder32/curv_baseline", "imgs/0/sample_172.png")
 """The one file of the official archive that is empty. It is left out."""
@@ -122,7 +119,7 @@ def metadata(folder: Path) -> Iterator[tuple[str, int]]:
     """
     for path in sorted((folder / "metadata").glob("*.npy")):
         try:
-            lines = read_regular(path, LARGEST_METADATA).decode("utf-8").split("\n")
+            lines = path.read_bytes().decode("utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: expected lines of text, and it does not read: {error}") from None
         for number, line in enumerate(lines, start=1):
@@ -146,7 +143,7 @@ def gray_png(path: Path, size: int) -> Bytes:
 
     try:
         # size and mode stand in the header, before any pixel is unpacked
-        with Image.open(io.BytesIO(read_regular(path, LARGEST_PNG)), formats=["PNG"]) as image:
+        with Image.open(path, formats=["PNG"]) as image:
             if image.mode != "L" or image.size != (size, size):
                 raise DataError(f"{path}: expected {size} × {size} gray pixels, got {image.size} of mode {image.mode}")
             return np.asarray(image, dtype=np.uint8)
