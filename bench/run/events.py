@@ -15,7 +15,7 @@ from ..core.bounds import Count, Name, Text
 from ..core.decode import brief
 from ..core.errors import StoreError
 from ..core.record import Machine, Record
-from ..process.wire import MOST_CHARACTERS, decode_line, encode_line
+from ..process.child import MOST_CHARACTERS, decode_line, encode_line
 
 _LAST_SECOND = 2.0**37  # in the year 6325; calendars end at 9999
 

@@ -15,7 +15,7 @@ from ..core.record import Record
 from ..core.registry import import_foreign_plugins_here
 from ..measure.machine import describe, device_name
 from ..plan.fingerprint import variant_hash
-from ..process.wire import decode_order
+from ..process.child import decode_order
 from ..store.store import Store
 from .compile_first import compile_first, pass_through
 from .context import WorkerContext

@@ -11,8 +11,7 @@ from pathlib import Path
 from ...core.cell import Cell
 from ...core.errors import AttnbenchError, DeviceError
 from ...core.record import Begun, Machine, Outcome, Record
-from ...process.child import ChannelError, Child, wait_for_any
-from ...process.wire import encode_order
+from ...process.child import ChannelError, Child, encode_order, wait_for_any
 from ..events import Began, CellFinished, CellStarted, Event, Failed, Restarted, decode
 from ..job import WORKER, DescribeJob, Job
 
@@ -51,7 +50,7 @@ class Waiting:
 def wait_for(several: Sequence[Waiting]) -> None:
     """Until one of them may go on."""
     seconds = min(each.until for each in several) - time.monotonic()
-    wait_for_any([each for waiting in several for each in waiting.child.descriptors], max(seconds, 0.0))
+    wait_for_any([each for waiting in several for each in waiting.child.open], max(seconds, 0.0))
 
 
 def run_job(
