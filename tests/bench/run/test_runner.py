@@ -11,8 +11,9 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
+from attnbench.bench.plan.facts import task_facts
 from attnbench.bench.plan.suite import Suite
-from attnbench.bench.run import resources as module
+from attnbench.bench.run.executors import local as module
 from attnbench.bench.run.runner import Runner, RunRequest, default_preset
 
 
@@ -29,7 +30,7 @@ from attnbench.bench.run.runner import Runner, RunRequest, default_preset
 )
 def test_without_a_preset_one_is_taken_that_every_task_has(device: str, tasks: list[str], preset: str) -> None:
     specs = list(map(Spec, tasks))
-    assert default_preset(specs, device) == preset
+    assert default_preset(list(map(task_facts, specs)), device) == Spec(preset)
     assert all(TASKS.build(task).recipe(Spec(preset)).ranked for task in specs)
 
 
