@@ -220,7 +220,8 @@ class Runner:
         """
         request, resources, measured = self.request, self.resources, dict[str, Record]()
         seconds = {step.cell.key: step.seconds for step in made.steps}
-        planned = {step.cell.key for step in made.left}
+        before = {step.cell.key: step.record for step in made.left}
+        again = {step.cell.key for step in made.left if step.state == "again"}
         blocks = {block.id: block for block in made.blocks}
         waiting, running, unended = deque(made.blocks), set[str](), set(blocks)
         # jobs that are one length of a sweep, by the sweep
@@ -235,8 +236,9 @@ class Runner:
             if isinstance(event, CellFinished):
                 record = event.record
                 # it may come from a file that was read before, as far as it went, or from another command
+                asks = record.key in before and record.key not in again
                 if not self.store.append(
-                    record, event.line, unless=lambda: record.key in planned and self._is_done(record.cell)
+                    record, event.line, unless=lambda: asks and self._is_done(record.cell, before[record.key])
                 ):
                     return
                 measured[record.key] = record
@@ -251,9 +253,13 @@ class Runner:
                 if any(first in unended for first in block.after) or sweeps.get(block.id) in held:
                     continue
                 waiting.remove(block)
-                left = [cell for cell in block.cells if cell.key not in planned or not self._is_done(cell)]
-                rates = self._worth_trying(replace(block, cells=tuple(left)), store)
-                if not rates:
+                done = {cell for cell in block.cells if self._is_done(cell, before[cell.key])}
+                # ratios are of the same rounds, whoever has timed the reference since
+                again.update(cell.key for cell in done if block.lane == "time" and cell.variant == Spec(REFERENCE))
+                left = tuple(cell for cell in block.cells if cell not in done or cell.key in again)
+                rates = self._worth_trying(replace(block, cells=left), store)
+                # what is measured for others alone is left out with them
+                if again.issuperset(cell.key for cell in rates):
                     unended.discard(block.id)
                     continue
                 running.add(block.id)
@@ -290,10 +296,10 @@ class Runner:
             submit()
         return measured
 
-    def _is_done(self, cell: Cell) -> bool:
-        """Whether a Record of the cell is stored, by this command or another, that `plan` would not run again."""
-        site, digest = self.resources.site, self._digest(cell)
-        return self.store.finished(cell, digest, site, retry=self.request.retry) is not None
+    def _is_done(self, cell: Cell, before: Record | None) -> bool:
+        """Whether a Record of the cell that `plan` would not run again is stored, since it found the one `before`."""
+        found = self.store.finished(cell, self._digest(cell), self.resources.site, retry=self.request.retry)
+        return found is not None and found != before
 
     def record_of(self, cell: Cell) -> Record | None:
         """The Record of a cell as it is stored now, whoever has measured it."""
@@ -322,9 +328,7 @@ class Runner:
                     on_event(CellFinished(self._untried(cell, block, choice.outcome, choice.reason)))
         if left and block.lane == "time" and task_facts(block.cells[0].task).only_timed:
             left = dict.fromkeys(self._skip_expected_failures([*left], block, on_event))
-        # a reference that is done was to be measured again for the others alone, none of which may be left
-        is_for_others = all(cell.variant == Spec(REFERENCE) and self._is_done(cell) for cell in left)
-        return {} if is_for_others else left
+        return left
 
     def _choice(self, cell: Cell, recipe: RecipeFacts) -> RateChoice:
         """The learning rate of a cell to train whose preset has a grid, from the stored Records."""
