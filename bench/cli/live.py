@@ -19,8 +19,7 @@ from rich.progress import (
 from ..core.record import Machine
 from ..plan.planner import Plan, Step
 from ..run.events import CellFinished, CellStarted, Event, Stage, TrainingProgress, Warned, ended, reached
-from .output import line_of
-from .rich_console import console
+from .output import console, line_of
 
 QUIET_SECONDS = 30.0
 """How often a long Cell reports where output is not a terminal."""

@@ -18,7 +18,7 @@ class TaskFacts:
     """Of one task: the names of its lanes, baselines, presets and parameters, and the parts of its digest.
 
     `task`: its Spec with values in the types of the constructor. `objective`: the name of its problem's kind, as in
-    `bench/core/protocol.py`.
+    `bench/core/protocol.py`. `only_timed`: it is a sweep, whose lengths belong side by side, and nothing is trained.
     """
 
     task: Spec
@@ -28,12 +28,8 @@ class TaskFacts:
     parameters: tuple[str, ...]
     objective: str
     version: int
+    only_timed: bool
     suites: tuple[str, ...] = ()
-
-    @property
-    def only_timed(self) -> bool:
-        """Whether it is a sweep: its lengths belong side by side, and nothing is trained."""
-        return self.lanes == ("time",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +73,7 @@ class DescribeTask(Request[TaskFacts]):
             parameters=tuple(parameters(type(task))),
             objective=task.problem().objective,
             version=task.version,
+            only_timed=tuple(task.lanes) == ("time",),
             suites=tuple(task.suites),
         )
 

@@ -24,7 +24,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import dataclass
+from typing import IO, Any
 
 import msgspec
 
@@ -232,41 +233,27 @@ class Child(AbstractContextManager["Child"]):
         self.end()
 
 
+@dataclass(frozen=True, slots=True)
 class _Server:
-    """The server of one environment."""
+    """The server of one environment; `said`: the file of its error stream."""
 
-    def __init__(self, environment: Mapping[str, str]):
-        self.requests, theirs = socket.socketpair()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
-        # -P: a file beside the person who runs it must not stand in for a module of the same name
-        command = [sys.executable, "-P", "-m", "attnbench.bench.process.server", str(theirs.fileno()), str(os.getpid())]
-        try:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                pass_fds=(theirs.fileno(),),
-                env=environment,
-                # Ctrl-C at the terminal is for the process that started it
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
+    process: subprocess.Popen[bytes]
+    requests: socket.socket
+    said: IO[bytes]
 
     @property
     def errors(self) -> bytes:
         """The end of what it wrote, such as why torch cannot be imported."""
-        if self._said.closed:
+        if self.said.closed:
             return b""
-        self._said.seek(max(self._said.seek(0, os.SEEK_END) - ERROR_BYTES, 0))
-        return self._said.read()
+        self.said.seek(max(self.said.seek(0, os.SEEK_END) - ERROR_BYTES, 0))
+        return self.said.read()
 
     def end(self) -> None:
         self.requests.close()
         self.process.kill()
         self.process.wait()
-        self._said.close()
+        self.said.close()
 
 
 READ_AT_USE = ("ATTNBENCH_", "PYTEST_")
@@ -288,7 +275,22 @@ def _fork(environment: Mapping[str, str], descriptors: list[int]) -> _Server:
             server.end()
             server = None
         if server is None:
-            server = _SERVERS[key] = _Server(environment)
+            requests, theirs = socket.socketpair()
+            said = tempfile.TemporaryFile()  # noqa: SIM115
+            # -P: a file beside the person who runs it must not stand in for a module of the same name
+            command = (sys.executable, "-P", "-m", "attnbench.bench.process.server", str(theirs.fileno()))
+            with theirs:
+                process = subprocess.Popen(
+                    (*command, str(os.getpid())),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    pass_fds=(theirs.fileno(),),
+                    env=environment,
+                    # Ctrl-C at the terminal is for the process that started it
+                    start_new_session=True,
+                )
+            server = _SERVERS[key] = _Server(process, requests, said)
     # one that has died closes the channel of the child, whose end is seen there
     with contextlib.suppress(OSError):
         socket.send_fds(server.requests, [b"f"], descriptors)

@@ -27,10 +27,10 @@ from ..store.learning_rates import RateChoice, first_results
 from ..store.records import Records
 from ..store.store import Store
 from .events import CellFinished, Event, OnEvent, RunListener
-from .executors.executor import Executor, Resources
+from .executors.executor import Executor, Needs, Resources
 from .executors.local import local_resources
 from .job import Job
-from .job_files import JobFiles
+from .job_files import FOLDER, JobFiles
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
 from .resources import engine_resources
 
@@ -146,8 +146,8 @@ class Runner:
         if fetch:
             # A folder that cannot be written is found out now and not after an hour of training.
             self.store.prepare()
-            files = JobFiles(self.request.results)
-            if files.folder.exists():
+            if (self.request.results / FOLDER).exists():
+                files = JobFiles(self.request.results)
                 files.forget_ended()
                 for event in files.collected(self.on_warning):
                     # two commands that start at once collect the same events
@@ -266,7 +266,14 @@ class Runner:
                 held |= {sweeps.get(block.id)} - {None}
                 known = [seconds.get(cell.key) for cell in rates]
                 estimate = None if None in known else sum(each or 0.0 for each in known)
-                needs = resources.needs(block.lane, estimate)
+                is_timing, on_gpu = block.lane == "time", resources.device.type == "cuda"
+                # a timing on a processor has its machine to itself
+                needs = Needs(
+                    gpus=int(on_gpu),
+                    threads=resources.time_threads if is_timing else resources.train_threads,
+                    alone=is_timing and not on_gpu,
+                    seconds=estimate,
+                )
                 # a plugin that was asked something may have left a thread that takes a core
                 end_children()
                 job = Job(

@@ -68,13 +68,3 @@ class Resources:
     jobs: int
     train_threads: int
     time_threads: int
-
-    def needs(self, lane: str, seconds: float | None) -> Needs:
-        """Those of a job of this lane; a timing on a processor has its machine to itself."""
-        is_timing, on_gpu = lane == "time", self.device.type == "cuda"
-        return Needs(
-            gpus=int(on_gpu),
-            threads=self.time_threads if is_timing else self.train_threads,
-            alone=is_timing and not on_gpu,
-            seconds=seconds,
-        )

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attnbench.bench.cli import app, output
 from attnbench.bench.cli.live import Live
-from attnbench.bench.cli.rich_console import console
+from attnbench.bench.cli.output import console
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.record import Machine, Outcome, Record

@@ -262,7 +262,6 @@ def test_on_a_processor_training_shares_the_cores_and_a_timing_has_them_all(
     assert (one.jobs, one.train_threads, one.time_threads) == (1, 8, 8)
     assert (four.jobs, four.train_threads, four.time_threads) == (4, 2, 8)
     assert one.site == four.site and one.machine.id == four.machine.id
-    assert four.needs("time", None).alone and not four.needs("train", None).alone
     for wrong in ({"jobs": 9}, {"jobs": 4, "threads": 3}):
         with pytest.raises(SelectionError, match="8 "):
             find(tmp_path, [], device="cpu", **wrong)
