@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from .gate.checked_variant import VariantSource
     from .gate.report import CheckReport
     from .plan.planner import Plan
+    from .run.events import RunListener
     from .run.executors.executor import Executor
-    from .run.run_selection import RunListener
     from .run.runner import Runner
     from .run.status import RunStatus
     from .score.cost import Mode
@@ -103,11 +103,11 @@ def run(
 
     >>> found = attnbench.run("rela,entmax15", "lra-text", preset="smoke")                         # doctest: +SKIP
     """
-    from .run.run_selection import LoggingListener, run_selection
+    from .run.events import LoggingListener
 
-    told = progress or LoggingListener()
+    listener = progress or LoggingListener()
     with asking():
-        return run_selection(_runner(variants, tasks, told, executor, **options), told)
+        return _runner(variants, tasks, listener, executor, **options).run_all(listener)
 
 
 def plan(
@@ -124,7 +124,7 @@ def plan(
 
     >>> [str(step.cell) for step in attnbench.plan("rela", "lra-text").left]                       # doctest: +SKIP
     """
-    from .run.run_selection import LoggingListener
+    from .run.events import LoggingListener
 
     with asking():
         return _runner(variants, tasks, progress or LoggingListener(), executor, **options | {"offline": True}).plan()
@@ -397,7 +397,9 @@ def _runner(
         others["lanes"] = tuple(lane.strip() for lane in (lanes.split(",") if isinstance(lanes, str) else lanes))
     folder = None if data_dir is None else Path(data_dir)
     name = executor if isinstance(executor, str) else None
-    settings = asked.executor.changed(name, jobs, executor_options)
+    settings = asked.executor
+    if name is not None or jobs is not None or executor_options:
+        settings = settings.changed(name, jobs, executor_options)
     request = RunRequest(suite=asked, results=Path(results), data_dir=folder, executor=settings, **others)
     return Runner(
         request=request,

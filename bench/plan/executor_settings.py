@@ -105,8 +105,6 @@ class ExecutorSettings:
 
     def changed(self, name: str | None, jobs: int | None, options: Mapping[str, Any] | None) -> ExecutorSettings:
         """These settings, with what a command line says in their place; another executor starts without options."""
-        if name is None and jobs is None and not options:
-            return self
         kept = msgspec.structs.asdict(self.options) if name in (None, self.name) else {}
         kept = {key: value for key, value in kept.items() if value is not None}
         given = _nested(options or {})

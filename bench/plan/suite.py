@@ -147,9 +147,13 @@ def suite_with(
             "expected variants and a task, or a suite; for example: "
             "attnbench run --variants rela,entmax15 --task lra-text"
         )
+    suites = {*built_in()} - {entry.name for entry in TASKS.entries()}
+    for spec in tasks or ():
+        if spec.name in suites:
+            raise SelectionError(f"{spec.name!r} is a suite; `--suite {spec.name}` runs its tasks")
     given = {
         "variants": variants,
-        "tasks": None if tasks is None else tasks_of(tasks),
+        "tasks": tasks,
         "preset": None if preset is None else Spec.parse(str(preset)),
         "seeds": seeds,
         "selection": selection,
@@ -159,15 +163,6 @@ def suite_with(
     if tasks is not None or (preset is not None and str(preset) != str(base.preset)):
         base = replace(base, cell_seconds=None)
     return replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-
-
-def tasks_of(specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
-    """`specs`; raises SelectionError for the name of a suite that is no task."""
-    suites = {*built_in()} - {entry.name for entry in TASKS.entries()}
-    for spec in specs:
-        if spec.name in suites:
-            raise SelectionError(f"{spec.name!r} is a suite; `--suite {spec.name}` runs its tasks")
-    return specs
 
 
 def built_in() -> list[str]:

@@ -27,8 +27,7 @@ from ..gate.cache import verdict_key
 from ..gate.checked_variant import BASE_LENGTH, VariantFactory
 from ..gate.suite import run_part
 from ..models.blocks import attention_shape
-from ..process.child import ChannelError, Child, end_servers
-from ..process.wire import encode_order
+from ..process.child import ChannelError, Child, encode_order, end_servers
 from .context import WorkerContext
 from .events import Alive, CellStarted
 from .job import WORKER, GatePartJob

@@ -51,11 +51,8 @@ class WorkerContext:
         self.machine = describe(self.device)
         self.device_name = device_name(self.device)
 
-    def open(self, cell: Cell) -> RecordBuilder:
-        return RecordBuilder(context=self, cell=cell, begun=Begun.now())
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class RecordBuilder:
     """One Cell being worked on: its task, its data, what was measured so far, and in the end its Record.
 
@@ -64,7 +61,7 @@ class RecordBuilder:
 
     context: WorkerContext
     cell: Cell
-    begun: Begun
+    begun: Begun = field(default_factory=Begun.now)
     recipe: Recipe | None = None
     metric: Metric | None = None
     data: Provenance | None = None
@@ -99,6 +96,14 @@ class RecordBuilder:
         self.artifacts["predictions"] = self.context.store.put_artifact(file.getvalue(), ".npz")
 
     def record(self, outcome: Outcome, reason: str = "") -> Record:
+        setting = asdict(self.recipe) if self.recipe else {}
+        if self.context.device.type == "cuda":
+            # these decide over digits and speed of float32 products on a GPU: TF32 or not
+            convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "highest"
+            setting |= {
+                "float32_products": torch.get_float32_matmul_precision(),
+                "float32_convolutions": convolutions,
+            }
         return Record.of(
             self.cell,
             outcome,
@@ -110,7 +115,7 @@ class RecordBuilder:
             digest=self.context.digests[self.cell.key],
             block=self.context.block,
             metric=self.metric if self.cell.lane != "time" else None,
-            setting=(asdict(self.recipe) if self.recipe else {}) | self._numerics(),
+            setting=setting,
             absent=self.absent,
             implementation=self.implementation,
             artifacts=self.artifacts,
@@ -118,13 +123,6 @@ class RecordBuilder:
             node=self.context.node,
             device=self.context.device_name,
         )
-
-    def _numerics(self) -> dict[str, str]:
-        """Settings of the process that decide over digits and speed of float32 products on a GPU: TF32 or not."""
-        if self.context.device.type != "cuda":
-            return {}
-        convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "highest"
-        return {"float32_products": torch.get_float32_matmul_precision(), "float32_convolutions": convolutions}
 
     def failure(self, error: Exception) -> Record:
         """The Record of a Cell that `error` ended; errors that the person who runs it must cure are raised again."""

@@ -46,6 +46,7 @@ class Store:
 
     def __init__(self, root: Path, on_warning: Callable[[str], None] = print):
         self.root = Path(root)
+        self._artifacts = self.root / "artifacts"
         self._on_warning = on_warning
         self._warnings: set[str] = set()
         self._parsed: dict[str, RecordFile] = {}
@@ -75,9 +76,11 @@ class Store:
                 with suppress(OSError):
                     path.rmdir()
 
-    def append(self, record: Record, line: bytes | None = None) -> None:
+    def append(self, record: Record, line: bytes | None = None, *, unless: Callable[[], bool] | None = None) -> bool:
         """Add one line, and return once it is on disk. `line`: that of the Record, where it came as one.
 
+        With `unless`, nothing is added where that is true or where this very line is stored, as of a Record that came
+        on two ways: asking and adding are one step, whatever other processes do. Returns whether the line was added.
         Raises StoreError where it cannot be; the file is then as it was and the line is kept in the temporary folder.
         """
         if not _MACHINE.fullmatch(record.machine.id):
@@ -86,22 +89,26 @@ class Store:
         try:
             (self.root / record_files.FOLDER).mkdir(parents=True, exist_ok=True)
             with record_files.opened(self.root, record_files.FOLDER) as folder:
+                if unless is not None:
+                    # until the folder is closed
+                    fcntl.flock(folder, fcntl.LOCK_EX)
+                    # only what was added since the last call is read, and nothing is parsed
+                    end, known = self._lines.get(name, (0, set()))
+                    with suppress(FileNotFoundError), open_regular(name, folder=folder, follow=False) as file:
+                        file.seek(end)
+                        for each in iter(file.readline, b""):
+                            if each.endswith(b"\n"):
+                                known.add(hashlib.sha256(each).digest())
+                                end += len(each)
+                    self._lines[name] = end, known
+                    if hashlib.sha256(line).digest() in known or unless():
+                        return False
                 torn = record_files.append_line(folder, name, line)
         except OSError as error:
             raise StoreError(_advice(self.root, error) + _rescue(name, line)) from error
         if torn:
             self.warn(f"{self.root / record_files.FOLDER}: {torn}")
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Held by one process at a time, so that asking and then appending is one step."""
-        try:
-            (self.root / record_files.FOLDER).mkdir(parents=True, exist_ok=True)
-            with record_files.opened(self.root, record_files.FOLDER) as folder:
-                fcntl.flock(folder, fcntl.LOCK_EX)
-                yield
-        except OSError as error:
-            raise StoreError(_advice(self.root, error)) from error
+        return True
 
     def records(self) -> Iterator[Record]:
         """Every readable Record in the order of arrival, see `arrivals.py`.
@@ -146,30 +153,6 @@ class Store:
             same.sort(key=lambda record: record.started)
         final = [record for record in same if record.outcome is Outcome.OK or not retry]
         return final[-1] if final else None
-
-    def holds(self, record: Record, line: bytes) -> bool:
-        """Whether this very line of a Record is stored: a Record that came here on two ways is appended once.
-
-        Only what was appended since the last call is read, and nothing is parsed, since it is asked for each Record.
-        """
-        name = f"{record.machine.id}.jsonl"
-        end, known = self._lines.setdefault(name, (0, set()))
-        try:
-            with (
-                record_files.opened(self.root, record_files.FOLDER) as folder,
-                open_regular(name, folder=folder, follow=False) as file,
-            ):
-                file.seek(end)
-                for each in iter(file.readline, b""):
-                    if each.endswith(b"\n"):
-                        known.add(hashlib.sha256(each).digest())
-                        end += len(each)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise StoreError(_unreadable(self.root, error)) from error
-        self._lines[name] = (end, known)
-        return hashlib.sha256(line).digest() in known
 
     def checkpoint(self, cell: Cell, digest: str) -> Path:
         """Where a Cell's training state belongs; other code or other data never resumes it."""
@@ -269,12 +252,10 @@ class Store:
             made[pack] = len(members)
         return made
 
-    @property
-    def _artifacts(self) -> Path:
-        return self.root / "artifacts"
-
     def _read(self, folder: int, name: str) -> RecordFile:
         self._parsed[name] = found = record_files.read_file(folder, name, self._parsed.get(name))
+        if not found.bad_lines:
+            return found
         place = f"{self.root / record_files.FOLDER / record_files.spelt(name)}"
         for bad in found.bad_lines[:MOST_NOTICES]:
             self.warn(

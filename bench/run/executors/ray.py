@@ -27,7 +27,7 @@ from typing import Any
 
 from ...core.errors import AttnbenchError, SelectionError, StoreError
 from ...plan.executor_settings import RayOptions, gigabytes_of
-from ...process.wire import decode_order, encode_order
+from ...process.child import decode_order, encode_order
 from ...store.store import Store, is_artifact_name
 from ..events import CellFinished, Event, Failed, OnEvent, decode, encode
 from ..job import Job

@@ -50,7 +50,7 @@ class TooSlow(Exception):
 
 def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
     """Records of all cells, which share task, preset and seed; one of them should be the reference."""
-    builders = {cell: context.open(cell) for cell in cells}
+    builders = {cell: RecordBuilder(context, cell) for cell in cells}
     first = builders[cells[0]]
     watch = StateWatch()
     task, recipe, dataset = first.load()

@@ -15,7 +15,7 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import suite
 from attnbench.bench.gate.suite import PROPERTIES, run_part
-from attnbench.bench.process.wire import decode_order, encode_order
+from attnbench.bench.process.child import decode_order, encode_order
 from attnbench.bench.run import compile_first as module
 from attnbench.bench.run import worker
 from attnbench.bench.run.compile_first import compile_first, has_kernels, parts_of
