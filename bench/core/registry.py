@@ -85,10 +85,8 @@ class Registry:
 
         Raises SelectionError for an unknown name.
         """
-        return any(registry._is_foreign(part) for registry, part in self.parts(name))
-
-    def _is_foreign(self, name: str) -> bool:
-        return not (_IMPORTS.foreign or is_own(self._point(name)) or name in self._own)
+        own = (is_own(registry._point(part)) or part in registry._own for registry, part in self.parts(name))
+        return not (_IMPORTS.foreign or all(own))
 
     def parts(self, name: str) -> list[tuple[Registry, str]]:
         """What a name is made of: itself, or the variants and the wrappers of `gate+softmax` and `delta:3//softmax`."""
