@@ -59,13 +59,14 @@ Names = str | Spec | Iterable[str | Spec]
 class RunOptions(TypedDict, total=False):
     """Options of `run` and `plan`, beside variants and tasks.
 
-    suite: a built-in suite or a FILE.toml, which the other options change. preset: such as `quick[steps=100]`.
-    seeds: how many. selection: split that chooses the checkpoint, `validation` or `test`. lanes: only these of
-    `baseline,tune,train,time`. memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants
-    run in so much. device: `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data.
-    offline: never download. retry: run failed cells again. timeout: seconds that a cell may take. threads: of the
-    processor for each job, 0 for its share of the cores. jobs: how many run at once; None leaves it to the executor.
-    executor_options: of the executor, such as `{"partition": "gpu", "time": "2h"}`.
+    suite: a built-in suite or a FILE.toml, which the other options change. preset: such as `quick[steps=100]`. seeds:
+    how many. selection: split that chooses the checkpoint, `validation` or `test`. lanes: only these of
+    `baseline,tune,train,time`. match_parameters: give every model the size of softmax's, by its feed-forward.
+    memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants run in so much. device:
+    `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data. offline: never download.
+    retry: run failed cells again. timeout: seconds that a cell may take. threads: of the processor for each job, 0 for
+    its share of the cores. jobs: how many run at once; None leaves it to the executor. executor_options: of the
+    executor, such as `{"partition": "gpu", "time": "2h"}`.
     """
 
     suite: str | None
@@ -73,6 +74,7 @@ class RunOptions(TypedDict, total=False):
     seeds: int | None
     selection: str | None
     lanes: str | Iterable[str] | None
+    match_parameters: bool
     memory_budget: str | int | None
     device: str | None
     results: str | Path
@@ -378,6 +380,7 @@ def _runner(
     preset: str | Spec | None = None,
     seeds: int | None = None,
     selection: str | None = None,
+    match_parameters: bool = False,
     memory_budget: str | int | None = None,
     lanes: str | Iterable[str] | None = None,
     results: str | Path = RESULTS,
@@ -386,11 +389,13 @@ def _runner(
     executor_options: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Runner:
-    from .plan.suite import suite_with, with_longest
+    from .plan.suite import suite_with, with_longest, with_matched_parameters
     from .run.runner import Runner, RunRequest
 
     named = (None if names is None else specs_of(names) for names in (variants, tasks))
     asked = suite_with(suite, *named, preset=preset, seeds=seeds, selection=selection)
+    if match_parameters:
+        asked = replace(asked, variants=with_matched_parameters(asked.variants))
     if memory_budget is not None:
         asked = replace(asked, tasks=with_longest(asked.tasks, int(bytes_of(str(memory_budget)))))
     if lanes is not None:
