@@ -278,13 +278,21 @@ def lengths_to_choose_at(
     return lengths_timed(table, [*keys, *others])
 
 
-def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32") -> CheckReport:
+def check(
+    variant: VariantSource | Callable[..., Any],
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    **arguments: Any,
+) -> CheckReport:
     """Test what a variant promises: causality, padding, gradients, precision, decoding.
 
-    variant: a name, a Spec, a class, or a function from an AttentionShape to a variant. device: `cpu` or `cuda`.
-    dtype: `float32`, `bfloat16` or `float16`. Returns a report that is true where no property fails; its `problem` says
-    why a variant does not build. Raises SelectionError for text that names none and for another dtype,
-    DeviceError for a device that this machine lacks.
+    variant: a name, such as `rela` or `mine.py:MyAttention[heads=4]`, a Spec, a class of the contract, or a function
+    from an AttentionShape to a variant; or anybody's module, its class with `arguments`, or a function of query, key
+    and value: these run in this process. device: `cpu` or `cuda`. dtype: `float32`, `bfloat16` or `float16`. Returns a
+    report that is true where no property fails; its `problem` says why a variant does not build, and its `note` how
+    foreign code is called. Raises SelectionError for text that names none and for another dtype, DeviceError for a
+    device that this machine lacks.
 
     >>> report = attnbench.check("rela")                                                           # doctest: +SKIP
     >>> assert report, report.failures                                                             # doctest: +SKIP
@@ -294,7 +302,14 @@ def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32"
     from .run.questions import CHECK_PATIENCE, CheckVariant
 
     if not isinstance(variant, str | Spec):
-        return check_variant(variant, getattr(variant, "__name__", "variant"), device=device, dtype=dtype)
+        from .audit.adapter import Foreign, as_variant, takes_shape
+
+        name = getattr(variant, "__name__", type(variant).__name__)
+        source = variant if takes_shape(variant) else as_variant(variant, name)
+        told: dict[str, Any] = {"device": device, "dtype": dtype}
+        if isinstance(source, type) and issubclass(source, Foreign):
+            told |= {"sizes": source.sizes(arguments), "note": "it ran in this process"}
+        return check_variant(partial(source, **arguments) if arguments else source, name, **told)
     spec = Spec.parse(variant) if isinstance(variant, str) else variant
     with asking():
         try:
