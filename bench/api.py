@@ -59,13 +59,14 @@ Names = str | Spec | Iterable[str | Spec]
 class RunOptions(TypedDict, total=False):
     """Options of `run` and `plan`, beside variants and tasks.
 
-    suite: a built-in suite or a FILE.toml, which the other options change. preset: such as `quick[steps=100]`.
-    seeds: how many. selection: split that chooses the checkpoint, `validation` or `test`. lanes: only these of
-    `baseline,tune,train,time`. memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants
-    run in so much. device: `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data.
-    offline: never download. retry: run failed cells again. timeout: seconds that a cell may take. threads: of the
-    processor for each job, 0 for its share of the cores. jobs: how many run at once; None leaves it to the executor.
-    executor_options: of the executor, such as `{"partition": "gpu", "time": "2h"}`.
+    suite: a built-in suite or a FILE.toml, which the other options change. preset: such as `quick[steps=100]`. seeds:
+    how many. selection: split that chooses the checkpoint, `validation` or `test`. lanes: only these of
+    `baseline,tune,train,time`. match_parameters: give every model the size of softmax's, by its feed-forward.
+    memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants run in so much. device:
+    `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data. offline: never download.
+    retry: run failed cells again. timeout: seconds that a cell may take. threads: of the processor for each job, 0 for
+    its share of the cores. jobs: how many run at once; None leaves it to the executor. executor_options: of the
+    executor, such as `{"partition": "gpu", "time": "2h"}`.
     """
 
     suite: str | None
@@ -73,6 +74,7 @@ class RunOptions(TypedDict, total=False):
     seeds: int | None
     selection: str | None
     lanes: str | Iterable[str] | None
+    match_parameters: bool
     memory_budget: str | int | None
     device: str | None
     results: str | Path
@@ -276,13 +278,21 @@ def lengths_to_choose_at(
     return lengths_timed(table, [*keys, *others])
 
 
-def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32") -> CheckReport:
+def check(
+    variant: VariantSource | Callable[..., Any],
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    **arguments: Any,
+) -> CheckReport:
     """Test what a variant promises: causality, padding, gradients, precision, decoding.
 
-    variant: a name, a Spec, a class, or a function from an AttentionShape to a variant. device: `cpu` or `cuda`.
-    dtype: `float32`, `bfloat16` or `float16`. Returns a report that is true where no property fails; its `problem` says
-    why a variant does not build. Raises SelectionError for text that names none and for another dtype,
-    DeviceError for a device that this machine lacks.
+    variant: a name, such as `rela` or `mine.py:MyAttention[heads=4]`, a Spec, a class of the contract, or a function
+    from an AttentionShape to a variant; or anybody's module, its class with `arguments`, or a function of query, key
+    and value: these run in this process. device: `cpu` or `cuda`. dtype: `float32`, `bfloat16` or `float16`. Returns a
+    report that is true where no property fails; its `problem` says why a variant does not build, and its `note` how
+    foreign code is called. Raises SelectionError for text that names none and for another dtype, DeviceError for a
+    device that this machine lacks.
 
     >>> report = attnbench.check("rela")                                                           # doctest: +SKIP
     >>> assert report, report.failures                                                             # doctest: +SKIP
@@ -292,7 +302,14 @@ def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32"
     from .run.questions import CHECK_PATIENCE, CheckVariant
 
     if not isinstance(variant, str | Spec):
-        return check_variant(variant, getattr(variant, "__name__", "variant"), device=device, dtype=dtype)
+        from .audit.adapter import Foreign, as_variant, takes_shape
+
+        name = getattr(variant, "__name__", type(variant).__name__)
+        source = variant if takes_shape(variant) else as_variant(variant, name)
+        told: dict[str, Any] = {"device": device, "dtype": dtype}
+        if isinstance(source, type) and issubclass(source, Foreign):
+            told |= {"sizes": source.sizes(arguments), "note": "it ran in this process"}
+        return check_variant(partial(source, **arguments) if arguments else source, name, **told)
     spec = Spec.parse(variant) if isinstance(variant, str) else variant
     with asking():
         try:
@@ -378,6 +395,7 @@ def _runner(
     preset: str | Spec | None = None,
     seeds: int | None = None,
     selection: str | None = None,
+    match_parameters: bool = False,
     memory_budget: str | int | None = None,
     lanes: str | Iterable[str] | None = None,
     results: str | Path = RESULTS,
@@ -386,11 +404,13 @@ def _runner(
     executor_options: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Runner:
-    from .plan.suite import suite_with, with_longest
+    from .plan.suite import suite_with, with_longest, with_matched_parameters
     from .run.runner import Runner, RunRequest
 
     named = (None if names is None else specs_of(names) for names in (variants, tasks))
     asked = suite_with(suite, *named, preset=preset, seeds=seeds, selection=selection)
+    if match_parameters:
+        asked = replace(asked, variants=with_matched_parameters(asked.variants))
     if memory_budget is not None:
         asked = replace(asked, tasks=with_longest(asked.tasks, int(bytes_of(str(memory_budget)))))
     if lanes is not None:

@@ -51,6 +51,14 @@ __all__ = [
 ]
 
 
+def as_task(found: Any, name: str) -> type[Task]:
+    """The class of a task that somebody named; raises SelectionError for anything else."""
+    if isinstance(found, type) and issubclass(found, Task):
+        return found
+    kind = f"the {type(found).__name__} {name}" if not isinstance(found, type) else f"the class {name}"
+    raise SelectionError(f"expected a subclass of attnbench.tasks.contract.Task, got {kind}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """The facts of a task that a model is built from. Its subclasses are the kinds of problem.

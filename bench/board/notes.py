@@ -61,6 +61,9 @@ TOPICS: dict[str, Topic] = {
     "repeated": Topic("repeated", "fact", "{count} repeated results ignored (the first counts), such as {example}"),
     # the code that ran
     "code": Topic("code", "fact", "{code}"),
+    "own_projections": Topic(
+        "own projections", "fact", "{names}: whole layers, whose projections, and positions if any, are not the model's"
+    ),
     "dropout": Topic("dropout", "fact", "{names} ignored the preset's attention dropout: they have no weights to drop"),
     # power
     "power": Topic(

@@ -152,7 +152,8 @@ def parse_selection(text: str) -> list[Spec]:
         raise SelectionError(f"expected a selection of at most {LONGEST_TEXT:,} characters, got {len(text):,}")
     found: dict[Spec, None] = {}
     for item in _split_outside_brackets(text):
-        for spec in _expand(item):
+        # every Record that is read has two or three plain names
+        for spec in _expand(item) if any(joint in item for joint in "+:/") else _expand_plain(item):
             found[spec] = None
         if len(found) > MOST_SPECS:
             raise SelectionError(f"expected a selection of at most {MOST_SPECS:,} names, got {len(found):,} or more")

@@ -46,7 +46,8 @@ _OF_OTHER_DEVICES = {"cpu": _KERNELS / "triton", "cuda": _KERNELS / "cpu"}
 
 # shared by all variants: what they mean is guarded by the versions of objectives, not by the variants' hashes
 _CONTRACTS = frozenset(
-    PACKAGE / "variants" / f"{name}.py" for name in ("__init__", "contract", "mask", "padding", "products", "shape")
+    PACKAGE / "variants" / f"{name}.py"
+    for name in ("__init__", "contract", "mask", "padding", "products", "shape", "variant")
 )
 
 

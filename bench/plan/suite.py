@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from ..core.cell import REFERENCE, Selection
+from ..core.cell import NO_ATTENTION, REFERENCE, Selection
 from ..core.errors import SelectionError
 from ..core.files import read_regular
 from ..core.registry import TASKS, VARIANTS, Registry, nearest
@@ -185,14 +185,33 @@ def _decoded(values: dict[str, Any], where: str) -> _SuiteFile:
 
 
 def _specs(listed: str | list[str], where: str, registry: Registry) -> tuple[Spec, ...]:
-    names = [entry.name for entry in registry.entries()]
     if isinstance(listed, str):
-        return tuple(map(Spec, names))
+        return tuple(Spec(entry.name) for entry in registry.entries())
     specs = tuple(dict.fromkeys(spec for item in listed for spec in parse_selection(item)))
     for spec in specs:
-        if spec.name not in names:
-            raise SelectionError(f"{where}: no {registry.noun} named {spec.name!r}{nearest(spec.name, names)}")
+        try:
+            registry.package(spec.name)
+        except SelectionError as error:
+            raise SelectionError(f"{where}: {error}") from None
     return specs
+
+
+def with_matched_parameters(variants: Sequence[Spec]) -> tuple[Spec, ...]:
+    """`variants`, each in a model of as many parameters as that of the reference, as `matched+NAME` says.
+
+    >>> list(map(str, with_matched_parameters([Spec("softmax"), Spec.parse("gate+rela//softmax")])))
+    ['softmax', 'matched+gate+rela//matched+softmax']
+    """
+    matched = Spec("matched")
+
+    def match(spec: Spec) -> Spec:
+        return spec if matched in spec.wrappers else Spec.wrapped((matched, *spec.wrappers), spec.inner or spec)
+
+    plain = (REFERENCE, NO_ATTENTION)
+    return tuple(
+        spec if spec.name in plain else Spec.pattern([match(layer) for layer in spec.layers or (spec,)])
+        for spec in variants
+    )
 
 
 def with_longest(tasks: Sequence[Spec], memory_bytes: int) -> tuple[Spec, ...]:

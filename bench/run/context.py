@@ -20,6 +20,7 @@ from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Reco
 from ..core.registry import TASKS
 from ..gate.build import Incorrect
 from ..measure.machine import describe, device_name
+from ..models.blocks import parameters_with_projections
 from ..store.store import Store
 from ..train.objectives.objective import Evaluation
 from .events import Alive, Event, OnEvent
@@ -145,6 +146,12 @@ class RecordBuilder:
 def implementation_of(variants: Iterable[Variant]) -> str:
     """Which code the last forward of a model's layers went through."""
     return "+".join(sorted({variant.implementation for variant in variants}))
+
+
+def own_projections(variants: Iterable[Variant]) -> list[Measurement]:
+    """The parameters of layers with projections of their own; of a model without such layers nothing is said."""
+    count = parameters_with_projections(variants)
+    return [Measurement.of("own_projections", count)] if count else []
 
 
 def is_out_of_memory(error: Exception) -> bool:

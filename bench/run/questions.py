@@ -88,7 +88,10 @@ class CheckVariant(Request[CheckReport]):
     dtype: str
 
     def answer(self, reporter: Reporter) -> CheckReport:
-        return check_variant(self.variant, str(self.variant), device=self.device, dtype=self.dtype)
+        plain = self.variant.inner or self.variant
+        of_class = getattr(VARIANTS.load(plain.name), "sizes", None) if not self.variant.layers else None
+        sizes = of_class(dict(plain.parameters)) if of_class else (None, None)
+        return check_variant(self.variant, str(self.variant), device=self.device, dtype=self.dtype, sizes=sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -344,7 +344,7 @@ class FillsEmptyBatch(Honest):
 
     __call__ = torch.nn.Module.__call__
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor | None = None) -> Tensor:
         output = super().forward(query, key, value, mask)
         return torch.nn.functional.pad(output, (0, 0, 0, 0, 0, 0, 0, int(len(query) == 0)))
 

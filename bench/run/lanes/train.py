@@ -25,7 +25,7 @@ from ...train.checkpoint import Training
 from ...train.objectives.objective import Objective
 from ...train.objectives.registry import objective_for
 from ...train.trainer import Trainer
-from ..context import RecordBuilder, WorkerContext, implementation_of
+from ..context import RecordBuilder, WorkerContext, implementation_of, own_projections
 from ..events import Event, Stage, TrainingProgress, Warned
 from ..global_state import StateWatch
 
@@ -95,6 +95,7 @@ def _train(builder: RecordBuilder) -> None:
         Measurement.of("steps", training.step),
         Measurement.of("parameters", whole),
         Measurement.of("extra_parameters", extra),
+        *own_projections(model.variants),
         Measurement.of("train_seconds", training.seconds),
         Measurement.of("data_share", training.data_share),
     ]

@@ -26,7 +26,7 @@ from ...core.spec import Spec
 from ...gate.build import build_checked
 from ...measure.attention.synthetic import on_inputs
 from ...measure.memory import storages
-from ...models.blocks import Batch, BuildVariant, Model, TransformerBlock
+from ...models.blocks import Batch, BuildVariant, Model, TransformerBlock, added_parameters
 from ...train.device import autocast
 from ...train.objectives.registry import objective_for
 from ...train.trainer import train_step
@@ -210,13 +210,13 @@ class SweepWorkloads(Workloads):
                 output: Tensor = block(states, mask)
             return output
 
-        own = [*variant.parameters(), *(before.parameters() if before else ())]
+        added = added_parameters(self.point.width, variant, before)
         workload = Workload(
             variants=[variant],
             work=lambda: None,
             owners=(block, optimiser),
             inputs=(states,),
-            parameters=(sum(p.numel() for p in parameters), sum(p.numel() for p in own)),
+            parameters=(sum(p.numel() for p in parameters), added),
         )
         self._set_work(workload, forward, variant, parameters, optimiser)
         return workload
