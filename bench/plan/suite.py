@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from .facts import task_facts
 
 FOLDER = Path(__file__).with_name("suites")
 
+LONGEST_PATH = 250
 MOST_SEEDS = 1_000
 MOST_CELLS = 100_000
 LARGEST_FILE = 1_000_000
@@ -106,7 +106,7 @@ def load_suite(name_or_file: str) -> Suite:
 
             is_preset = name_or_file.partition("[")[0] in PRESETS
             other = f": that is a preset; `--preset {name_or_file}` takes it" if is_preset else ""
-            if os.path.isfile(name_or_file):
+            if Path(name_or_file[:LONGEST_PATH]).is_file():
                 raise SelectionError(f"expected a suite as TOML in a FILE.toml, got {name_or_file!r}; rename it")
             near = other or nearest(name_or_file, built_in())
             raise SelectionError(

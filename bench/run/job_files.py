@@ -29,7 +29,7 @@ from ..core.bounds import MOST_LINE_BYTES, Count, CountByName, Name, NameByName,
 from ..core.cell import Lane
 from ..core.decode import convert, parse_json, to_builtins
 from ..core.errors import AttnbenchError, StoreError
-from ..core.files import open_folder, open_regular, open_to_append, read_regular, replacing
+from ..core.files import made_folder, open_regular, open_to_append, read_regular, replacing
 from .events import Alive, Began, CellFinished, CellStarted, Event, TrainingProgress, decode, encode
 from .job import Job
 
@@ -105,10 +105,8 @@ class JobFiles:
     def submit(self, submission: Submission) -> None:
         """Writes a submission, in the place of one of the same job."""
         content = msgspec.json.encode(to_builtins(submission))
-        with self._writing():
-            self._make()
-            with replacing(self._submission(submission.block)) as file:
-                file.write(content)
+        with self._writing(), replacing(self._submission(submission.block)) as file:
+            file.write(content)
 
     def end(self, block: str, outcomes: dict[str, int]) -> None:
         """Marks a job whose Records are stored, and removes its events."""
@@ -204,9 +202,9 @@ class JobFiles:
         return EventLog(descriptor)
 
     def _make(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         # a link would lead writing and deleting to another folder
-        os.close(open_folder(self.folder, follow=False))
+        with made_folder(self.folder):
+            pass
 
     def _blocks(self, kind: str) -> list[str]:
         """The jobs with a file of this kind; where the folder is a link, nothing in it is ours."""

@@ -88,7 +88,6 @@ def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.
         "cuda_random": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             torch.save(content, file)
     # torch reports a full disk as a RuntimeError
