@@ -47,6 +47,8 @@ Handle = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,18}(_[0-9]{1,9})?)?\Z")
 """How an engine calls a job, such as `123_4`; no other text comes near `scancel` or a shell."""
 
 _LARGEST_SUBMISSION = 4 * 2**20
+_MOST_EVENTS = 2**27
+"""Bytes of the events of a job that are read at once: a week of one takes a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,13 +170,15 @@ class JobFiles:
     def events(self, block: str, start: int = 0) -> tuple[list[Event], int]:
         """The events of a job from a byte of the file on, and the byte behind the last whole line.
 
-        A line that is no event is passed over: the next start of its job measures again what is missing.
+        A line that is no event is passed over, and so is what lies beyond _MOST_EVENTS: the next start of its job
+        measures again what is missing.
         """
         found: list[Event] = []
         try:
             with open_regular(self._events(block), follow=False) as file:
                 file.seek(start)
-                while (line := file.readline(2 * MOST_LINE_BYTES)).endswith(b"\n"):
+                most = start + _MOST_EVENTS
+                while start < most and (line := file.readline(2 * MOST_LINE_BYTES)).endswith(b"\n"):
                     start += len(line)
                     with suppress(AttnbenchError, ValueError, RecursionError, msgspec.DecodeError):
                         found.append(decode(line))
