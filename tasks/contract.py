@@ -178,7 +178,7 @@ class Task(ABC):
         """The recipe of this preset, with its overrides. Raises SelectionError for an unknown preset."""
         known = self.presets()
         if preset.name not in known:
-            matches = get_close_matches(preset.name, known, n=1, cutoff=0.5)
+            matches = get_close_matches(preset.name.lower(), known, n=1, cutoff=0.5)
             near = f" (did you mean {matches[0]!r}?)" if matches else ""
             raise SelectionError(f"this task has no preset {preset.name!r}{near}; it has: {', '.join(known)}")
         return known[preset.name].with_overrides(preset)

@@ -191,6 +191,8 @@ def _usage(problem: Any) -> int:
     if type(problem).__name__ != "NoArgsIsHelpError":
         # pydantic's words say nothing here
         message = problem.format_message().replace("Value error, ", "").rstrip(".")
-        path = str(problem.ctx.command_path if getattr(problem, "ctx", None) else app.info.name)
-        warn(f"attnbench: {message}; {advice_for(message, path)}")
+        # an option that lacks its value is found before its command is
+        path = " ".join(["attnbench", *(word for word in sys.argv[1:2] if word in COMMANDS)])
+        path = str(problem.ctx.command_path) if getattr(problem, "ctx", None) else path
+        warn(f"attnbench: {message}; {advice_for(message, path, sys.argv)}")
     return int(problem.exit_code)

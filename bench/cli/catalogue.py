@@ -158,7 +158,7 @@ def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
 
         if spec.name in built_in():
             raise SelectionError(f"{spec.name!r} is a suite; `attnbench plan --suite {spec.name}` shows its cells")
-        near = nearest(spec.name, [*known, *presets])
+        near = nearest(spec.name, [*known, *presets, *built_in()])
         raise SelectionError(f"no variant, task or preset named {spec.name!r}{near}; see `attnbench list variants`")
     registry = known[spec.name]
     yield from ask(registry, spec.name, DescribePlugin(registry.noun, spec, data_dir))

@@ -118,14 +118,10 @@ def replace_text(path: Path, text: str, *, follow: bool = True) -> None:
 
     Raises StoreError where it cannot be written.
     """
-    import os
-
-    from ..core.files import open_folder, replacing
+    from ..core.files import replacing
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(open_folder(path.parent, follow=follow))
-        with replacing(path) as file:
+        with replacing(path, follow=follow) as file:
             file.write(text.encode("utf-8"))
     except OSError as error:
         raise _unwritable(path, error) from None

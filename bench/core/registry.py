@@ -306,8 +306,10 @@ def parameters(plugin: type[Any]) -> dict[str, Parameter]:
 
 
 def nearest(name: str, known: Any) -> str:
-    """` (did you mean 'x'?)`, or nothing where no known name is near."""
-    matches = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    """` (did you mean 'x'?)`, or nothing where no known name is near; capitals are no difference."""
+    spelt = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(name.lower(), list(spelt), n=2, cutoff=0.5)
+    matches = [spelt[each] for each in ([name.lower()] if name.lower() in spelt else found)]
     return f" (did you mean {' or '.join(repr(m) for m in matches)}?)" if matches else ""
 
 

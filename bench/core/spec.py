@@ -7,6 +7,8 @@ One grammar for all that is named on the command line, in a suite and in a Recor
     layers     variant or variant:3           so many layers of one kind, one after the other
     variant    wrapper+wrapper+name           the first wrapper is the outermost
     name       softmax, mine.py:Mine, package.module:Mine, each with [parameter=value,…]
+
+All of it is printable ASCII: letters that look like others, or show nothing, name nothing here.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Final
@@ -29,8 +32,8 @@ _TARGET = re.compile(r"(?:[^\s\[\],:+]+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*")
 """A class or function in a file or in a module."""
 
 _COUNT = re.compile(r"(.+):([0-9]+)", re.DOTALL)
-_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([kM]?)")
-_SUFFIX = {"": 1, "k": 1_000, "M": 1_000_000}
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([kKM]?)")
+_SUFFIX = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
 
 LONGEST_TEXT = 100_000
 """Characters of a selection; a Spec of a Record is one too."""
@@ -41,6 +44,7 @@ MOST_LAYERS = 1_000
 MOST_SPECS = 1_000
 """Specs that a selection expands to: more are a slip, and would take days."""
 
+_SQUARE = str.maketrans("()", "[]")
 _WORDS: dict[str, Scalar] = {"true": True, "false": False, "none": None}
 
 
@@ -150,6 +154,9 @@ def parse_selection(text: str) -> list[Spec]:
     """
     if len(text) > LONGEST_TEXT:
         raise SelectionError(f"expected a selection of at most {LONGEST_TEXT:,} characters, got {len(text):,}")
+    if not (text.isascii() and text.isprintable()):
+        odd = next(letter for letter in text if not (letter.isascii() and letter.isprintable()))
+        raise SelectionError(f"expected names and values in printable ASCII, got {odd!a} in {text[:80]!a}")
     found: dict[Spec, None] = {}
     for item in _split_outside_brackets(text):
         # every Record that is read has two or three plain names
@@ -264,7 +271,9 @@ def _expand_plain(item: str) -> Iterator[Spec]:
     name, bracket, rest = item.partition("[")
     name = name.strip()
     if not (_NAME.fullmatch(name) or _TARGET.fullmatch(name)):
-        raise SelectionError(f"expected a name of letters, digits, '-', '_', or FILE.py:NAME, got {name!r} in {item!r}")
+        raise SelectionError(
+            f"expected a name of letters, digits, '-', '_', or FILE.py:NAME, got {name!r} in {item!r}{_meant(item)}"
+        )
     if len(name) > LONGEST_NAME:
         raise SelectionError(f"expected a name of at most {LONGEST_NAME} characters, got {len(name):,}")
     if not bracket:
@@ -278,6 +287,15 @@ def _expand_plain(item: str) -> Iterator[Spec]:
         raise SelectionError(f"expected at most {MOST_SPECS:,} combinations of values, got {count:,} in {item!r}")
     for values in product(*axes.values()):
         yield Spec(name, tuple(sorted(zip(axes, values, strict=True))))
+
+
+def _meant(item: str) -> str:
+    """The words after an item without a name: what it names with other brackets, with commas, or without brackets."""
+    for guess in (item.translate(_SQUARE), ",".join(item.split()), item.strip("[]")):
+        with suppress(SelectionError):
+            if guess != item and (found := parse_selection(guess)):
+                return f"; did you mean '{','.join(map(str, found[:20]))}'?"
+    return ""
 
 
 def _axes(inside: str, item: str) -> dict[str, list[Value]]:

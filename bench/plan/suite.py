@@ -20,6 +20,7 @@ from .facts import task_facts
 
 FOLDER = Path(__file__).with_name("suites")
 
+LONGEST_PATH = 250
 MOST_SEEDS = 1_000
 MOST_CELLS = 100_000
 LARGEST_FILE = 1_000_000
@@ -105,12 +106,14 @@ def load_suite(name_or_file: str) -> Suite:
 
             is_preset = name_or_file.partition("[")[0] in PRESETS
             other = f": that is a preset; `--preset {name_or_file}` takes it" if is_preset else ""
+            if Path(name_or_file[:LONGEST_PATH]).is_file():
+                raise SelectionError(f"expected a suite as TOML in a FILE.toml, got {name_or_file!r}; rename it")
             near = other or nearest(name_or_file, built_in())
             raise SelectionError(
                 f"no suite named {name_or_file!r}{near}; built in: {', '.join(built_in())}; or name a FILE.toml"
             )
     try:
-        values = tomllib.loads(read_regular(path, LARGEST_FILE).decode("utf-8"))
+        values = tomllib.loads(read_regular(path, LARGEST_FILE).decode("utf-8-sig"))
     except OSError as error:
         raise SelectionError(f"cannot read the suite {path}: {error.strerror or error}") from None
     except RecursionError:

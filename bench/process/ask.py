@@ -108,14 +108,16 @@ def ask(
     reporter: Reporter | None = None,
     patience: float = 1.0,
     most_seconds: float | None = None,
+    apart: bool = False,
 ) -> A:
     """The answer of the plugin `name`. Raises what `answer` raises of AttnbenchError, and PluginError.
 
     `patience`: times the limit of an ordinary question; the limit starts again whenever the plugin reports progress.
     `most_seconds`: the limit is no longer than this, where this is longer than the limit of an ordinary question.
+    `apart`: a child answers also for attnbench's own code, since the question may crash it.
     """
     reporter = reporter or Reporter()
-    is_foreign = registry.is_foreign(name)
+    is_foreign = apart or registry.is_foreign(name)
     if not is_foreign and not _CHILDREN.depth:
         return request.answer(reporter)
     answers, plugin, key = _CHILDREN.answers, (registry.group, name), (registry.group, name, request)

@@ -21,7 +21,7 @@ from typing import BinaryIO
 from ..core.cell import Cell
 from ..core.decode import brief
 from ..core.errors import StoreError
-from ..core.files import open_folder, open_regular, read_regular
+from ..core.files import made_folder, open_regular, read_regular, replacing
 from ..core.record import Outcome, Record, Site
 from . import record_files
 from .arrivals import in_order_of_arrival, log_arrival, read_log
@@ -87,8 +87,7 @@ class Store:
             raise StoreError(f"expected a machine id of letters, digits, '.', '_', '-', got {record.machine.id!r}")
         name, line = f"{record.machine.id}.jsonl", line or record.to_line()
         try:
-            (self.root / record_files.FOLDER).mkdir(parents=True, exist_ok=True)
-            with record_files.opened(self.root, record_files.FOLDER) as folder:
+            with made_folder(self.root / record_files.FOLDER) as folder:
                 if unless is not None:
                     # until the folder is closed
                     fcntl.flock(folder, fcntl.LOCK_EX)
@@ -171,18 +170,8 @@ class Store:
     def _writing(self, name: str) -> Iterator[BinaryIO]:
         """A file to write, that gets its name among the artifacts once it is whole and on disk."""
         try:
-            self._artifacts.mkdir(parents=True, exist_ok=True)
-            os.close(open_folder(self._artifacts, follow=False))
-            handle, temporary = tempfile.mkstemp(dir=self._artifacts, prefix=".")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    yield file
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(temporary).replace(self._artifacts / name)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            with replacing(self._artifacts / name) as file:
+                yield file
         except OSError as error:
             raise StoreError(_advice(self.root, error)) from error
 

@@ -31,6 +31,7 @@ class Trainer:
     """Trains `model` on `dataset` as `recipe` says. Data order depends on (task, seed), never on the variant.
 
     Killed and run again with the same checkpoint file it goes on where it was and, on CPU, ends with the same bits.
+    `mark`: of this account, see `mark_of`; it is told where a checkpoint that is gone on from has another.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Trainer:
         seed: int,
         device: torch.device,
         checkpoint: Path | None = None,
+        mark: str | None = None,
         report: Report = lambda training: None,
         heartbeat: Callable[[], None] = lambda: None,
         notice: Callable[[str], None] = lambda message: None,
@@ -53,7 +55,8 @@ class Trainer:
         self.checkpoint, self.report, self.heartbeat, self.notice = checkpoint, report, heartbeat, notice
         self.ordinary = why_not(model, recipe, device)
         self.optimiser = adamw(model, recipe, device, captured=not self.ordinary)
-        self.state = Training()
+        self.mark = mark
+        self.state = Training(mark=mark or "")
         # summed on the device, so that no step waits for the host
         self.loss_total = torch.zeros((), dtype=torch.float64, device=device)
         self.step: OrdinaryStep = partial(ordinary_step, model, self.optimiser, recipe)
@@ -169,6 +172,11 @@ class Trainer:
         try:
             self.state = read_checkpoint(self.checkpoint, self.model, self.optimiser, self.device, self.recipe.steps)
             self.loss_total.fill_(self.state.loss_sum)
+            if self.mark is not None and not (self.mark and self.state.mark == self.mark):
+                self.notice(
+                    f"training goes on at step {self.state.step:,} from {self.checkpoint}, which this account did not "
+                    "make; to start over instead, stop and delete that file"
+                )
         except StoreError as error:
             # kept as it is, it would end every later run too
             self.notice(f"{error}; it was set aside as {set_aside(self.checkpoint).name}, and training starts over")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import AttnbenchError, SelectionError, StoreError
+from ...core.files import replacing
 from ...plan.executor_settings import RayOptions, gigabytes_of
 from ...process.child import decode_order, encode_order
 from ...store.store import Store, is_artifact_name
@@ -80,7 +81,8 @@ class RayExecutor:
             return
         with self.files.submitting(), _cluster(self.options) as ray:
             token = self.files.folder / f"shared-{uuid.uuid4().hex}"
-            token.touch()
+            with replacing(token):
+                pass
             try:
                 yield from self._follow(ray, token.name, on_event)
             finally:

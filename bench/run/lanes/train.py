@@ -21,7 +21,7 @@ from ...gate.build import Incorrect, build_checked
 from ...measure.attention.recorder import attention_maps
 from ...measure.attention.statistics import measure_attention
 from ...models.blocks import Model
-from ...train.checkpoint import Training
+from ...train.checkpoint import Training, mark_of
 from ...train.objectives.objective import Objective
 from ...train.objectives.registry import objective_for
 from ...train.trainer import Trainer
@@ -67,6 +67,7 @@ def _train(builder: RecordBuilder) -> None:
         point = training.curve[-1]
         return structs.replace(found, loss=point.train_loss, value=point.validation)
 
+    checkpoint = context.store.checkpoint(cell, context.digests[cell.key])
     trainer = Trainer(
         objective,
         model,
@@ -74,7 +75,8 @@ def _train(builder: RecordBuilder) -> None:
         task=str(cell.task),
         seed=cell.seed,
         device=context.device,
-        checkpoint=context.store.checkpoint(cell, context.digests[cell.key]),
+        checkpoint=checkpoint,
+        mark=mark_of(checkpoint, context.place.cache),
         report=lambda training: builder.report(lambda: progress(training)),
         heartbeat=builder.heartbeat,
         notice=lambda message: context.send(Warned(message)),

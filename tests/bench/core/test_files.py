@@ -88,6 +88,21 @@ def test_no_link_that_somebody_planted_is_written_through(tmp_path: Path, monkey
     assert victim.read_bytes() == b"precious"
 
 
+def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nothing_astray(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with replacing(folder / "file") as file:
+        file.write(b"new")
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(elsewhere)
+    assert (tmp_path / "moved" / "file").read_bytes() == b"new" and not list(elsewhere.iterdir())
+    with pytest.raises(OSError, match="expected a folder, got a link"), replacing(folder / "file"):
+        pass
+    with replacing(folder / "file", follow=True) as file:
+        file.write(b"new")
+    assert (elsewhere / "file").read_bytes() == b"new"
+
+
 def test_a_folder_that_is_a_link_is_refused_unless_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")

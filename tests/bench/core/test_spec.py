@@ -48,6 +48,16 @@ def test_a_selection_names_these_specs(selection, expected):
     assert texts(selection) == expected
 
 
+@pytest.mark.parametrize("letter", ["\ufe0f", "\u0430", "\u202e", "\n", "\t", "\x1b", "\u3164", "é", "\x7f", "\ud800"])
+@pytest.mark.parametrize(
+    "text", ["rela{}", "rela[a=x{}]", "rela[a{}=x]", "mi{}ne.py:Name", "gate{}+rela", "rela,{}rela"]
+)
+def test_letters_that_look_like_others_or_show_nothing_name_nothing(text, letter):
+    with pytest.raises(SelectionError, match="printable ASCII") as refused:
+        parse_selection(text.format(letter))
+    assert str(refused.value).isascii() and str(refused.value).isprintable()
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -62,7 +72,7 @@ def test_a_selection_names_these_specs(selection, expected):
         ("true", True),
         ("none", None),
         ("learned", "learned"),
-        ("1K", "1K"),
+        ("1K", 1000),
         ("1e400", "1e400"),
     ],
 )
@@ -124,7 +134,7 @@ def test_a_pattern_gives_each_layer_its_own_and_begins_again():
 
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,8}", fullmatch=True)
-words = st.from_regex(r"[A-Za-z_/=+.:-][\w/=+.:-]{0,8}", fullmatch=True)
+words = st.from_regex(r"[A-Za-z_/=+.:-][A-Za-z0-9_/=+.:-]{0,8}", fullmatch=True)
 strings = words.filter(lambda text: parse_value(text) == text and ".." not in text)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 plain = st.builds(

@@ -26,6 +26,14 @@ from attnbench.bench.train.checkpoint import (
 CPU = torch.device("cpu")
 
 
+def test_what_holds_code_is_refused_without_torchs_advice_to_run_it(tmp_path: Path) -> None:
+    path = tmp_path / "cell.pt"
+    torch.save({"training": {"best_state": Harmful()}}, path)
+    with pytest.raises(StoreError, match="never loaded") as refused:
+        read_parameters(path, CPU)
+    assert "weights_only" not in str(refused.value)
+
+
 def made(width: int = 4) -> tuple[torch.nn.Module, torch.optim.Optimizer, Training]:
     model = torch.nn.Linear(width, 2)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
