@@ -47,7 +47,8 @@ TOPICS: dict[str, Topic] = {
     ),
     "error": Topic(
         "error rate", "fact",
-        "of simulated boards like this ({like}), {orders:g} % have a false order and {intervals:g} % an interval off the truth",
+        "of simulated boards like this ({like}), {orders:g} % have a false order and {intervals:g} % an interval that "
+        "is off",
     ),
     "shares": Topic(
         "shares", "fact",

@@ -108,11 +108,11 @@ def describe_correction(contrasts: Contrasts, names: Iterable[str]) -> str:
     """For which pairs the comparisons of these variants are corrected: the one statement that every display quotes.
 
     >>> describe_correction(Contrasts({}, ["softmax", "rela", "linear"]), ["rela", "mine"])
-    'comparisons with softmax are corrected for 2, ranks for 3 pairs of the 3 declared variants; those of mine for 5 and 15'
+    'comparisons with softmax are corrected for 2, ranks for 3 pairs of 3 declared variants; those of mine for 5 and 15'
     """
     text = (
         f"comparisons with {REFERENCE} are corrected for {contrasts.shown_pairs(REFERENCE, REFERENCE)}, ranks for "
-        f"{contrasts.pairs(REFERENCE)} pairs of the {len(contrasts.declared)} declared variants"
+        f"{contrasts.pairs(REFERENCE)} pairs of {len(contrasts.declared)} declared variants"
     )
     others = sorted(set(names) - contrasts.declared)
     if not others:

@@ -64,7 +64,7 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
     def test_mean(name: str, words: Callable[[float], str]) -> Cell:
         return lambda variant: mean_cell(table.values(name, context.rows_of(variant), split="test"), words)
 
-    columns = [
+    columns: list[tuple[Column, Cell]] = [
         (Column(name=metric.name, title=title, unit=metric.display_unit, better=better, importance=0,
                 description=f"mean test {title} over the seeds that learned, or over all where none did, with its 95 % "
                 "interval"),

@@ -35,10 +35,10 @@ class SeedScores:
     Of what is known of each example, None unless it is kept for every seed: `correct`, for accuracy, by seed; `draws`,
     for all else, (draws, seeds), the scores of resampled examples. `documents`: (examples, 2), the documents of each
     pair, None where examples share none. `curves`: artifacts that hold the training curves,
-    by seed, empty where there is none. `learned_by_seed`: which trainings did not fail, and `above_by_seed`:
-    which are above the best constant prediction, empty where nothing is known. `uncounted`: seeds with a result behind a gap in 0, 1, 2, …, which do not count.
-    `missing_reason`: why these do not suffice for a rank; empty where they do. `rows`: places in the ResultTable, of
-    failed Records too.
+    by seed, empty where there is none. `learned_by_seed`: which trainings did not fail, and `above_by_seed`: which are
+    above the best constant prediction, empty where nothing is known. `uncounted`: seeds with a result behind a gap in
+    0, 1, 2, …, which do not count. `missing_reason`: why these do not suffice for a rank; empty where they do. `rows`:
+    places in the ResultTable, of failed Records too.
     """
 
     variant: str

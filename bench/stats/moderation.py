@@ -55,7 +55,7 @@ class Prior(NamedTuple):
 def moderated_variances(scores: Floats, pool: Flags) -> SeedVariances:
     """Moderated variances of `scores` (…, variants, seeds), at least two seeds, the same ones for all variants.
 
-    `pool`: (…, variants), who tells what is usual. With fewer than three in the pool nobody is moderated (weights of 0).
+    `pool`: (…, variants), who tells what is usual. With fewer than three in it nobody is moderated (weights of 0).
 
     >>> scores = np.array([[1.0, 2.0, 3.0], [2.0, 1.0, 3.0], [3.0, 3.0, 0.0]])
     >>> found = moderated_variances(scores, np.array([True, False, False]))

@@ -61,8 +61,8 @@ def ranked_by(names: Sequence[str], winner: Winner) -> list[RankInterval]:
     better: dict[str, set[str]] = {name: set() for name in names}
     for at, one in enumerate(names):
         for other in names[at + 1 :]:
-            if found := winner(one, other):
-                first, second = (one, other) if found > 0 else (other, one)
+            if proven := winner(one, other):
+                first, second = (one, other) if proven > 0 else (other, one)
                 better[second].add(first)
     reached = {name: _closure(name, better) for name in names}
     # whoever is ahead of itself stands in a cycle with all that are ahead of it and behind it
