@@ -211,7 +211,7 @@ def now(boards: Boards, one: np.ndarray, other: np.ndarray, halfway: float = lea
         both = compared[:, one] & compared[:, other]
         many = both.sum(axis=-1)
         usable &= (many >= 3) & ranked[:, one] & ranked[:, other]
-        any_failed = np.broadcast_to(in_part.any(axis=-1)[:, None], shape)
+        any_failed = in_part[:, one] | in_part[:, other]
         failures |= any_failed
         means, variances = [], []
         for side in (one, other):
@@ -221,7 +221,7 @@ def now(boards: Boards, one: np.ndarray, other: np.ndarray, halfway: float = lea
         own = np.maximum(many - 1.0, 1.0)
         errors, freedom = noise_of_difference(*variances, own, own, np.array(np.inf), np.maximum(many, 1))
         above = low_end(scores, task.examples, 1 - ALPHA) > task.constant
-        found = moderated_variances(scores, 2 * above.sum(axis=-1) > seeds)
+        found = moderated_variances(scores, (2 * above.sum(axis=-1) > seeds) & ~in_part)
         pooled, of_pool = noise_of_difference(
             found.variances[:, one], found.variances[:, other], found.freedom[:, one], found.freedom[:, other],
             found.pooled_freedom[:, None], seeds,

@@ -141,7 +141,7 @@ def comparison_notes(
     if undeclared > len(contrasts.declared):
         yield note("error_undeclared", count=undeclared)
     else:
-        kind: Kind = "suite" if average else "failing" if contrasts.failing(*ranked) else "task"
+        kind: Kind = "suite" if average else "failing" if contrasts.failing(ranked) else "task"
         seeds = min((gap.shares[0].trained // gap.tasks for gap in gaps), default=LEAST_SEEDS)
         rates = simulated_errors(kind, seeds, len(ranked))
         like = f"{counted(rates.seeds, 'seed')}, {counted(rates.variants, 'variant')}"

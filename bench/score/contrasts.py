@@ -1,8 +1,8 @@
 """Contrasts: differences of two variants' quality. Ranks, verdicts and intervals of every board come from here.
 
 Trainings can fail, so a contrast has two parts: the mean of the seeds that learned, and the share of seeds that did.
-Where no training failed, its noise over seeds is moderated by the declared variants. Intervals are corrected for the
-pairs of the declared variants: nothing depends on who else has Records.
+Where no training of the two failed, its noise over seeds is moderated by the declared variants. Intervals are corrected
+for the pairs of the declared variants: nothing depends on who else has Records.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Contrast:
     means over all seeds that both have. `shares`: of these seeds, how many of each learned. `possible`: the least and
     the largest difference that there can be. `pairs`: so many comparisons the interval is corrected for. `noise_of`:
     the noise that another number of seeds would have. `other_learned`: whether the task was learned by `other`.
-    `failures`: whether trainings of the pair, or of a declared variant, failed, so that both parts are tested.
+    `failures`: whether trainings of the two failed, so that both parts are tested.
     `is_moderated`: whether the declared variants lend their variance; `own`: which of the two keep their own all the
     same, being far outside. `tasks`: over how many it is a mean.
     """
@@ -217,7 +217,7 @@ class Contrasts:
         own = self.scores[name].compared
         if len(own.seeds) < 2:
             return own.level()
-        noise = self._noise_over(own.seeds, bool(self.failing(name)))
+        noise = self._noise_over(own.seeds, own.seeds != self.scores[name].seeds)
         return own.level(noise.of_mean(name, len(own.seeds)))
 
     def share_of(self, name: str) -> Share:
@@ -225,10 +225,9 @@ class Contrasts:
         learned = self.scores[name].learned
         return Share(sum(learned), len(learned))
 
-    def failing(self, *names: str) -> list[str]:
-        """Who of these and of the declared variants learned at some seeds only."""
-        asked = self.declared.union(names) & self.scores.keys()
-        return sorted(name for name in asked if self.scores[name].learned_in_part)
+    def failing(self, names: Iterable[str]) -> list[str]:
+        """Who of these learned at some seeds only."""
+        return [name for name in names if name in self.scores and self.scores[name].learned_in_part]
 
     def rank_intervals(self, names: Sequence[str]) -> list[RankInterval]:
         """Rank intervals of `names`, who all have enough seeds in common."""
@@ -242,7 +241,7 @@ class Contrasts:
         both = tuple(seed for seed in seeds if seed in mine.compared.seeds and seed in theirs.compared.seeds)
         found = mine.compared.advantage_over(theirs.compared) if both and both != seeds else of_all
         of_test = tuple(source for source in found.noise if source.freedom is None)
-        failures = bool(self.failing(one, other))
+        failures = mine.learned_in_part or theirs.learned_in_part
         own: tuple[str, ...] = ()
         is_moderated = False
         possible = (-1.0, 1.0) if mine.metric.is_share else (-math.inf, math.inf)
@@ -275,15 +274,14 @@ class Contrasts:
         )
 
     def _noise_over(self, seeds: tuple[int, ...], failures: bool) -> _SeedNoise:
-        """Variances over exactly these seeds, of all who have them; each its own where trainings failed."""
+        """Variances over exactly these seeds, of all who have them; each its own where trainings of a pair failed."""
         if (seeds, failures) not in self._noise:
             compared = {name: own.compared for name, own in self.scores.items()}
             there = sorted(name for name, own in compared.items() if set(seeds) <= set(own.seeds))
             scores = np.array([compared[name].on_seeds(seeds).scores for name in there])
-            # who did not learn the task has the noise of guessing; where trainings fail at all, the deviations of those
-            # that learned differ by more than a pool can tell
-            usual = [name in self.declared and self.scores[name].has_learned for name in there]
-            pool = np.array(usual) & (not failures)
+            # who did not learn the task has the noise of guessing, and who fails is told apart by few seeds
+            usual = [self.scores[name].has_learned and not self.scores[name].learned_in_part for name in there]
+            pool = np.array([name in self.declared for name in there]) & usual & (not failures)
             found = moderated_variances(scores, pool)
             self._noise[seeds, failures] = _SeedNoise(
                 variances=dict(zip(there, found.variances.tolist(), strict=True)),
