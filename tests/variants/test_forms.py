@@ -25,7 +25,7 @@ FORMS = (
     "linformer[k=6]", "linformer[k=6,sharing=separate]", "nystrom[landmarks=6,kernel=5]",
     "nystrom[landmarks=16,kernel=0]", "skyformer[landmarks=8]", "synthesizer[variant=random]",
     "synthesizer[variant=factorised-dense]", "synthesizer[variant=factorised-random]", "performer[kernel=relu]",
-    "delta[decay=scalar]", "gated-linear[output_gate=false]", "fastformer[value=value]", "additive-lm[kernel_size=3]",
+    "delta[decay=scalar]", "delta[decay=channel,eigenvalues=signed]", "gated-linear[output_gate=false]", "fastformer[value=value]", "additive-lm[kernel_size=3]",
     "local[query_block=5,flange=3]", "local[query_block=4,flange=9,relative=false]", "window[size=5]",
     "window[sink=learned,size=6]",
     "longformer[window=3,global_tokens=2]", "longformer[window=2,global_tokens=0]", "sparse[pattern=strided,stride=4]",

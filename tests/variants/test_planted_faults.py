@@ -10,6 +10,8 @@ from torch import Tensor
 
 from attnbench.bench.gate import quick_gate
 from attnbench.variants.contract import AttentionShape, Variant
+from attnbench.variants.linear.delta import Delta
+from attnbench.variants.ops.recurrences import delta_rule
 from attnbench.variants.sparse.window import Window
 
 SHAPE = AttentionShape(heads=2, head_dim=8, max_length=80, causal=True)
@@ -26,8 +28,30 @@ class WindowThatGrows(Window):
         return self._attend(query, state.key, state.value, None), state
 
 
+class DeltaWhosePaddingDecays(Delta):
+    def __init__(self, shape: AttentionShape):
+        super().__init__(shape, decay="channel")
+
+    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
+        rate = self._rate(hidden).masked_fill(~real[:, None], 0.0)
+        return delta_rule(self.read(query), self.read(key), value, rate, self._log_decay(hidden))
+
+
+class DeltaThatDecodesPositiveEigenvalues(Delta):
+    def __init__(self, shape: AttentionShape):
+        super().__init__(shape, eigenvalues="signed")
+
+    def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
+        self.most = 1.0
+        state = super().advance(key, value, state, hidden)
+        self.most = 2.0
+        return state
+
+
 FAULTS: dict[Callable[..., Variant], str] = {
-    WindowThatGrows: "decode",
+    WindowThatGrows: "grouped heads",
+    DeltaWhosePaddingDecays: "padding content",
+    DeltaThatDecodesPositiveEigenvalues: "grouped heads",
 }
 
 
