@@ -178,7 +178,7 @@ def test_channels_that_decay_alike_give_the_scalar_decay() -> None:
 
 
 def test_a_signed_eigenvalue_holds_the_parity_of_ones() -> None:
-    """A rate of 2 turns the sign of what a key holds, one of 0 leaves it: the state is the parity; 1 could only clear."""
+    """A rate of 2 turns the sign of what a key holds, and one of 0 leaves it; a rate of 1 could only clear it."""
     ones = torch.tensor([0, 1, 1, 0, 1, 1, 1.0])
     key, write = torch.zeros(1, 1, 8, 4), torch.zeros(1, 1, 8, 4)
     key[..., 0] = 1.0
