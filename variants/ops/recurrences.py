@@ -46,9 +46,13 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, log_deca
     in [0, 2] and log_decay <= 0: (batch, heads, length), log_decay None = none; float32 or more. Returns (batch, heads,
     length, value_dim). The product of a chunk's reflections is the solution of one triangular system (the UT
     transform): Yang et al. 2024 (arXiv 2406.06484), section 3; with a decay, Yang et al. 2024 (arXiv 2412.06464).
+    log_decay (batch, heads, length, head_dim) decays each row of the state by itself, diag(a_t) in the place of a_t:
+    Kimi Team 2025 (arXiv 2510.26692).
     """
     length = query.shape[2]
-    size = min(_CHUNK, length)
+    by_channel = log_decay is not None and log_decay.dim() == query.dim()
+    # halved again and again where channels decay apart
+    size = min(_CHUNK, 1 << (length - 1).bit_length() if by_channel else length)
     q, k, v = (_chunks(x, size) for x in (query, key, value))
     r = _chunks(rate[..., None], size)
     # the state is read by what each key holds already, so all that is written is taken times the rate
@@ -56,13 +60,16 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, log_deca
     kept = k.new_ones(())
     late = k
     if log_decay is not None:
-        since = _chunks(log_decay[..., None], size).cumsum(-2)
-        future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
-        # masked before exp: a strong decay after a position must not overflow
-        between = (since - since.transpose(-2, -1)).masked_fill(future, -torch.inf).exp()
-        inside, scores = inside * between, scores * between
+        since = _chunks(log_decay if by_channel else log_decay[..., None], size).cumsum(-2)
+        if by_channel:
+            inside, scores = _decayed(torch.stack([k, q]), k, since).unbind()
+        else:
+            future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+            # masked before exp: a strong decay after a position must not overflow
+            between = (since - since.transpose(-2, -1)).masked_fill(future, -torch.inf).exp()
+            inside, scores = inside * between, scores * between
         q, read, late = q * since.exp(), read * since.exp(), k * (since[..., -1:, :] - since).exp()
-        kept = since[..., -1:, :].exp()
+        kept = since[..., -1:, :].transpose(-2, -1).exp()
     # what a position writes is less by what earlier ones of the chunk wrote along its key
     solved = torch.linalg.solve_triangular(
         (r * inside).tril(-1), torch.cat([written, read], -1), upper=False, unitriangular=True
@@ -191,6 +198,23 @@ def _within(q: Tensor, k: Tensor, v: Tensor, since: Tensor) -> Tensor:
     scores = (late_q * (late - border).exp()) @ (early_k * (border - early).exp()).transpose(-2, -1)
     first, second = own.unbind(-3)
     return torch.cat([first, second + scores @ early_v], -2)
+
+
+def _decayed(q: Tensor, k: Tensor, since: Tensor) -> Tensor:
+    """q_i diag(exp(since_i - since_j)) k_j^T for i >= j, zeros above: (…, size, size), size a power of 2.
+
+    As `_within`, but the scores themselves, which the triangular system of the delta rule needs.
+    """
+    size = q.shape[-2]
+    if size == 1:
+        return (q * k).sum(-1, keepdim=True)
+    half = size // 2
+    # both halves have the same shape, so that one call makes both
+    first, second = _decayed(*(torch.unflatten(x, -2, (2, half)) for x in (q, k, since))).unbind(-3)
+    border = since[..., half - 1 : half, :]
+    late, early = since[..., half:, :] - border, border - since[..., :half, :]
+    across = (q[..., half:, :] * late.exp()) @ (k[..., :half, :] * early.exp()).transpose(-2, -1)
+    return torch.cat([F.pad(first, (0, half)), torch.cat([across, second], -1)], -2)
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:

@@ -21,6 +21,9 @@ SELECTIONS: dict[str, tuple[type[RecurrentVariant], dict[str, Any]]] = {
     "gated-linear, no output gate": (GatedLinear, {"rank": 4, "output_gate": False, "temperature": 2.0}),
     "delta": (Delta, {}),
     "delta, gated": (Delta, {"decay": "scalar"}),
+    "delta, signed": (Delta, {"eigenvalues": "signed"}),
+    "delta, by channel": (Delta, {"decay": "channel"}),
+    "delta, by channel, signed": (Delta, {"decay": "channel", "eigenvalues": "signed"}),
 }
 every = pytest.mark.parametrize("name", SELECTIONS)
 
@@ -47,7 +50,7 @@ def draw_hidden(length: int, batch: int = 2) -> Tensor:
 
 
 def token_by_token(
-    variant: RecurrentVariant, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, valid: Tensor
+    name: str, variant: RecurrentVariant, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, valid: Tensor
 ) -> Tensor:
     """One head of one sequence at a time, one token after the other."""
     output = torch.zeros_like(value)
@@ -66,7 +69,12 @@ def token_by_token(
                     q, k = (y * torch.sigmoid(y) for y in (q, k))
                     q, k = (y / (y.square().sum() + 1e-6).sqrt() for y in (q, k))
                     rate = torch.sigmoid(variant.rate(x)[h])
-                    if variant.decay is not None:
+                    if SELECTIONS[name][1].get("eigenvalues") == "signed":
+                        rate = 2 * rate
+                    if variant.decay_down is not None:
+                        steps = torch.log1p(variant.decay(variant.decay_down(x))[own].exp())
+                        state = torch.diag(torch.exp(-variant.log_slope[h].exp() * steps)) @ state
+                    elif variant.decay is not None:
                         steps = torch.log1p(variant.decay(x)[h].exp())
                         state = torch.exp(-variant.log_slope[h].exp() * steps) * state
                     # S (I - b k k^T) + b v k^T of the papers, whose states are transposed
@@ -88,7 +96,7 @@ def test_chunks_equal_the_recurrence_token_by_token(name: str, length: int) -> N
     valid = torch.rand(2, length, generator=torch.Generator().manual_seed(length)) > 0.3
     for mask in (Mask(causal=True), Mask(valid, True)):
         real = mask.real(inputs[1])
-        expected = token_by_token(variant, *inputs, hidden, real)
+        expected = token_by_token(name, variant, *inputs, hidden, real)
         found = variant(*inputs, mask, hidden)
         torch.testing.assert_close(found.where(real[:, None, :, None], 0.0), expected, rtol=1e-9, atol=1e-10)
 
@@ -102,7 +110,7 @@ def test_gradients_equal_those_of_the_recurrence(name: str) -> None:
     upstream = draw(40, batch=1)[0]
     valid = torch.ones(1, 40, dtype=torch.bool)
     ours = torch.autograd.grad(variant(*inputs, Mask(causal=True), hidden), leaves, upstream)
-    theirs = torch.autograd.grad(token_by_token(variant, *inputs, hidden, valid), leaves, upstream)
+    theirs = torch.autograd.grad(token_by_token(name, variant, *inputs, hidden, valid), leaves, upstream)
     for mine, oracle in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, oracle, rtol=1e-8, atol=1e-9)
 
@@ -128,8 +136,56 @@ def test_decays_of_any_strength_neither_overflow_nor_let_the_past_through() -> N
     torch.testing.assert_close(output, own, rtol=1e-5, atol=1e-5)
     assert torch.autograd.grad(output.sum(), strong)[0].isfinite().all()
     rate, unit = torch.ones(2, HEADS, 96), F.normalize(key, dim=-1)
-    output = delta_rule(query, unit, value, rate, strong[..., 0])
-    torch.testing.assert_close(output, (query * unit).sum(-1, keepdim=True) * value, rtol=1e-5, atol=1e-5)
+    for decay in (strong[..., 0], strong):
+        output = delta_rule(query, unit, value, rate, decay)
+        torch.testing.assert_close(output, (query * unit).sum(-1, keepdim=True) * value, rtol=1e-5, atol=1e-5)
+        assert torch.autograd.grad(output.sum(), strong)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("decay", ["scalar", "channel"])
+def test_delta_is_what_released_models_run(decay: str) -> None:
+    """Qwen3-Next's and Kimi Linear's own recurrences in transformers, float32, over keys and gates of this class."""
+    qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+    kimi = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
+    variant = build("delta, gated" if decay == "scalar" else "delta, by channel", dtype=torch.float32)
+    query, key, value = draw(75, dtype=torch.float32)
+    hidden = draw_hidden(75).float()
+    recurrence = kimi.recurrent_kimi_delta_attention
+    logits = variant.decay(hidden if variant.decay_down is None else variant.decay_down(hidden))
+    steps = F.softplus(logits.unflatten(-1, (HEADS, -1)))
+    log_decay = -variant.log_slope.exp()[:, None] * steps
+    if decay == "scalar":
+        recurrence, log_decay = qwen.torch_recurrent_gated_delta_rule, log_decay[..., 0]
+    found, _ = recurrence(
+        *(x.transpose(1, 2) for x in (F.silu(query), F.silu(key), value)),
+        g=log_decay,
+        beta=variant.rate(hidden).sigmoid(),
+        initial_state=None,
+        output_final_state=False,
+        use_qk_l2norm_in_kernel=True,
+    )
+    # they divide queries by sqrt(head_dim), which the norm takes out again, but for its epsilon
+    expected = F.rms_norm(found * WIDTH**0.5, (WIDTH,), variant.norm, eps=1e-5).transpose(1, 2)
+    torch.testing.assert_close(variant(query, key, value, Mask(causal=True), hidden), expected, rtol=2e-4, atol=2e-5)
+
+
+def test_channels_that_decay_alike_give_the_scalar_decay() -> None:
+    query, key, value = draw(75)
+    unit, rate = F.normalize(key, dim=-1), torch.rand(2, HEADS, 75, dtype=torch.float64)
+    decay = -torch.rand(2, HEADS, 75, dtype=torch.float64)
+    alike = delta_rule(query, unit, value, rate, decay[..., None].expand_as(key))
+    torch.testing.assert_close(alike, delta_rule(query, unit, value, rate, decay))
+
+
+def test_a_signed_eigenvalue_holds_the_parity_of_ones() -> None:
+    """A rate of 2 turns the sign of what a key holds, and one of 0 leaves it; a rate of 1 could only clear it."""
+    ones = torch.tensor([0, 1, 1, 0, 1, 1, 1.0])
+    key, write = torch.zeros(1, 1, 8, 4), torch.zeros(1, 1, 8, 4)
+    key[..., 0] = 1.0
+    write[:, :, 0] = 1.0
+    rate = torch.cat([torch.ones(1), 2 * ones])[None, None]
+    found = delta_rule(key, key, write, rate)[0, 0, 1:, 0]
+    assert found.tolist() == [(-1.0) ** n for n in ones.cumsum(0).int().tolist()]
 
 
 def test_the_decay_of_delta_starts_where_its_description_says() -> None:

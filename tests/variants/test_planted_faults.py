@@ -1,0 +1,152 @@
+"""Faults planted into variants and wrappers that take the hidden state, select keys or decode, and what finds each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnbench.bench.gate import quick_gate
+from attnbench.variants.contract import AttentionShape, KeyValueCache, Mask, Variant
+from attnbench.variants.linear.delta import Delta
+from attnbench.variants.maps.softmax import Softmax
+from attnbench.variants.ops.recurrences import delta_rule
+from attnbench.variants.scores.forgetting import Forgetting
+from attnbench.variants.sparse.window import Window
+from attnbench.variants.wrappers.convolution import ShortConvolution
+from attnbench.variants.wrappers.exclusive import ExclusiveAttention
+from attnbench.variants.wrappers.gate import OutputGate
+from attnbench.variants.wrappers.query_key_norm import QueryKeyNorm
+from attnbench.variants.wrappers.sink import Sink
+
+SHAPE = AttentionShape(heads=2, head_dim=8, max_length=80, causal=True)
+
+
+class WindowThatGrows(Window):
+    def __init__(self, shape: AttentionShape):
+        super().__init__(shape, size=7, sink="learned")
+
+    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        if state is None:
+            return super().step(query, key, value)
+        state.append(key, value)
+        return self._attend(query, state.key, state.value, None), state
+
+
+class DeltaWhosePaddingDecays(Delta):
+    def __init__(self, shape: AttentionShape):
+        super().__init__(shape, decay="channel")
+
+    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
+        rate = self._rate(hidden).masked_fill(~real[:, None], 0.0)
+        return delta_rule(self.read(query), self.read(key), value, rate, self._log_decay(hidden))
+
+
+class DeltaThatDecodesPositiveEigenvalues(Delta):
+    def __init__(self, shape: AttentionShape):
+        super().__init__(shape, eigenvalues="signed")
+
+    def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
+        self.most = 1.0
+        state = super().advance(key, value, state, hidden)
+        self.most = 2.0
+        return state
+
+
+class FoxWhosePaddingForgets(Forgetting):
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: Any = None, *, hidden: Any = None) -> Tensor:
+        sums = self._log_gates(hidden).cumsum(-1)
+        allowed = mask.allowed(query.shape[2], key.shape[2], query.device, rows)
+        picked = rows or slice(None)
+        return self._weigh(query[:, :, picked], key, sums[:, :, picked], sums, allowed)
+
+
+class FoxThatForgetsTheFuture(Forgetting):
+    def _log_gates(self, hidden: Tensor) -> Tensor:
+        return super()._log_gates(hidden.roll(-1, 1))
+
+
+class FoxThatDecodesWithoutItsPast(Forgetting):
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any = None, hidden: Any = None
+    ) -> tuple[Tensor, Any]:
+        output, state = super().step(query, key, value, state, hidden)
+        state.sums = torch.zeros_like(state.sums)
+        return output, state
+
+
+class RoundSoftmax:
+    """A wrapper is built round a variant; the gate takes what it can build of a shape."""
+
+    def __init__(self, shape: AttentionShape, **parameters: Any):
+        super().__init__(shape, Softmax(shape), **parameters)  # type: ignore[call-arg]
+
+
+class GateThatSeesTheFuture(RoundSoftmax, OutputGate):
+    def _gated(self, output: Tensor, hidden: Tensor) -> Tensor:
+        return super()._gated(output, hidden.roll(-1, 1))
+
+
+class ExclusiveOfTheNextToken(RoundSoftmax, ExclusiveAttention):
+    def _without(self, output: Tensor, own: Tensor) -> Tensor:
+        return super()._without(output, own.roll(-1, 2))
+
+
+class NormOverTheSequence(RoundSoftmax, QueryKeyNorm):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Any = None) -> Tensor:
+        return self.inner(query, F.normalize(key, dim=2), value, mask)
+
+
+class SinkThatDecodingForgets(RoundSoftmax, Sink):
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any = None, hidden: Any = None
+    ) -> tuple[Tensor, Any]:
+        return self.inner.step(query, key, value, state or KeyValueCache.empty(key, value))
+
+
+class ConvolutionThatLooksAhead(RoundSoftmax, ShortConvolution):
+    def _convolved(self, inputs: list[Tensor]) -> list[Tensor]:
+        return super()._convolved([x.roll(-1, 2) for x in inputs])
+
+
+class ConvolutionOverPadding(RoundSoftmax, ShortConvolution):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Any = None) -> Tensor:
+        query, key, value = self._convolved([F.pad(x, (0, 0, 3, 0)) for x in (query, key, value)])
+        return self.inner(query, key, value, mask)
+
+
+class ConvolutionThatDecodesOneToken(RoundSoftmax, ShortConvolution):
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any = None, hidden: Any = None
+    ) -> tuple[Tensor, Any]:
+        output, state = super().step(query, key, value, state, hidden)
+        state.recent = [torch.zeros_like(x) for x in state.recent]
+        return output, state
+
+
+FAULTS: dict[Callable[..., Variant], str] = {
+    WindowThatGrows: "grouped heads",
+    DeltaWhosePaddingDecays: "padding content",
+    DeltaThatDecodesPositiveEigenvalues: "grouped heads",
+    FoxWhosePaddingForgets: "padding content",
+    FoxThatForgetsTheFuture: "causal",
+    FoxThatDecodesWithoutItsPast: "grouped heads",
+    GateThatSeesTheFuture: "causal",
+    ExclusiveOfTheNextToken: "causal",
+    NormOverTheSequence: "causal",
+    SinkThatDecodingForgets: "grouped heads",
+    ConvolutionThatLooksAhead: "causal",
+    ConvolutionOverPadding: "padding content",
+    ConvolutionThatDecodesOneToken: "grouped heads",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_gate_names_the_property_that_a_fault_breaks(fault: Callable[..., Variant]) -> None:
+    finding = quick_gate(fault, SHAPE)
+    assert finding is not None
+    assert finding.property == FAULTS[fault]
