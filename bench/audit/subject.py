@@ -86,15 +86,19 @@ class Subject:
         return Subject(module, self.convention)
 
 
-def run(call: Call, module: Any, kind: Kind, inputs: Inputs, valid: Tensor | None, causal: bool) -> Tensor:
+def run(
+    call: Call, module: Any, kind: Kind, inputs: Inputs, valid: Tensor | None, causal: bool, seed: int = 0
+) -> Tensor:
     """The output of one call as a tensor."""
-    output = run_raw(call, module, kind, inputs, valid, causal)
+    output = run_raw(call, module, kind, inputs, valid, causal, seed)
     return output if isinstance(output, Tensor) else first_tensor(output)
 
 
-def run_raw(call: Call, module: Any, kind: Kind, inputs: Inputs, valid: Tensor | None, causal: bool) -> Any:
-    """What one call returns; random numbers are the same each time."""
-    torch.manual_seed(0)
+def run_raw(
+    call: Call, module: Any, kind: Kind, inputs: Inputs, valid: Tensor | None, causal: bool, seed: int = 0
+) -> Any:
+    """What one call returns; random numbers are those of the seed each time."""
+    torch.manual_seed(seed)
     names = dict(zip(NAMES[kind], inputs, strict=True)) | mask_names(inputs[0], kind, valid, causal)
     if isinstance(call, str):
         return eval(call, {"torch": torch, "m": module, **names})
