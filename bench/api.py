@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .board.filters import Filters
     from .board.probe import ProbeReport
     from .board.report import Overview, Report
-    from .gate.checked_variant import VariantSource
+    from .gate.case import VariantSource
     from .gate.report import CheckReport
     from .plan.planner import Plan
     from .run.events import RunListener

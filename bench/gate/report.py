@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 
 from ...variants.contract import AttentionShape
-from ..core.errors import AttnbenchError, SelectionError, Unsupported
+from ..core.errors import AttnbenchError, SelectionError
 from ..core.spec import Spec
 from ..measure.machine import choose_device
-from .checked_variant import VariantFactory, VariantSource
-from .paths import Path, paths
-from .property import GateResult
-from .suite import examine, severity
+from .case import VariantFactory, VariantSource
+from .suite import GateResult, examine, severity
+from .twins import Path, paths
 
 LENGTH = 512
 """A multiple of the blocks of every kernel; other properties run one less than that."""
@@ -123,7 +122,9 @@ def check_variant(
     note: str = "",
 ) -> CheckReport:
     """Examines `variant` in all settings. Raises SelectionError for another dtype, DeviceError for a missing device."""
-    _require(device, dtype)
+    if dtype not in DTYPES:
+        raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
+    choose_device(device)
     start = perf_counter()
     results: list[tuple[Setting, GateResult]] = []
     found: list[Path] = []
@@ -147,7 +148,7 @@ def check_variant(
                 found_call = getattr(VariantFactory.of(variant).make(shape), "found", "")
                 note = "; ".join(filter(None, [found_call, note]))
             results += [(setting, result) for result in examine(variant, shape)]
-            found += _paths(variant, shape)
+            found += paths(variant, shape)
     except AttnbenchError as error:
         problem = str(error)
     except Exception as error:
@@ -169,16 +170,3 @@ def unchecked(reports: list[CheckReport]) -> Iterator[str]:
                 names.setdefault(path.refusal, []).append(report.name)
     for refusal, refused in names.items():
         yield f"not checked of {', '.join(refused)}: {refusal}"
-
-
-def _require(device: str, dtype: str) -> None:
-    if dtype not in DTYPES:
-        raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
-    choose_device(device)
-
-
-def _paths(variant: VariantSource, shape: AttentionShape) -> list[Path]:
-    try:
-        return paths(variant, shape)
-    except Unsupported:
-        return []

@@ -23,8 +23,8 @@ from ..core.errors import AttnbenchError
 from ..core.files import make_private
 from ..core.registry import TASKS
 from ..core.spec import Spec
-from ..gate.cache import verdict_key
-from ..gate.checked_variant import BASE_LENGTH, VariantFactory
+from ..gate.build import verdict_key
+from ..gate.case import BASE_LENGTH, VariantFactory
 from ..gate.suite import run_part
 from ..models.blocks import attention_shape
 from ..process.child import ChannelError, Child, encode_order, end_servers

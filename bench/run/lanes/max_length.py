@@ -16,8 +16,7 @@ from ...core.errors import AttnbenchError, Unsupported
 from ...core.record import Measurement, Outcome, Record
 from ...core.registry import TASKS
 from ...core.spec import Spec
-from ...gate.build import build_unchecked
-from ...gate.cache import build_checked_cached
+from ...gate.build import build_checked_cached, build_unchecked
 from ...measure.max_length import Verdict, search_max_length
 from ...measure.memory import memory_limit
 from ...process.child import ChannelError, Child, encode_order, end_servers

@@ -16,8 +16,7 @@ from ...core.protocol import LEAST_ROUNDS as FEWEST
 from ...core.record import Outcome, Record
 from ...core.registry import VARIANTS
 from ...core.spec import Spec
-from ...gate.build import Incorrect
-from ...gate.cache import build_checked_cached
+from ...gate.build import Incorrect, build_checked_cached
 from ...measure.flops import FlopCounter
 from ...measure.machine import available_bytes
 from ...measure.memory import memory_limit

@@ -21,8 +21,8 @@ from attnbench.bench.core.entry_points import EntryPointGroup, read_group
 from attnbench.bench.core.errors import AttnbenchError, DeviceError, SelectionError
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import PROPERTIES, GateResult, examine, quick_gate
-from attnbench.bench.gate.case import with_heads
-from attnbench.bench.gate.distance import gap, row_error
+from attnbench.bench.gate.case import gap, with_heads
+from attnbench.bench.gate.numerics import row_error
 from attnbench.bench.gate.report import SETTINGS as SETTINGS_OF_CHECK
 from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Variant
 

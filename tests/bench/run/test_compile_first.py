@@ -119,7 +119,9 @@ def test_who_has_kernels_is_asked_of_its_parameters(name: str, has: bool) -> Non
 def test_parts_of_the_gate_are_the_whole_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[str] = []
 
-    def findings(checked: object, properties: tuple[suite.Property, ...]) -> Iterator[suite.GateResult]:
+    def findings(
+        variant: str, shape: AttentionShape, length: int, properties: tuple[suite.Property, ...], **more: object
+    ) -> Iterator[suite.GateResult]:
         run.extend(each.name for each in properties)
         yield suite.GateResult(property="one", held=True)
 
