@@ -194,8 +194,7 @@ def _ask_child(registry: Registry, name: str, request: Request[A], reporter: Rep
         raise
     if isinstance(reply, Refused) and reply.kind != PluginError.__name__:
         kind = getattr(errors, reply.kind, None)
-        is_ours = isinstance(kind, type) and issubclass(kind, AttnbenchError)
-        raise (kind if is_ours else AttnbenchError)(reply.message)
+        raise (kind if isinstance(kind, type) and issubclass(kind, AttnbenchError) else AttnbenchError)(reply.message)
     if isinstance(reply, Refused):
         raise PluginError(registry.plugin(name), reply.message)
     if isinstance(reply, Raised):

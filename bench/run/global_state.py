@@ -15,7 +15,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -70,7 +70,7 @@ class StateWatch:
                 continue
             # torch itself wraps or replaces functions when its compiler is first used
             file = getattr(getattr(there, "__code__", None), "co_filename", "")
-            wrapped = file.startswith(TORCH) and inspect.unwrap(there) is inspect.unwrap(function)  # type: ignore[arg-type]
+            wrapped = file.startswith(TORCH) and inspect.unwrap(there) is inspect.unwrap(function)
             if not wrapped and not file.startswith(f"{TORCH}/_dynamo/"):
                 found.append(f"the function {owner}.{name}")
         found += [f"the live thread {thread.name}" for thread in self.threads - threads]
@@ -140,7 +140,7 @@ def _settings() -> Iterator[tuple[str, Any]]:
         yield "working directory", "none"
     yield "environment", tuple(sorted(each for each in os.environ.items() if each[0].startswith(READ_LATE)))
     # kernels may be replaced below Python, where no function changes
-    kernels = {
+    kernels: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
         "value of softmax": (Tensor.softmax, (NUMBERS, -1)),
         "value of attention": (F.scaled_dot_product_attention, (NUMBERS, NUMBERS, NUMBERS)),
     }

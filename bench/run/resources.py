@@ -11,7 +11,7 @@ import torch
 from ..core.errors import SelectionError
 from ..core.record import Site
 from ..measure.machine import describe
-from ..plan.executor_settings import ExecutorSettings, SlurmOptions
+from ..plan.executor_settings import ExecutorSettings, LocalOptions, SlurmOptions
 from .executors.executor import Executor, Resources
 from .executors.ray import RayExecutor
 from .executors.slurm import SlurmExecutor
@@ -26,6 +26,7 @@ def engine_resources(
 ) -> Resources:
     """The resources of a job on a node. Raises SelectionError for a device that the options do not ask for."""
     options, files = settings.options, JobFiles(results)
+    assert not isinstance(options, LocalOptions), "the resources of this machine: executors/local.py"
     chosen = device or ("cuda" if options.gpus else "cpu")
     if chosen not in ("cpu", "cuda"):
         raise SelectionError(f"expected cpu or cuda as the device of nodes, got {chosen!r}")
