@@ -118,7 +118,7 @@ class Split:
         return Subset(split=self, indices=np.asarray(indices, dtype=np.int64))
 
     def all(self) -> Subset:
-        return self.subset(np.arange(len(self), dtype=np.int64))
+        return Subset(split=self, indices=np.arange(len(self), dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class Trainer:
         self._restore()
         prepare(self.optimiser, self.device, captured=self.captured is not None)
         state, recipe = self.state, self.recipe
-        numbers = self.numbers(state.step, recipe.steps)
+        numbers = range(state.step * recipe.accumulate, recipe.steps * recipe.accumulate)
         with batch_source(self.objective, self.dataset.train, self.task, self.seed, self.device, numbers) as source:
             self._train(source)
         if recipe.averaged > 1:
@@ -119,13 +119,10 @@ class Trainer:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - started
 
-    def numbers(self, first: int, last: int) -> range:
-        """The numbers of the batches from one step to another, which is not included."""
-        return range(first * self.recipe.accumulate, last * self.recipe.accumulate)
-
     def _taken(self, source: Source) -> Iterator[Batch]:
         """The batches of the step that comes next, with the time to get them."""
-        for number in self.numbers(self.state.step, self.state.step + 1):
+        first = self.state.step * self.recipe.accumulate
+        for number in range(first, first + self.recipe.accumulate):
             asked = time.perf_counter()
             batch = source(number)
             self.state.data_seconds += time.perf_counter() - asked

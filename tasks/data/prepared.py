@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,6 +16,7 @@ from filelock import FileLock
 
 from ...bench.core.decode import read_json
 from ...bench.core.errors import StoreError
+from ...bench.core.files import replacing
 from ...bench.core.hashing import content_hash
 from ..contract import DataError, DataPlace, Ids, Provenance, Split, Whole
 
@@ -135,10 +134,8 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file of the cache so that it is there in full or not at all. Raises DataError where it cannot."""
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # renaming is atomic inside one folder, so a reader never sees half of a file
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+        with replacing(path) as file:
             file.write(content)
-        Path(file.name).replace(path)
 
 
 @contextmanager
@@ -257,8 +254,8 @@ def _write(folder: Path, name: str, prepared: PreparedData) -> None:
         columns: dict[str, Ids | Whole] = {"tokens": split.tokens, "starts": split.starts, "labels": split.labels}
         for column, values in columns.items():
             path = partial / f"{split_name}.{column}.npy"
-            np.save(path, values, allow_pickle=False)
-            _sync(path)
+            with replacing(path) as file:
+                np.save(file, values, allow_pickle=False)
             arrays[path.name] = ArrayFile(sha256=file_digest(path), bytes=path.stat().st_size)
     manifest = Manifest(
         format=FORMAT,
@@ -269,11 +266,5 @@ def _write(folder: Path, name: str, prepared: PreparedData) -> None:
         arrays=arrays,
     )
     # the manifest marks the folder as complete, so it comes after the arrays are on the disk
-    (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-    _sync(partial / MANIFEST)
+    write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     partial.replace(folder)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -231,7 +231,7 @@ def test_the_harness_knows_of_variants_and_tasks_only_their_contracts_and_where_
         known = {"variants.contract", "variants", "tasks.contract", "tasks.data.data", "tasks.sweep_point"}
         known |= {f"tasks.problems.{kind}" for kind in ("language_modeling", "translation", "token_prediction")}
         if name == "bench.cli.data":  # the command that gets, verifies and exports
-            known |= {f"tasks.data.{name}" for name in ("prepared", "checksums", "download", "tfds")}
+            known |= {f"tasks.data.{name}" for name in ("prepared", "sources", "download", "tfds")}
         if name == "bench.run.convert":  # checkpoints of another library
             known |= {"variants.integrations.transformers"}
         foreign = {t for t in ours(name) if t.split(".")[0] in ("variants", "tasks")}
