@@ -79,8 +79,10 @@ def variant_hash(cell: Cell, device: str) -> str:
     asked = [each.get("impl") for each in cell.variant.variants]
     is_interpreted = device == "cpu" and "triton" in asked
     left_out = None if is_interpreted else _OF_OTHER_DEVICES.get(device)
-    sources = [source for name in names for source in VARIANTS.sources(name)]
-    return content_hash([_hash_of(source, left_out) for source in sources], DIGITS)
+    sources = {source: False for name in names for source in VARIANTS.sources(name)}
+    # of a file that is named, those beside it that it imports count too
+    sources |= {file: True for name in names for file in VARIANTS.named_files(name)}
+    return content_hash([_hash_of(source, left_out, beside) for source, beside in sources.items()], DIGITS)
 
 
 def token_hash(files: Iterable[Path]) -> str:
@@ -93,17 +95,18 @@ def token_hash(files: Iterable[Path]) -> str:
 
 
 @cache
-def _hash_of(source: Path | None, left_out: Path | None) -> str:
+def _hash_of(source: Path | None, left_out: Path | None, beside: bool = False) -> str:
     if source is None:
         return token_hash([])
     source = source.resolve()
-    return token_hash(closure(source, _root(source), left_out) - _CONTRACTS)
+    return token_hash(closure(source, _root(source), left_out, beside) - _CONTRACTS)
 
 
-def closure(source: Path, root: Path, left_out: Path | None = None) -> set[Path]:
+def closure(source: Path, root: Path, left_out: Path | None = None, beside: bool = False) -> set[Path]:
     """`source` and all files that it imports or includes, directly or not, from the package `root` or from ours.
 
-    Files in the folder `left_out` are none of them, and what they import is not followed.
+    `beside`: from the folder `root` too, where it is no package. Files in the folder `left_out` are none of them, and
+    what they import is not followed.
     """
     found: set[Path] = set()
     waiting = [source]
@@ -111,7 +114,7 @@ def closure(source: Path, root: Path, left_out: Path | None = None) -> set[Path]
         file = waiting.pop()
         if file not in found and not (left_out and file.is_relative_to(left_out)):
             found.add(file)
-            waiting += _included(file) if file.suffix in _NATIVE else _imported(file, root)
+            waiting += _included(file) if file.suffix in _NATIVE else _imported(file, root, beside)
             # A C++ file is built together with the header or source of its own name.
             waiting += [twin for twin in map(file.with_suffix, _NATIVE) if twin.is_file()]
     return found
@@ -164,7 +167,7 @@ def native_without_comments(text: str) -> str:
     return "\n".join(line for line in lines if line and not line.startswith('#include "'))
 
 
-def _imported(file: Path, root: Path) -> Iterator[Path]:
+def _imported(file: Path, root: Path, beside: bool) -> Iterator[Path]:
     try:
         tree = ast.parse(file.read_bytes())
     except UNREADABLE:
@@ -172,11 +175,11 @@ def _imported(file: Path, root: Path) -> Iterator[Path]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _files(_absolute(alias.name, root), [])
+                yield from _files(_absolute(alias.name, root, beside), [])
         elif isinstance(node, ast.ImportFrom):
             names = [alias.name for alias in node.names]
             if not node.level:
-                yield from _files(_absolute(node.module or "", root), names)
+                yield from _files(_absolute(node.module or "", root, beside), names)
                 continue
             folder = file.parents[node.level - 1] if node.level <= len(file.parents) else file.parent
             if folder.is_relative_to(root):
@@ -189,12 +192,14 @@ def _included(file: Path) -> Iterator[Path]:
             yield (file.parent / name).resolve()
 
 
-def _absolute(module: str, root: Path) -> Path | None:
-    """Where `module` would be in the package `root`, or among our variants and tasks; None for any other."""
+def _absolute(module: str, root: Path, beside: bool) -> Path | None:
+    """Where `module` would be in the package `root`, or among our variants and tasks; else beside, or nowhere."""
     top, *rest = module.split(".")
     if top == root.name:
         return root.joinpath(*rest)
-    return PACKAGE.joinpath(*rest) if top == "attnbench" and rest and rest[0] in ("variants", "tasks") else None
+    if top == "attnbench":
+        return PACKAGE.joinpath(*rest) if rest and rest[0] in ("variants", "tasks") else None
+    return root.joinpath(top, *rest) if beside else None
 
 
 def _files(base: Path | None, names: list[str]) -> Iterator[Path]:
