@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import typing
+import warnings
 from dataclasses import dataclass, replace
 from functools import cache
 from types import CodeType
@@ -23,7 +24,7 @@ from ...variants.contract import AttentionShape, Layer, Mask, Variant, score_map
 from ..core.errors import SelectionError, Unsupported
 from ..core.spec import Value, value_text
 from .convention import parameters_of, recognise, sees_future
-from .subject import Convention, first_tensor
+from .subject import NAMES, Convention, draw, first_tensor
 
 OF_THE_SHAPE: dict[str, tuple[str, ...]] = {
     "hidden_width": (
@@ -57,11 +58,13 @@ _NEEDED = _ATTRIBUTE | {name: attribute for attribute, names in NEEDED_OF_THE_SH
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What was found by trial. `looks_ahead`: whether the plain call does; `draws`: whether training draws numbers."""
+    """What was found by trial. `looks_ahead`: whether the plain call does; `draws`: whether training draws numbers, at
+    a rate of dropout where it takes one; `coarse`: whether it rounds inside to less than float64."""
 
     convention: Convention
     looks_ahead: bool
     draws: bool
+    coarse: bool
 
 
 class Foreign(Variant):
@@ -72,10 +75,12 @@ class Foreign(Variant):
     _known: ClassVar[dict[Any, Calls]]
 
     def __new__(cls, shape: AttentionShape, **given: Value) -> Any:
-        module, said = cls.made(shape, given)
+        module, arguments = cls.made(shape, given)
         key = (tuple(sorted(given.items())), shape.hidden_width, shape.heads, shape.causal)
         if key not in cls._known:
-            cls._known[key] = _calls(module, shape)
+            with torch.random.fork_rng(devices=[]):
+                twin, _ = cls.made(replace(shape, dropout=0.5), given)
+            cls._known[key] = _calls(module, twin)
         calls = cls._known[key]
         found = calls.convention
         if found.kind == "model":
@@ -84,17 +89,24 @@ class Foreign(Variant):
             )
         if found.kind == "layer" and found.shape != (shape.hidden_width,):
             raise Unsupported(f"it takes states of width {found.shape[0]}, and here the width is {shape.hidden_width}")
+        said = ", ".join(f"{name}={value_text(value)}" for name, value in arguments.items())
+        # who asks for a causal module and gets one that looks ahead has a defect, which the gate is to find
+        claims = any(arguments.get(name) is True for name in OF_THE_SHAPE["causal"])
+        both = calls.looks_ahead and not found.causal and not claims
         adapter = ForeignLayer if found.kind == "layer" else ForeignAttention
-        return adapter(shape, module, calls, f"{cls.name}({said}) is {found}")
+        built = adapter(shape, module, calls, f"{cls.name}({said}) is {found}{' · looks both ways' if both else ''}")
+        if both:
+            built.causality = None  # type: ignore[misc]
+        return built
 
     @classmethod
-    def made(cls, shape: AttentionShape, given: dict[str, Value]) -> tuple[Any, str]:
-        """The module or function, and the arguments that it was made with in words."""
+    def made(cls, shape: AttentionShape, given: dict[str, Value]) -> tuple[Any, dict[str, Any]]:
+        """The module or function, and the arguments that it was made with."""
         target = cls.target
         if isinstance(target, nn.Module):
-            return copy.deepcopy(target), ""
+            return copy.deepcopy(target), {}
         if not _makes(target):
-            return target, ""
+            return target, {}
         accepted = _accepted(target)
         arguments: dict[str, Any] = dict(given)
         for name, parameter in accepted.items():
@@ -103,14 +115,13 @@ class Foreign(Variant):
             if name not in given and attribute:
                 arguments[name] = getattr(shape, attribute)
             elif name not in given and required and name in CONFIGS:
-                return target(_Config(shape, arguments)), f"{name} from the model"
+                return target(_Config(shape, arguments)), given
             elif name not in given and required:
                 raise SelectionError(f"{cls.name} needs {name!r}, which no model tells; say it: {cls.name}[{name}=…]")
-        said = ", ".join(f"{name}={value_text(value)}" for name, value in arguments.items())
         module = target(**arguments)
         if not callable(module):
             raise SelectionError(f"expected {cls.name} to make a module, got {type(module).__name__}")
-        return module, said
+        return module, arguments
 
     @classmethod
     def sizes(cls, given: dict[str, Value]) -> tuple[int | None, int | None]:
@@ -140,16 +151,18 @@ class ForeignAttention(Variant):
         if mask.causal and few < keys:
             # a causal switch may align the first query with the first key
             query = F.pad(query, (0, 0, keys - few, 0))
-        output = _called(self, {"q": query, "k": key, "v": value}, mask)
+        output = _output(self.module, self.calls.convention, {"q": query, "k": key, "v": value}, mask)
         empty = mask.seen(query.shape[2], keys, query.device) == 0
         return output.masked_fill(empty[:, None, :, None], 0.0)[:, :, -few:].to(value.dtype)
 
     def _crosses(self) -> bool:
-        draw = torch.Generator().manual_seed(0)
-        query, key = (torch.randn(1, self.shape.heads, n, self.shape.head_dim, generator=draw) for n in (3, 5))
+        query, key = (draw("qkv", (self.shape.heads, self.shape.head_dim), 1, n, 0)[0] for n in (3, 5))
         try:
             with torch.no_grad():
-                return _called(self, {"q": query, "k": key, "v": key}, Mask()).shape == query.shape
+                return (
+                    _output(self.module, self.calls.convention, {"q": query, "k": key, "v": key}, Mask()).shape
+                    == query.shape
+                )
         except Exception:
             return False
 
@@ -168,7 +181,7 @@ class ForeignLayer(Layer):
         if mask.valid is not None:
             # a sequence without a token means nothing, and a softmax over no key is no number
             mask = replace(mask, valid=mask.valid | ~mask.valid.any(1, keepdim=True))
-        return _called(self, {"x": x}, mask)
+        return _output(self.module, self.calls.convention, {"x": x}, mask)
 
 
 def as_variant(found: Any, name: str) -> type[Variant]:
@@ -257,20 +270,40 @@ def _hints(target: Any) -> dict[str, Any]:
     return {name: kind for name, kind in found.items() if {kind} <= plain or set(typing.get_args(kind)) & plain}
 
 
-def _calls(module: Any, shape: AttentionShape) -> Calls:
-    found = recognise(module).convention
-    looks_ahead = found.kind != "model" and sees_future(module, found, found.plain) is not False
-    draws = False
-    if isinstance(module, nn.Module) and found.kind == "layer":
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            twin = copy.deepcopy(module).train()
-            x = torch.randn(2, found.length, *found.shape)
-            names = {"x": x, "m": twin} | _mask_names(compile(str(found.plain), "call", "eval"), x, 1, 1, Mask())
-            outputs = [first_tensor_of(eval(str(found.plain), {"torch": torch, **names})) for _ in range(2)]
-            draws = not torch.equal(*outputs)
-    names = set(_accepted(type(module))) if isinstance(module, nn.Module) else set()
-    drops = bool(names & set(OF_THE_SHAPE["dropout"]))
-    return Calls(found, looks_ahead, draws or drops)
+def _calls(module: Any, twin: Any) -> Calls:
+    """What trials tell of a module; `twin`: the same, made for a rate of dropout."""
+    with warnings.catch_warnings():
+        # of calls that are only tried
+        warnings.simplefilter("ignore")
+        found = recognise(module).convention
+        if found.kind == "model":
+            return Calls(found, looks_ahead=False, draws=False, coarse=False)
+        looks_ahead = sees_future(module, found, found.plain) is not False
+    inputs = dict(zip(NAMES[found.kind], draw(found.kind, found.shape, 2, found.length, 1), strict=True))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        draws = coarse = False
+        if isinstance(twin, nn.Module):
+            twin = copy.deepcopy(twin).train()
+            draws = not torch.equal(*(_output(twin, found, inputs, Mask()) for _ in range(2)))
+        try:
+            exact = copy.deepcopy(module).double().eval() if isinstance(module, nn.Module) else module
+            coarse = _is_coarse(exact, found, {name: x.double() for name, x in inputs.items()})
+        except Exception:
+            # a call in float64 that raises is refused, and not a finding
+            coarse = True
+    return Calls(found, looks_ahead=looks_ahead, draws=draws, coarse=coarse)
+
+
+def _is_coarse(module: Any, found: Convention, inputs: dict[str, Tensor]) -> bool:
+    """Whether something inside is rounded to float32 whatever comes in: twice a tiny step is not twice the change."""
+    generator = torch.Generator().manual_seed(2)
+    steps = {name: 1e-9 * torch.randn(x.shape, generator=generator, dtype=x.dtype) for name, x in inputs.items()}
+    base, once, twice = (
+        _output(module, found, {name: x + factor * steps[name] for name, x in inputs.items()}, Mask())
+        for factor in (0, 1, 2)
+    )
+    change = (once - base).abs().max()
+    return bool((twice - 2 * once + base).abs().max() > 1e-2 * change)
 
 
 def first_tensor_of(output: Any) -> Tensor:
@@ -281,8 +314,6 @@ def first_tensor_of(output: Any) -> Tensor:
 def _describe(variant: Any, module: Any, calls: Calls, found: str) -> None:
     variant.module, variant.calls, variant.found = module, calls, found
     variant.implementation, variant.uses_dropout = "as given", calls.draws
-    if calls.looks_ahead and not calls.convention.causal:
-        variant.causality = None
 
 
 def _refusal(variant: Any, shape: AttentionShape) -> str | None:
@@ -290,6 +321,8 @@ def _refusal(variant: Any, shape: AttentionShape) -> str | None:
     causal = shape.causal and bool(found.causal)
     if shape.padding and (found.mask_ignored or not found.call(padded=True, causal=causal)):
         return "no argument that keeps padding out was found, and sequences differ in length here"
+    if shape.dtype == "float64" and variant.calls.coarse:
+        return "it rounds to less than float64 inside, or takes no float64"
     return None
 
 
@@ -298,17 +331,17 @@ def _compiled(call: str) -> CodeType:
     return compile(call, "call", "eval")
 
 
-def _called(variant: Any, inputs: dict[str, Tensor], mask: Mask) -> Tensor:
+def _output(module: Any, found: Convention, inputs: dict[str, Tensor], mask: Mask) -> Tensor:
     """The output of one call. Only what the call names is computed of the mask."""
-    call = variant.calls.convention.call(padded=mask.valid is not None, causal=mask.causal)
+    call = found.call(padded=mask.valid is not None, causal=mask.causal)
     if not isinstance(call, str):
         more = () if mask.valid is None or len(inspect.signature(call).parameters) < 2 + len(inputs) else (mask.valid,)
-        return first_tensor_of(call(variant.module, *inputs.values(), *more))
+        return first_tensor_of(call(module, *inputs.values(), *more))
     first = next(iter(inputs.values()))
     keys = inputs.get("k", first)
     axis = 2 if "k" in inputs else 1
     names = _mask_names(_compiled(call), first, first.shape[axis], keys.shape[axis], mask)
-    return first_tensor_of(eval(_compiled(call), {"torch": torch, "m": variant.module, **inputs, **names}))
+    return first_tensor_of(eval(_compiled(call), {"torch": torch, "m": module, **inputs, **names}))
 
 
 def _mask_names(code: CodeType, like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:

@@ -144,6 +144,8 @@ def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
         parts = [spec.name for spec in (*spec.all_wrappers, *spec.variants)]
         raise SelectionError(f"{spec} is made of several; show each by itself: {', '.join(parts)}")
     known: dict[str, Registry] = {entry.name: r for r in (WRAPPERS, TASKS, VARIANTS) for entry in r.entries()}
+    if ":" in spec.name:
+        known[spec.name] = TASKS if ask(VARIANTS, spec.name, NamesTask(spec.name)) else VARIANTS
     if spec.name not in known:
         presets = completion.presets_of_own_tasks()
         if spec.name in presets:
@@ -178,6 +180,21 @@ class DescribePlugin(Request[list[Fact]]):
 
 
 @dataclass(frozen=True, slots=True)
+class NamesTask(Request[bool]):
+    """Whether FILE.py:NAME is a task."""
+
+    name: str
+
+    def answer(self, reporter: Reporter) -> bool:
+        try:
+            return bool(TASKS.load(self.name))
+        except PluginError:
+            raise
+        except SelectionError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
 class TryParameters(Request[None]):
     """Imports a plugin and reads the parameters of its constructor."""
 
@@ -196,9 +213,8 @@ class TryParameters(Request[None]):
 
 def _plugin_facts(registry: Registry, spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     plugin = registry.load(spec.name)
-    origin = next(entry.origin for entry in registry.entries() if entry.name == spec.name)
     yield Fact(registry.noun, str(spec))
-    yield Fact("origin", origin)
+    yield Fact("origin", registry.package(spec.name))
     yield Fact("description", _paragraphs(plugin))
     yield Fact("paper", plugin.paper or "not stated")
     for parameter in parameters(plugin).values():
@@ -232,6 +248,8 @@ def _variant_facts(spec: Spec) -> Iterator[Fact]:
     yield Fact("density", f"computes {variant.density(variant.shape):.4g} of the score entries, {at}")
     state = variant.state_bytes(causal)
     yield Fact("decode state", "none" if state is None else f"{state:,} bytes per sequence, {at}")
+    if found := getattr(variant, "found", ""):
+        yield Fact("called", found)
     own = sum(p.numel() for p in variant.parameters())
     yield Fact("own parameters", f"{own:,} per layer, {at}")
 

@@ -100,11 +100,11 @@ def defined_in(file: Path, changed: int) -> list[str]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             found[node.name] = isinstance(node, ast.FunctionDef)
         elif isinstance(node, ast.ImportFrom | ast.Import):
-            found |= {alias.asname or alias.name.split(".")[0]: 2 for alias in node.names}
+            found = {alias.asname or alias.name.split(".")[0]: 2 for alias in node.names} | found
         else:
             # an assignment, or a definition under a condition
             assigned = (each for each in ast.walk(node) if isinstance(each, ast.Name | ast.ClassDef | ast.FunctionDef))
-            found |= {each.id if isinstance(each, ast.Name) else each.name: 2 for each in assigned}
+            found = {each.id if isinstance(each, ast.Name) else each.name: 2 for each in assigned} | found
     return [] if "*" in found else sorted(found, key=lambda name: found[name])
 
 

@@ -81,8 +81,10 @@ def variant_hash(cell: Cell, device: str) -> str:
     asked = [each.get("impl") for each in cell.variant.variants]
     is_interpreted = device == "cpu" and "triton" in asked
     left_out = None if is_interpreted else _OF_OTHER_DEVICES.get(device)
-    sources = [source for name in names for source in VARIANTS.sources(name)]
-    return content_hash([_hash_of(source, left_out) for source in sources], DIGITS)
+    sources = {source: False for name in names for source in VARIANTS.sources(name)}
+    # of a file that is named, those beside it that it imports count too
+    sources |= {file: True for name in names for file in VARIANTS.named_files(name)}
+    return content_hash([_hash_of(source, left_out, beside) for source, beside in sources.items()], DIGITS)
 
 
 def token_hash(files: Iterable[Path]) -> str:
@@ -95,7 +97,7 @@ def token_hash(files: Iterable[Path]) -> str:
 
 
 @cache
-def _hash_of(source: Path | None, left_out: Path | None) -> str:
+def _hash_of(source: Path | None, left_out: Path | None, beside: bool = False) -> str:
     if source is None:
         return token_hash([])
     source = source.resolve()
@@ -103,13 +105,14 @@ def _hash_of(source: Path | None, left_out: Path | None) -> str:
     root = next((ours for ours in _OURS if source.is_relative_to(ours)), source.parent)
     while root not in _OURS and (root / "__init__.py").is_file() and (root.parent / "__init__.py").is_file():
         root = root.parent
-    return token_hash(closure(source, root, left_out) - _CONTRACTS)
+    return token_hash(closure(source, root, left_out, beside) - _CONTRACTS)
 
 
-def closure(source: Path, root: Path, left_out: Path | None = None) -> set[Path]:
+def closure(source: Path, root: Path, left_out: Path | None = None, beside: bool = False) -> set[Path]:
     """`source` and all files that it imports or includes, directly or not, from the package `root` or from ours.
 
-    Files in the folder `left_out` are none of them, and what they import is not followed.
+    `beside`: from the folder `root` too, where it is no package. Files in the folder `left_out` are none of them, and
+    what they import is not followed.
     """
     found: set[Path] = set()
     waiting = [source]
@@ -122,7 +125,7 @@ def closure(source: Path, root: Path, left_out: Path | None = None) -> set[Path]
                 included = re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)
                 waiting += [(file.parent / name).resolve() for name in included if (file.parent / name).is_file()]
             else:
-                waiting += _imported(file, root)
+                waiting += _imported(file, root, beside)
             # A C++ file is built together with the header or source of its own name.
             waiting += [twin for twin in map(file.with_suffix, _NATIVE) if twin.is_file()]
     return found
@@ -175,8 +178,8 @@ def native_without_comments(text: str) -> str:
     return "\n".join(line for line in lines if line and not line.startswith('#include "'))
 
 
-def _imported(file: Path, root: Path) -> Iterator[Path]:
-    """The files that a module imports from the package `root`, or from our variants and tasks."""
+def _imported(file: Path, root: Path, beside: bool) -> Iterator[Path]:
+    """The files that a module imports from the package `root`, from our variants and tasks, or `beside` it."""
     try:
         tree = ast.parse(file.read_bytes())
     except UNREADABLE:
@@ -198,6 +201,8 @@ def _imported(file: Path, root: Path) -> Iterator[Path]:
             base = root.joinpath(*rest)
         elif top == "attnbench" and rest and rest[0] in ("variants", "tasks"):
             base = PACKAGE.joinpath(*rest)
+        elif beside and top != "attnbench":
+            base = root.joinpath(top, *rest)
         else:
             continue
         for candidate in (base, *(base / name for name in names)):

@@ -17,7 +17,8 @@ from ..core.cell import Cell
 from ..core.errors import AttnbenchError, Unsupported
 from ..core.metrics import Metric
 from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
-from ..core.registry import TASKS
+from ..core.registry import TASKS, VARIANTS
+from ..core.targets import LARGEST_SOURCE
 from ..gate.build import Incorrect
 from ..measure.machine import describe, device_name
 from ..models.blocks import parameters_with_projections
@@ -119,11 +120,22 @@ class RecordBuilder:
             setting=setting,
             absent=self.absent,
             implementation=self.implementation,
-            artifacts=self.artifacts,
+            artifacts=self.artifacts | self._sources(),
             executor=self.context.executor,
             node=self.context.node,
             device=self.context.device_name,
         )
+
+    def _sources(self) -> dict[str, str]:
+        """The text of files that the cell names, which nobody else may have."""
+        cell = self.cell
+        files = [] if cell.lane == "baseline" else VARIANTS.named_files(cell.variant.name)
+        files += TASKS.named_files(cell.task.name)
+        return {
+            f"source-{file.name}": self.context.store.put_artifact(file.read_bytes(), ".py")
+            for file in files
+            if file.stat().st_size <= LARGEST_SOURCE
+        }
 
     def failure(self, error: Exception) -> Record:
         """The Record of a Cell that `error` ended; errors that the person who runs it must cure are raised again."""

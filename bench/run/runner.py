@@ -140,7 +140,8 @@ class Runner:
                 canonical = variant
                 try:
                     canonical = resolve(VARIANTS, variant)
-                    ask(VARIANTS, variant.name, TryBuild(canonical, shape))
+                    if found := ask(VARIANTS, variant.name, TryBuild(canonical, shape)):
+                        self.on_warning(found)
                 except PluginError as error:
                     self.broken[task, canonical] = error
         if fetch:
