@@ -16,6 +16,7 @@ from ..core.cell import FIRST_TUNING_SEED, REFERENCE
 from ..core.decode import brief
 from ..core.errors import StoreError
 from ..core.metrics import METRICS, RANKING_METRICS
+from ..core.protocol import VERSION_ZERO
 from ..core.record import Measurement, Outcome, Record
 from . import record_files
 from .agreement import Copies, Repeats, curve_errors, prediction_errors, tested, time_errors
@@ -25,7 +26,7 @@ from .artifacts import curve_of, results_of
 from .learning_rates import choose_rate, first_results, without_rates
 from .record_files import RecordFile
 from .store import Store, is_artifact_name
-from .versions import is_too_new
+from .versions import installed_metric, is_too_new
 
 MOST_BAD_LINES = 1000
 """Named of one file; the others are counted."""
@@ -95,6 +96,7 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
             *copies.copied_predictions(),
             *_log_warnings(log, files, repeats.undecided),
             *_missing_seeds(sound),
+            *_other_machines(sound),
             # trials of another machine may have come later, so that nobody need have been wrong
             *_other_choices(sound),
         )
@@ -181,6 +183,9 @@ def _errors(record: Record, file: str, store: Store, contents: dict[str, bytes])
         yield f"expected a digest VERSIONS-DATA-VARIANT, got {brief(repr(record.digest))}"
     elif is_too_new(record.version, record.cell.lane, record.cell.task.name):
         yield f"its digest states {record.version}, which is newer than the installed attnbench"
+    installed = installed_metric(record.cell.task) if record.metric is not None else None
+    if installed not in (None, record.metric):
+        yield f"its metric is {brief(record.metric)}, but that of the installed task is {installed}"
     if record.data is not None and record.data.fidelity not in FIDELITIES:
         yield f"expected a fidelity of {', '.join(FIDELITIES)}, got {brief(repr(record.data.fidelity))}"
     if record.outcome is not Outcome.OK and not record.reason:
@@ -321,6 +326,14 @@ def _other_choices(records: list[Record]) -> Iterator[tuple[str, str]]:
 def _trained(record: Record) -> tuple[Hashable, ...]:
     """What a trial and the training that it chooses a rate for have in common."""
     return record.cell.variant, record.cell.task, record.digest.partition("-")[2], without_rates(record.setting)
+
+
+def _other_machines(records: list[Record]) -> Iterator[tuple[str, str]]:
+    """Machines whose id is not the hash of their description: whose Records they are, nothing tells."""
+    machines = {record.machine.id: record.machine for record in records if record.version != VERSION_ZERO}
+    for name, machine in sorted(machines.items()):
+        if machine.described_id != name:
+            yield f"{name}.jsonl", f"its machine id is not {machine.described_id}, the hash of what it describes"
 
 
 def _missing_seeds(records: list[Record]) -> Iterator[tuple[str, str]]:
