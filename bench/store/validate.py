@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from .arrivals import LOG, ArrivalLog, in_order_of_arrival, read_log
 from .artifacts import curve_of, results_of
 from .learning_rates import choose_rate, first_results, without_rates
 from .record_files import RecordFile
-from .store import Store, is_artifact_name
+from .store import Store, is_artifact_name, is_given_name
 from .versions import installed_metric, is_too_new
 
 MOST_BAD_LINES = 1000
@@ -78,6 +79,7 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
     if beside is not None:
         _remember(beside, copies, repeats)
     files, log = _record_files(root)
+    warnings += _strange_files(root)
     for file in files:
         errors += _file_errors(file)
     errors += _log_errors(log, files)
@@ -119,6 +121,18 @@ def _file_errors(file: RecordFile) -> Iterator[tuple[str, int, str]]:
     # the next Record would change this line, which looks as if it had been edited
     if not file.ends and file.numbers and file.numbers[-1] > file.lines:
         yield file.name, file.numbers[-1], "the line has no end; add the line feed that is missing"
+
+
+def _strange_files(root: Path) -> Iterator[ValidationIssue]:
+    """Files among Records and artifacts that no attnbench makes, such as a `.gitattributes` that hides changes."""
+    given = {record_files.FOLDER: record_files.is_given_name, "artifacts": is_given_name}
+    for folder, is_given in given.items():
+        strange: list[str] = []
+        with suppress(OSError), record_files.opened(root, folder) as descriptor:
+            strange = [record_files.spelt(name) for name in sorted(os.listdir(descriptor)) if not is_given(name)]
+        if strange:
+            text = f"{len(strange):,} files have names that attnbench does not give, such as {strange[0]}"
+            yield ValidationIssue("warning", folder, text)
 
 
 def _log_errors(log: ArrivalLog, files: Sequence[RecordFile]) -> Iterator[tuple[str, int, str]]:

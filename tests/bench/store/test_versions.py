@@ -69,6 +69,20 @@ def test_a_result_that_is_repeated_far_off_is_disputed_on_board_and_in_validate(
     assert "3 results disputed" in text(board, "repeated") and "rela at seed 0" in text(board, "repeated")
 
 
+def test_files_that_no_attnbench_makes_are_named(bench: Bench, tmp_path: Path) -> None:
+    root = tmp_path / "board"
+    sent(bench, root, "softmax", 800)
+    killed = f"{'a' * 24}.npz.{'0' * 16}.unfinished"
+    (root / "artifacts" / killed).touch()
+    (root / "records" / "box-1.jsonl.torn").touch()
+    assert not [each for each in validate_records(root).findings if "does not give" in each.text]
+    (root / "records" / ".gitattributes").write_text("*.jsonl -diff")
+    (root / "artifacts" / "index.html").symlink_to("/etc/passwd")
+    said = [each for each in validate_records(root).findings if "does not give" in each.text]
+    assert [(each.place, each.severity) for each in said] == [("records", "warning"), ("artifacts", "warning")]
+    assert said[0].text.endswith(".gitattributes") and said[1].text.endswith("index.html")
+
+
 @pytest.mark.parametrize(
     ("one", "other", "disputed"),
     [(0.9, 0.6, True), (0.9, 0.86, False), (0.0, 1.0, True), (0.5, 0.5, False), (0.02, 0.2, True)],
