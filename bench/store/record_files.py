@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,6 +81,11 @@ def opened(root: Path, name: str) -> Iterator[int]:
 def names_in(folder: int) -> list[str]:
     """The names of record files, sorted; of links and pipes too, which `read_file` then names."""
     return sorted(name for name in os.listdir(folder) if name.endswith(".jsonl") and not name.startswith("."))
+
+
+def other_names(folder: int, is_given: Callable[[str], bool]) -> list[str]:
+    """The names in a folder that are not given ones, sorted, as text that can be printed."""
+    return [spelt(name) for name in sorted(os.listdir(folder)) if not is_given(name)]
 
 
 def is_given_name(name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
@@ -129,7 +128,7 @@ def _strange_files(root: Path) -> Iterator[ValidationIssue]:
     for folder, is_given in given.items():
         strange: list[str] = []
         with suppress(OSError), record_files.opened(root, folder) as descriptor:
-            strange = [record_files.spelt(name) for name in sorted(os.listdir(descriptor)) if not is_given(name)]
+            strange = record_files.other_names(descriptor, is_given)
         if strange:
             text = f"{len(strange):,} files have names that attnbench does not give, such as {strange[0]}"
             yield ValidationIssue("warning", folder, text)
