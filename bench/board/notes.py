@@ -38,6 +38,7 @@ TOPICS: dict[str, Topic] = {
     "stale": Topic(
         "version", "warning", "{some} of {all} Records are of {version}; now {now}: run the same command again"
     ),
+    "edited": Topic("version", "warning", "{some} of {all} Records were made by an edited harness"),
     "left_behind": Topic("version", "fact", "{count} without a current Record; measure anew: `{command}`"),
     "ahead": Topic("version", "fact", "{count} measured only at a newer version, not yet complete: {names}"),
     # this board's error rate
@@ -60,6 +61,9 @@ TOPICS: dict[str, Topic] = {
     ),
     # mixed machines
     "machines": Topic("machines", "fact", "quality was measured on {machines}"),
+    "disputed": Topic(
+        "repeated", "warning", "{count} disputed: machines {machines} found too different ones, such as of {example}"
+    ),
     "repeated": Topic("repeated", "fact", "{count} repeated results ignored (the first counts), such as {example}"),
     # the code that ran
     "code": Topic("code", "fact", "{code}"),

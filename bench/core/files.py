@@ -98,7 +98,13 @@ def replacing(path: Path, *, follow: bool = False) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(unfinished, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                made = os.fstat(file.fileno())
+            try:
+                os.replace(unfinished, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except FileNotFoundError:
+                # NFS asks again where its answer was lost, and then finds the file renamed already
+                if not os.path.samestat(made, os.stat(path.name, dir_fd=folder, follow_symlinks=False)):
+                    raise
         finally:
             with suppress(OSError):
                 os.unlink(unfinished, dir_fd=folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 
 from ... import __version__
 from ..core.errors import DeviceError
-from ..core.hashing import content_hash
+from ..core.harness import NAME, harness_hash
 from ..core.record import Machine
 
 
@@ -45,7 +46,7 @@ def describe(device: torch.device) -> Machine:
         accelerators = (torch.cuda.get_device_name(device),)
         driver = torch.version.cuda or ""
     # of the code that runs: what pip has noted of a checkout may be of the day when it was installed
-    versions = {"python": platform.python_version(), "attnbench": __version__}
+    versions = {"python": platform.python_version(), "attnbench": __version__, NAME: harness_hash()}
     if device.type == "cuda" and (cudnn := torch.backends.cudnn.version()):  # type: ignore[no-untyped-call]
         # one of the backends of softmax, the reference, and its speed moves with the version
         versions["cudnn"] = str(cudnn)
@@ -56,21 +57,18 @@ def describe(device: torch.device) -> Machine:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    system, processor = f"{platform.system()} {platform.machine()}", _processor()
-    cores, memory = os.cpu_count() or 1, psutil.virtual_memory().total
-    # memory in GiB, since what the system reports moves a little between two starts
-    decides = [system, processor, cores, round(memory / 2**30), accelerators, driver, versions["torch"]]
-    return Machine(
-        id=content_hash(decides, 12),
-        system=system,
-        processor=processor,
-        cores=cores,
+    machine = Machine(
+        id="",
+        system=f"{platform.system()} {platform.machine()}",
+        processor=_processor(),
+        cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
-        memory_bytes=memory,
+        memory_bytes=psutil.virtual_memory().total,
         accelerators=accelerators,
         driver=driver,
         versions=versions,
     )
+    return replace(machine, id=machine.described_id)
 
 
 def device_name(device: torch.device) -> str:

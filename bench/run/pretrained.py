@@ -150,4 +150,4 @@ def try_checkpoint(path: Path) -> None:
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -88,7 +88,8 @@ def _status(submission: Submission, files: JobFiles, submitting: bool, stored: s
     if is_running and began:
         started = datetime.fromtimestamp(began[-1].time, UTC)
         since = started.isoformat(timespec="seconds")
-        spent = (datetime.now(UTC) - started).total_seconds()
+        # the clock may have been set back since, or be another machine's
+        spent = max((datetime.now(UTC) - started).total_seconds(), 0.0)
         if progress and progress[-1].done:
             last = progress[-1]
             # what was made before this start is no measure of its speed

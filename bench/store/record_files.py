@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,6 +81,16 @@ def opened(root: Path, name: str) -> Iterator[int]:
 def names_in(folder: int) -> list[str]:
     """The names of record files, sorted; of links and pipes too, which `read_file` then names."""
     return sorted(name for name in os.listdir(folder) if name.endswith(".jsonl") and not name.startswith("."))
+
+
+def other_names(folder: int, is_given: Callable[[str], bool]) -> list[str]:
+    """The names in a folder that are not given ones, sorted, as text that can be printed."""
+    return [spelt(name) for name in sorted(os.listdir(folder)) if not is_given(name)]
+
+
+def is_given_name(name: str) -> bool:
+    """Whether a file of this name is of attnbench, or one that a kill has left."""
+    return re.fullmatch(r"arrivals\.txt(\.torn)?|[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.jsonl(\.torn)?", name) is not None
 
 
 def read_file(folder: int, name: str, known: RecordFile | None = None) -> RecordFile:

@@ -25,7 +25,7 @@ from ..core.files import made_folder, open_regular, read_regular, replacing
 from ..core.record import Outcome, Record, Site
 from . import record_files
 from .arrivals import in_order_of_arrival, log_arrival, read_log
-from .packs import member_names, pack_name, pack_names, read_member, write_pack
+from .packs import is_pack_name, member_names, pack_name, pack_names, read_member, write_pack
 from .record_files import RecordFile
 
 LOCAL = Path("results/local")
@@ -272,6 +272,12 @@ def _rescue(name: str, line: bytes) -> str:
 def is_artifact_name(name: str) -> bool:
     """Whether `put_artifact` could have given it: 24 hexadecimal digits and a suffix."""
     return _ARTIFACT.fullmatch(name) is not None
+
+
+def is_given_name(name: str) -> bool:
+    """Whether a file among the artifacts is one, a pack, or one of the two that a kill has left unfinished."""
+    whole = re.sub(r"\.[0-9a-f]{16}\.unfinished\Z", "", name)
+    return is_artifact_name(whole) or is_pack_name(whole)
 
 
 def _unreadable(root: Path, error: OSError) -> str:

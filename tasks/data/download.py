@@ -70,7 +70,8 @@ def fetch(remote: RemoteFile, place: DataPlace) -> Path:
 def failure(remote: RemoteFile, place: DataPlace) -> str:
     """Return why a download failed within the last hour; empty if none did."""
     failed = _failed(remote, place)
-    is_recent = failed.is_file() and time.time() - failed.stat().st_mtime < RETRY_SECONDS
+    # a note of the future was written before the clock was set back
+    is_recent = failed.is_file() and 0 <= time.time() - failed.stat().st_mtime < RETRY_SECONDS
     return failed.read_text(encoding="utf-8") if is_recent else ""
 
 

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "bench/process/child.py": "the error stream of a child, which has no name",
     "bench/run/compile_first.py": "the cache folder, trusted files alone",
     "bench/run/executors/ray.py": "folders of its own among the temporary files; the token that it made",
+    "bench/run/executors/ray_watch.py": "the folder of a cluster among the temporary files, which a run has made",
     "bench/run/job_files.py": "job files of which the folder is no link",
     "bench/store/record_files.py": "cuts a torn line off a file that was opened to append",
     "bench/store/store.py": "tries the folders with a file that has no name; keeps a line among the temporary files",

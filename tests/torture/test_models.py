@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from attnbench.bench.run.pretrained import try_checkpoint
 
-SECONDS = 45
+SECONDS = 75
 
 VALUES: tuple[Any, ...] = (None, 0, -1, "many", [], {}, 1.5, 10**6, 10**18)
 FIELDS = (

@@ -165,6 +165,19 @@ def test_what_nobody_submits_any_more_is_interrupted_unless_slurm_has_it(tmp_pat
     }  # fmt: skip
 
 
+def test_a_clock_that_was_set_back_leaves_no_negative_times(tmp_path: Path) -> None:
+    files = JobFiles(tmp_path)
+    files.submit(SUBMITTED)
+    log = files.claim(BLOCK)
+    assert log is not None
+    log.append(Began(MACHINE, time=time.time() + 86_400))
+    log._written = -1e9
+    log.append(TrainingProgress("k", 3, 10, "accuracy"))
+    (job,) = status_of(tmp_path).jobs
+    assert job.state == "running" and job.left == 0.0
+    log.close()
+
+
 def test_a_job_whose_records_are_all_stored_has_ended(tmp_path: Path) -> None:
     files, found = JobFiles(tmp_path), record()
     files.submit(replace(SUBMITTED, cells={found.key: str(found.cell)}))
