@@ -152,8 +152,8 @@ def comparison_notes(
         rates = simulated_errors(kind, seeds, len(ranked))
         like = f"{counted(rates.seeds, 'seed')}, {counted(rates.variants, 'variant')}"
         yield note("error", like=like, orders=rates.orders, intervals=rates.intervals)
-    if any(gap.failures for gap in gaps):
-        all_learned = min(gap.shares[0].trained for gap in gaps)
+    if contrasts.failing(ranked) or any(gap.failures for gap in gaps):
+        all_learned = min((gap.shares[0].trained for gap in gaps), default=LEAST_SEEDS)
         most_of_other = least_difference(all_learned, (1 - LEVEL) / contrasts.pairs(*ranked) / 2)
         if most_of_other is None:
             yield note("no_shares", all=all_learned)
