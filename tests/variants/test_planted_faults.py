@@ -13,7 +13,10 @@ from torch.nn import functional as F
 from attnbench.bench.gate import quick_gate
 from attnbench.variants.contract import AttentionShape, KeyValueCache, Mask, Variant
 from attnbench.variants.linear.delta import Delta
+from attnbench.variants.maps.selective import Selective
 from attnbench.variants.maps.softmax import Softmax
+from attnbench.variants.maps.softpick import softpick
+from attnbench.variants.maps.stick_breaking import StickBreaking
 from attnbench.variants.ops.recurrences import delta_rule
 from attnbench.variants.scores.forgetting import Forgetting
 from attnbench.variants.sparse.window import Window
@@ -128,6 +131,34 @@ class ConvolutionThatDecodesOneToken(RoundSoftmax, ShortConvolution):
         return output, state
 
 
+class SelectiveByPadding(Selective):
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
+        scores = self.score(query, key)
+        taken = F.pad(scores[:, :1].relu().tril(-1).cumsum(-2), (0, 0, 1, -1))
+        allowed = mask.allowed(query.shape[2], key.shape[2], query.device)
+        return self.weigh(scores - taken, allowed)[:, :, rows or slice(None)]
+
+
+class SelectiveThatDecodesPlainly(Selective):
+    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        output, state = super().step(query, key, value, state)
+        state.taken = torch.zeros_like(state.taken)
+        return output, state
+
+
+class SoftpickOverHiddenKeys(softpick):  # type: ignore[misc, valid-type]
+    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        weights = super().weigh(scores, None)
+        return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
+
+
+class StickBrokenByPadding(StickBreaking):
+    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        causal = torch.ones_like(scores, dtype=torch.bool).tril(scores.shape[-1] - scores.shape[-2] - 1)
+        weights = super().weigh(scores, causal)
+        return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
+
+
 FAULTS: dict[Callable[..., Variant], str] = {
     WindowThatGrows: "grouped heads",
     DeltaWhosePaddingDecays: "padding content",
@@ -139,6 +170,10 @@ FAULTS: dict[Callable[..., Variant], str] = {
     ExclusiveOfTheNextToken: "causal",
     NormOverTheSequence: "causal",
     SinkThatDecodingForgets: "grouped heads",
+    SelectiveByPadding: "padding content",
+    SelectiveThatDecodesPlainly: "grouped heads",
+    SoftpickOverHiddenKeys: "causal",
+    StickBrokenByPadding: "padding content",
     ConvolutionThatLooksAhead: "causal",
     ConvolutionOverPadding: "padding content",
     ConvolutionThatDecodesOneToken: "grouped heads",
