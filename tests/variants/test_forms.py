@@ -18,7 +18,8 @@ from attnbench.variants.contract import AttentionShape, Unsupported
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=40)
 SETTINGS = (SHAPE, replace(SHAPE, causal=True), replace(SHAPE, cross=True))
 FORMS = (
-    "softmax[impl=eager]", "stick-breaking[own=true]", "scalable-softmax[bias=true]", "differential[impl=eager]", "rela[impl=eager]", "rela[norm=head]", "relu-squared[power=0]",
+    "softmax[impl=eager]", "stick-breaking[own=true]", "scalable-softmax[bias=true]",
+    "differential[impl=eager]", "rela[impl=eager]", "rela[norm=head]", "relu-squared[power=0]",
     "sigmoid[bias=-2.0]", "topk[k=3]", "softmax1[sink=learned]", "entmax[alpha=1.25]", "entmax[alpha=learned]",
     "asentmax[form=head]", "asentmax[alpha=2,delta=0.5]", "additive[hidden=5,bias=true]",
     "additive[hidden=4,normalized=true]", "relative[clip=2]", "relative[clip=9,values=false]", "feedforward[hidden=4]",

@@ -13,11 +13,12 @@ from torch.nn import functional as F
 from attnbench.bench.gate import quick_gate
 from attnbench.variants.contract import AttentionShape, KeyValueCache, Mask, Variant
 from attnbench.variants.linear.delta import Delta
+from attnbench.variants.linear.state_space_dual import StateSpaceDual
 from attnbench.variants.maps.selective import Selective
 from attnbench.variants.maps.softmax import Softmax
 from attnbench.variants.maps.softpick import softpick
 from attnbench.variants.maps.stick_breaking import StickBreaking
-from attnbench.variants.ops.recurrences import delta_rule
+from attnbench.variants.ops.recurrences import delta_rule, scalar_decay
 from attnbench.variants.scores.forgetting import Forgetting
 from attnbench.variants.sparse.window import Window
 from attnbench.variants.wrappers.convolution import ShortConvolution
@@ -58,6 +59,13 @@ class DeltaThatDecodesPositiveEigenvalues(Delta):
         state = super().advance(key, value, state, hidden)
         self.most = 2.0
         return state
+
+
+class SSDWhosePaddingDecays(StateSpaceDual):
+    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
+        steps = self._steps(hidden)
+        written = steps[..., None] * value.masked_fill(~real[:, None, :, None], 0.0)
+        return scalar_decay(query, key, written, self._log_decay(steps))
 
 
 class FoxWhosePaddingForgets(Forgetting):
@@ -163,6 +171,7 @@ FAULTS: dict[Callable[..., Variant], str] = {
     WindowThatGrows: "grouped heads",
     DeltaWhosePaddingDecays: "padding content",
     DeltaThatDecodesPositiveEigenvalues: "grouped heads",
+    SSDWhosePaddingDecays: "padding content",
     FoxWhosePaddingForgets: "padding content",
     FoxThatForgetsTheFuture: "causal",
     FoxThatDecodesWithoutItsPast: "grouped heads",
