@@ -18,7 +18,8 @@ from attnbench.variants.contract import AttentionShape, Unsupported
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=40)
 SETTINGS = (SHAPE, replace(SHAPE, causal=True), replace(SHAPE, cross=True))
 FORMS = (
-    "softmax[impl=eager]", "differential[impl=eager]", "rela[impl=eager]", "rela[norm=head]", "relu-squared[power=0]",
+    "softmax[impl=eager]", "stick-breaking[own=true]", "scalable-softmax[bias=true]",
+    "differential[impl=eager]", "rela[impl=eager]", "rela[norm=head]", "relu-squared[power=0]",
     "sigmoid[bias=-2.0]", "topk[k=3]", "softmax1[sink=learned]", "entmax[alpha=1.25]", "entmax[alpha=learned]",
     "asentmax[form=head]", "asentmax[alpha=2,delta=0.5]", "additive[hidden=5,bias=true]",
     "additive[hidden=4,normalized=true]", "relative[clip=2]", "relative[clip=9,values=false]", "feedforward[hidden=4]",
@@ -28,7 +29,8 @@ FORMS = (
     "delta[decay=scalar]", "delta[decay=channel,eigenvalues=signed]", "gated-linear[output_gate=false]",
     "fastformer[value=value]", "additive-lm[kernel_size=3]",
     "local[query_block=5,flange=3]", "local[query_block=4,flange=9,relative=false]", "window[size=5]",
-    "window[sink=learned,size=6]", "xsa[strength=learned]+softmax", "qk-norm[scale=dimension]+softmax",
+    "window[sink=learned,size=6]", "indexer[index_dim=5,index_heads=2,k=6]", "moba[block=5,blocks=3]",
+    "moba[block=6,blocks=1]", "xsa[strength=learned]+softmax", "qk-norm[scale=dimension]+softmax",
     "qk-norm+linear", "sink+topk[k=3]", "conv[size=3]+softmax", "conv[activation=none]+delta", "gate[by=head]+xsa+fox",
     "longformer[window=3,global_tokens=2]", "longformer[window=2,global_tokens=0]", "sparse[pattern=strided,stride=4]",
     "sparse[pattern=fixed,stride=5,summary=2]", "bigbird[block=3,random_blocks=2,global_blocks=1,window_blocks=3]",

@@ -13,9 +13,16 @@ from torch.nn import functional as F
 from attnbench.bench.gate import quick_gate
 from attnbench.variants.contract import AttentionShape, KeyValueCache, Mask, Variant
 from attnbench.variants.linear.delta import Delta
+from attnbench.variants.linear.state_space_dual import StateSpaceDual
+from attnbench.variants.maps.selective import Selective
 from attnbench.variants.maps.softmax import Softmax
-from attnbench.variants.ops.recurrences import delta_rule
+from attnbench.variants.maps.softpick import softpick
+from attnbench.variants.maps.stick_breaking import StickBreaking
+from attnbench.variants.ops.nearest_first import highest
+from attnbench.variants.ops.recurrences import delta_rule, scalar_decay
 from attnbench.variants.scores.forgetting import Forgetting
+from attnbench.variants.sparse.block_selection import BlockSelection
+from attnbench.variants.sparse.indexer import Indexer
 from attnbench.variants.sparse.window import Window
 from attnbench.variants.wrappers.convolution import ShortConvolution
 from attnbench.variants.wrappers.exclusive import ExclusiveAttention
@@ -57,6 +64,13 @@ class DeltaThatDecodesPositiveEigenvalues(Delta):
         return state
 
 
+class SSDWhosePaddingDecays(StateSpaceDual):
+    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
+        steps = self._steps(hidden)
+        written = steps[..., None] * value.masked_fill(~real[:, None, :, None], 0.0)
+        return scalar_decay(query, key, written, self._log_decay(steps))
+
+
 class FoxWhosePaddingForgets(Forgetting):
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: Any = None, *, hidden: Any = None) -> Tensor:
         sums = self._log_gates(hidden).cumsum(-1)
@@ -77,6 +91,49 @@ class FoxThatDecodesWithoutItsPast(Forgetting):
         output, state = super().step(query, key, value, state, hidden)
         state.sums = torch.zeros_like(state.sums)
         return output, state
+
+
+class IndexerThatChoosesAhead(Indexer):
+    def _chosen(
+        self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None, hidden: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        picked = rows or slice(None)
+        index = self._scores(hidden[:, picked], self._index_keys(hidden))
+        allowed = mask.allowed(query.shape[2], key.shape[2], query.device, rows)
+        kept = highest(index, None, self.k)
+        both = kept[:, None] if allowed is None else kept[:, None] & allowed
+        return self.weigh(self.score(query[:, :, picked], key), both), index, kept
+
+
+class IndexerThatLetsTiesToTheKernel(Indexer):
+    """All scores tie; whole sequences choose the first keys of a row, decoding the last."""
+
+    def _scores(self, hidden: Tensor, index_key: Tensor) -> Tensor:
+        scores = torch.zeros_like(super()._scores(hidden, index_key))
+        places = torch.arange(scores.shape[-1], dtype=scores.dtype)
+        return scores - places if scores.shape[1] > 1 else scores + places
+
+
+class BlocksThatAreNotWhole(BlockSelection):
+    """The mean of the own block decides whether it is seen, later keys and all."""
+
+    def __init__(self, shape: AttentionShape):
+        super().__init__(shape, block=4, blocks=3)
+
+    def _seen(self, query: Tensor, key: Tensor, own: Tensor, mask: Mask) -> Tensor:
+        means, held = self._means(key, mask.real(key))
+        places = torch.arange(means.shape[2], device=query.device)
+        allowed = (places <= own) & held[:, None, None]
+        return highest(query @ means.repeat_interleave(query.shape[1] // means.shape[1], 1).mT, allowed, self.blocks)
+
+
+class BlocksWithPaddingInTheirMeans(BlockSelection):
+    def __init__(self, shape: AttentionShape):
+        super().__init__(shape, block=4, blocks=3)
+
+    def _means(self, key: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        means, _ = super()._means(key, torch.ones_like(real))
+        return means, super()._means(key, real)[1]
 
 
 class RoundSoftmax:
@@ -128,17 +185,54 @@ class ConvolutionThatDecodesOneToken(RoundSoftmax, ShortConvolution):
         return output, state
 
 
+class SelectiveByPadding(Selective):
+    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
+        scores = self.score(query, key)
+        taken = F.pad(scores[:, :1].relu().tril(-1).cumsum(-2), (0, 0, 1, -1))
+        allowed = mask.allowed(query.shape[2], key.shape[2], query.device)
+        return self.weigh(scores - taken, allowed)[:, :, rows or slice(None)]
+
+
+class SelectiveThatDecodesPlainly(Selective):
+    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        output, state = super().step(query, key, value, state)
+        state.taken = torch.zeros_like(state.taken)
+        return output, state
+
+
+class SoftpickOverHiddenKeys(softpick):  # type: ignore[misc, valid-type]
+    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        weights = super().weigh(scores, None)
+        return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
+
+
+class StickBrokenByPadding(StickBreaking):
+    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        causal = torch.ones_like(scores, dtype=torch.bool).tril(scores.shape[-1] - scores.shape[-2] - 1)
+        weights = super().weigh(scores, causal)
+        return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
+
+
 FAULTS: dict[Callable[..., Variant], str] = {
     WindowThatGrows: "grouped heads",
     DeltaWhosePaddingDecays: "padding content",
     DeltaThatDecodesPositiveEigenvalues: "grouped heads",
+    SSDWhosePaddingDecays: "padding content",
     FoxWhosePaddingForgets: "padding content",
     FoxThatForgetsTheFuture: "causal",
     FoxThatDecodesWithoutItsPast: "grouped heads",
+    IndexerThatChoosesAhead: "causal",
+    IndexerThatLetsTiesToTheKernel: "weights by rows",
+    BlocksThatAreNotWhole: "causal",
+    BlocksWithPaddingInTheirMeans: "padding content",
     GateThatSeesTheFuture: "causal",
     ExclusiveOfTheNextToken: "causal",
     NormOverTheSequence: "causal",
     SinkThatDecodingForgets: "grouped heads",
+    SelectiveByPadding: "padding content",
+    SelectiveThatDecodesPlainly: "grouped heads",
+    SoftpickOverHiddenKeys: "causal",
+    StickBrokenByPadding: "padding content",
     ConvolutionThatLooksAhead: "causal",
     ConvolutionOverPadding: "padding content",
     ConvolutionThatDecodesOneToken: "grouped heads",

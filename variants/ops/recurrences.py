@@ -39,6 +39,21 @@ def gated_linear(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor) -
     return output.flatten(2, 3)[:, :, :length]
 
 
+def scalar_decay(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor) -> Tensor:
+    """As `gated_linear` with one decay for all dimensions, log_decay <= 0 (batch, heads, length).
+
+    Inside a chunk the decays then are a matrix that multiplies the scores: Dao & Gu 2024 (arXiv 2405.21060), section 6.
+    """
+    length = query.shape[2]
+    size = min(_CHUNK, length)
+    q, k, v, decay = (_chunks(x, size) for x in (query, key, value, log_decay[..., None]))
+    since = decay.cumsum(-2)
+    whole = since[..., -1:, :]
+    before = _carry(whole.exp(), (k * (whole - since).exp()).transpose(-2, -1) @ v)
+    output = (q * since.exp()) @ before + (q @ k.transpose(-2, -1) * _between(since)) @ v
+    return output.flatten(2, 3)[:, :, :length]
+
+
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, log_decay: Tensor | None = None) -> Tensor:
     """o_t = q_t S_t with S_t = (1 - r_t k_t^T k_t) a_t S_(t-1) + r_t k_t^T v_t, from S = 0; a_t = exp(log_decay_t).
 
@@ -64,9 +79,7 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, log_deca
         if by_channel:
             inside, scores = _decayed(torch.stack([k, q]), k, since).unbind()
         else:
-            future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
-            # masked before exp: a strong decay after a position must not overflow
-            between = (since - since.transpose(-2, -1)).masked_fill(future, -torch.inf).exp()
+            between = _between(since)
             inside, scores = inside * between, scores * between
         q, read, late = q * since.exp(), read * since.exp(), k * (since[..., -1:, :] - since).exp()
         kept = since[..., -1:, :].transpose(-2, -1).exp()
@@ -179,6 +192,14 @@ def _carry(turn: Tensor, written: Tensor) -> Tensor:
         state = (change * state if change.shape[-1] == 1 else change @ state) + new
         states.append(state)
     return torch.stack(states, 2)
+
+
+def _between(since: Tensor) -> Tensor:
+    """exp(since_i - since_j) for i >= j, zeros above, (…, size, size), of cumulated log decays (…, size, 1)."""
+    size = since.shape[-2]
+    future = torch.ones(size, size, dtype=torch.bool, device=since.device).triu(1)
+    # masked before exp: a strong decay after a position must not overflow
+    return (since - since.transpose(-2, -1)).masked_fill(future, -torch.inf).exp()
 
 
 def _within(q: Tensor, k: Tensor, v: Tensor, since: Tensor) -> Tensor:

@@ -13,12 +13,14 @@ from torch.nn import functional as F
 from attnbench.variants.contract import AttentionShape, Mask, SelectionError, Unsupported
 from attnbench.variants.linear.delta import Delta
 from attnbench.variants.linear.gated_linear import GatedLinear
-from attnbench.variants.ops.recurrences import RecurrentVariant, delta_rule, gated_linear
+from attnbench.variants.linear.state_space_dual import StateSpaceDual
+from attnbench.variants.ops.recurrences import RecurrentVariant, delta_rule, gated_linear, scalar_decay
 
 HEADS, WIDTH, HIDDEN = 2, 8, 12
 SELECTIONS: dict[str, tuple[type[RecurrentVariant], dict[str, Any]]] = {
     "gated-linear": (GatedLinear, {"rank": 4}),
     "gated-linear, no output gate": (GatedLinear, {"rank": 4, "output_gate": False, "temperature": 2.0}),
+    "ssd": (StateSpaceDual, {}),
     "delta": (Delta, {}),
     "delta, gated": (Delta, {"decay": "scalar"}),
     "delta, signed": (Delta, {"eigenvalues": "signed"}),
@@ -64,6 +66,9 @@ def token_by_token(
                     logits = variant.decay_up(variant.decay_down(x))[own]
                     gate = torch.sigmoid(logits) ** (1 / variant.temperature)
                     state = gate[:, None] * state + torch.outer(k, v)
+                elif isinstance(variant, StateSpaceDual):
+                    step = torch.log1p(variant.step_size(x)[h].exp())
+                    state = torch.exp(-variant.log_slope[h].exp() * step) * state + step * torch.outer(k, v)
                 else:
                     assert isinstance(variant, Delta)
                     q, k = (y * torch.sigmoid(y) for y in (q, k))
@@ -135,6 +140,7 @@ def test_decays_of_any_strength_neither_overflow_nor_let_the_past_through() -> N
     output = gated_linear(query, key, value, strong)
     torch.testing.assert_close(output, own, rtol=1e-5, atol=1e-5)
     assert torch.autograd.grad(output.sum(), strong)[0].isfinite().all()
+    torch.testing.assert_close(scalar_decay(query, key, value, strong[..., 0]), own, rtol=1e-5, atol=1e-5)
     rate, unit = torch.ones(2, HEADS, 96), F.normalize(key, dim=-1)
     for decay in (strong[..., 0], strong):
         output = delta_rule(query, unit, value, rate, decay)
@@ -169,6 +175,26 @@ def test_delta_is_what_released_models_run(decay: str) -> None:
     torch.testing.assert_close(variant(query, key, value, Mask(causal=True), hidden), expected, rtol=2e-4, atol=2e-5)
 
 
+def test_ssd_is_the_scan_of_mamba_2() -> None:
+    """The chunked scan that Mamba-2 runs in transformers without kernels, with keys as B, queries as C, values as x."""
+    mamba = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
+    variant = build("ssd", dtype=torch.float32)
+    query, key, value = draw(75, dtype=torch.float32)
+    hidden = draw_hidden(75).float()
+    found = mamba.mamba2_chunk_scan(
+        value.transpose(1, 2),
+        F.linear(hidden, variant.step_size.weight),
+        -variant.log_slope.exp(),
+        key.transpose(1, 2),
+        query.transpose(1, 2),
+        chunk_size=16,
+        dt_bias=variant.step_size.bias,
+        dt_softplus=True,
+    )
+    expected = F.rms_norm(found, (WIDTH,), variant.norm, eps=1e-5).transpose(1, 2)
+    torch.testing.assert_close(variant(query, key, value, Mask(causal=True), hidden), expected, rtol=2e-4, atol=2e-5)
+
+
 def test_channels_that_decay_alike_give_the_scalar_decay() -> None:
     query, key, value = draw(75)
     unit, rate = F.normalize(key, dim=-1), torch.rand(2, HEADS, 75, dtype=torch.float64)
@@ -188,11 +214,13 @@ def test_a_signed_eigenvalue_holds_the_parity_of_ones() -> None:
     assert found.tolist() == [(-1.0) ** n for n in ones.cumsum(0).int().tolist()]
 
 
-def test_the_decay_of_delta_starts_where_its_description_says() -> None:
+def test_decays_start_where_their_descriptions_say() -> None:
     torch.manual_seed(seed(7))
-    variant = Delta(AttentionShape(heads=64, head_dim=2, max_length=8, causal=True), decay="scalar")
-    steps = F.softplus(variant.decay.bias)
-    assert 0.00099 < steps.min() < 0.01 < steps.max() < 0.101
+    shape = AttentionShape(heads=64, head_dim=2, max_length=8, causal=True)
+    delta, by_channel = Delta(shape, decay="scalar"), Delta(shape, decay="channel")
+    for bias in (delta.decay.bias, by_channel.decay.bias, StateSpaceDual(shape).step_size.bias):
+        steps = F.softplus(bias)
+        assert 0.00099 < steps.min() < 0.01 < steps.max() < 0.101
 
 
 def test_the_delta_rule_replaces_what_a_key_held_and_a_sum_adds_to_it() -> None:
