@@ -63,24 +63,26 @@ class Unclear(SelectionError):
     """A question: what could not be found out, and the choices."""
 
 
-def recognise(target: Any, *, call: Call = "", known: Convention | None = None) -> Subject:
+def recognise(target: Any, *, call: Call = "", asks: bool = True) -> Subject:
     """The convention of a module or function. Raises Unclear, with a question, where trials do not decide.
 
     call: an expression, or a function of the module, the inputs and, if it takes one more, `valid`; then nothing is
-    searched but shapes. known: a convention to take as it is.
+    searched but shapes. asks: whether a mask that stays unclear raises; else the convention holds the question, and no
+    call with a mask.
     """
-    if known is not None:
-        return Subject(target, known)
     training = [(each, each.training) for each in target.modules()] if isinstance(target, nn.Module) else []
     try:
         if training:
             target.eval()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             convention = _plain(target, call)
-            return Subject(target, convention if call else _with_masks(target, convention))
+            found = Subject(target, convention if call else _with_masks(target, convention))
     finally:
         for each, was in training:
             each.training = was
+    if asks and found.convention.question:
+        raise Unclear(found.convention.question)
+    return found
 
 
 def parameters_of(target: Any) -> dict[str, inspect.Parameter]:
@@ -233,7 +235,7 @@ def _with_masks(target: Any, plain: Convention) -> Convention:
     """The convention with what its arguments do for padding and causality, each found by trial."""
     names = list(parameters_of(target))
     known = _documented(target, names)
-    padded, ignored, questions = "", False, []
+    padded, ignored, question, questions = "", False, "", []
     for name in (name for name in MASKS if name in names):
         trials = {form: _Trial.of(target, plain, with_argument(plain.plain, name, form)) for form in known or FORMS}
         trials = {form: trial for form, trial in trials.items() if trial is not None}
@@ -247,11 +249,12 @@ def _with_masks(target: Any, plain: Convention) -> Convention:
             questions.append(name)
     if questions and (not padded or ignored):
         choices = " or ".join(repr(with_argument(plain.plain, questions[0], form)) for form in FORMS[:2])
-        raise Unclear(
+        padded, ignored = "", False
+        question = (
             f"what does {questions[0]} mean? Masked content moves the output whether True keeps or drops. "
             f"Say it by `--call`: {choices}"
         )
-    return _with_switch(target, replace(plain, padded=padded, mask_ignored=ignored), names)
+    return _with_switch(target, replace(plain, padded=padded, mask_ignored=ignored, question=question), names)
 
 
 def _documented(target: Any, names: list[str]) -> tuple[str, ...]:

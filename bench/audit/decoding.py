@@ -129,7 +129,9 @@ def protocol(subject: Subject) -> Protocol | None:
     if kind == "qkv" or plain.startswith("<"):
         return None
     switch = next((name for name in SWITCHES if name in names), "")
-    call = with_argument(plain[: plain.rindex(")") + 1], switch, "True") if switch else plain
+    # without what takes the tensor out of the output
+    call = plain[: plain.rindex(")") + 1]
+    call = with_argument(call, switch, "True") if switch else call
     inputs = subject.draw(1, 8)
     for argument in (name for name in CACHES if name in names):
         try:

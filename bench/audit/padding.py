@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .convention import REFUSALS
-from .experiment import Experiment, assigned, confirmed, drawing, masks
+from .experiment import Experiment, confirmed, drawing, masks
 from .report import Finding
 from .subject import Subject, by_position
 
@@ -17,6 +17,8 @@ NOT_MASKED = "no mask found"
 
 def padding(subject: Subject, claims: bool) -> Finding:
     """Content at padding moves no output at tokens: left, right, inside, each sequence otherwise, batch of one."""
+    if subject.convention.question:
+        return Finding(name="padding", verdict="question", text=subject.convention.question)
     if not subject.convention.padded:
         return Finding(name="padding", verdict="n.a.", text=NOT_MASKED)
     causal = claims and bool(subject.convention.call(padded=True, causal=True))
@@ -104,15 +106,14 @@ def empty_rows(subject: Subject, claims: bool) -> Finding:
     causal = claims and bool(subject.convention.call(padded=True, causal=True))
     inputs = subject.draw()
     leaves = [each.requires_grad_() for each in inputs if each.is_floating_point()]
-    leaves += list(getattr(subject.module, "parameters", list)())
+    leaves += [each for each in getattr(subject.module, "parameters", list)() if each.requires_grad]
     call = subject.convention.call(padded=True, causal=causal)
-    first = " if each.is_floating_point()" if subject.convention.kind == "model" else ""
     names = {"qkv": "q, k, v", "layer": "x", "model": ""}[subject.convention.kind]
     program = (
         *drawing(subject, 2, subject.convention.length),
-        *assigned("valid", valid),
-        *list(masks(call, 2, subject.convention.length, valid, causal))[1:],
-        f"leaves = [each.requires_grad_() for each in [{names}]{first}] + list(getattr(m, 'parameters', list)())",
+        *masks(call, 2, subject.convention.length, valid, causal),
+        f"leaves = [each.requires_grad_() for each in [{names}]]",
+        "leaves += [p for p in getattr(m, 'parameters', list)() if p.requires_grad]",
         f"a = ({call})[0]; print(a.isfinite().all())",
         "grads = torch.autograd.grad(a.sum(), leaves, allow_unused=True)",
         "print(all(g.isfinite().all() for g in grads if g is not None))",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["ok", "fails", "note", "n.a."]
+Verdict = Literal["ok", "fails", "question", "note", "n.a."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +47,10 @@ class AuditReport:
         return tuple(each for each in self.findings if each.verdict == "fails")
 
     def __bool__(self) -> bool:
-        return not (self.failures or self.question)
+        return not self.question and all(each.verdict not in ("fails", "question") for each in self.findings)
 
     def __str__(self) -> str:
-        if self.question:
-            return self.question
-        # what is in order for one reason is said once
-        said = [each for each in self.findings if each.verdict != "n.a."]
-        return " · ".join(map(str, said))
+        return self.question or " · ".join(str(each) for each in self.findings if each.verdict != "n.a.")
 
     def reproduction(self, name: str) -> Sequence[str]:
         """A program of plain torch that prints the size of the failure `name`."""

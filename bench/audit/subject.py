@@ -37,6 +37,7 @@ class Convention:
 
     shape: of one input without batch and positions: (heads, head_dim), (width,), or (vocabulary,) of ids.
     causal: what makes it causal where `plain` does not. mask_ignored: the mask argument moves nothing.
+    question: what could not be found out about the mask.
     """
 
     kind: Kind
@@ -47,6 +48,7 @@ class Convention:
     causal: Call = ""
     padded_causal: Call = ""
     mask_ignored: bool = False
+    question: str = ""
 
     def call(self, *, padded: bool, causal: bool) -> Call:
         """The call with or without padding and the switch; what is causal by itself needs no switch."""

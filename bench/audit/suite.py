@@ -41,7 +41,7 @@ def audit_module(
             own.eval()
             building = (*building, *redraw_zeros(own))
         try:
-            subject = recognise(own, call=call)
+            subject = recognise(own, call=call, asks=False)
         except Unclear as question:
             return AuditReport(target=name, question=str(question), seconds=time.perf_counter() - start)
         claims = claims_causal(subject, name) if causal is None else causal

@@ -17,6 +17,7 @@ from ..core.errors import AttnbenchError, StoreError
 from ..process.ask import Reporter, Request, ask, asking
 from .advice import advice_for, example_of
 from .answers import choose, compare
+from .audit import audit
 from .catalogue import list_, show
 from .check import check
 from .convert import convert
@@ -79,8 +80,8 @@ def options(
 
 COMMANDS: dict[str, Command] = {
     "run": run, "plan": plan, "status": status, "leaderboard": leaderboard, "compare": compare, "choose": choose,
-    "dashboard": dashboard, "list": list_, "show": show, "check": check, "probe": probe, "new": new, "merge": merge,
-    "validate": validate, "explain": explain, "sample": sample, "convert": convert, "inspect": inspect,
+    "dashboard": dashboard, "list": list_, "show": show, "check": check, "audit": audit, "probe": probe, "new": new,
+    "merge": merge, "validate": validate, "explain": explain, "sample": sample, "convert": convert, "inspect": inspect,
     "doctor": doctor,
 }  # fmt: skip
 """All but those of `data` and `results`, in the order of the help."""
