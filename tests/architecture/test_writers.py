@@ -19,7 +19,7 @@ ELSEWHERE = {
     "bench/cli/plugin.py": "a new project",
     "bench/cli/preview.py": "a picture that the person names",
     "bench/core/files.py": "the helper",
-    "bench/gate/cache.py": "the cache folder, trusted files alone",
+    "bench/gate/build.py": "the cache folder, trusted files alone",
     "bench/measure/memory.py": "the null device",
     "bench/measure/roofline.py": "the cache folder, trusted files alone",
     "bench/process/child.py": "the error stream of a child, which has no name",
