@@ -21,7 +21,7 @@ from .preset_text import objective_of
 
 
 def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterable[tuple[str, str]]) -> Iterator[Note]:
-    """How many of `runs` come from another version than the present one.
+    """How many of `runs` come from another version than the present one, and how many an edited harness made.
 
     Then how many Records do not count, by reason; `boards`: their tasks and presets.
     """
@@ -29,7 +29,9 @@ def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterabl
     now = some([f"{name} {number}" for name, number in sorted(present.items())])
     for version, count in older.items():
         yield note("stale", some=f"{count:,}", all=f"{len(runs):,}", version=version, now=now)
-    yield from harness_notes(table, runs)
+    edited = sum(is_edited(table.records[row.at].machine.versions) for row in runs)
+    if edited:
+        yield note("edited", some=f"{edited:,}", all=f"{len(runs):,}")
     wanted = set(boards)
     reasons: Counter[str] = Counter()
     for (task, preset, reason), count in table.replaced.items():
@@ -110,13 +112,6 @@ def dispute_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterato
 
 def _code(row: ResultRow) -> tuple[str, str, str]:
     return row.version, row.data_code, row.variant_code
-
-
-def harness_notes(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[Note]:
-    """How many of `runs` an edited harness made."""
-    edited = sum(is_edited(table.records[row.at].machine.versions) for row in runs)
-    if edited:
-        yield note("edited", some=f"{edited:,}", all=f"{len(runs):,}")
 
 
 def command(names: Sequence[str], board_key: BoardKey) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ import torch
 from ..core.bounds import Rate
 from ..core.decode import read_json
 from ..core.errors import StoreError
-from ..core.files import is_trusted, make_private
+from ..core.files import is_trusted, make_private, replacing
 
 SECONDS = 0.5
 SIDE = {"cpu": 1024, "cuda": 8192}
@@ -50,10 +49,8 @@ def peaks(device: torch.device, dtype: torch.dtype, machine_id: str, cache: Path
             found = found.best(read_json(Peaks, file, "peaks of a machine"))
     with contextlib.suppress(OSError):
         make_private(file.parent)
-        # Several processes may write at once; a rename is atomic, so that none reads half a file.
-        part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(asdict(found)), encoding="utf-8")
-        part.replace(file)
+        with replacing(file, follow=True) as opened:
+            opened.write(json.dumps(asdict(found)).encode())
     return found
 
 

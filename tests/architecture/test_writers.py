@@ -21,7 +21,6 @@ ELSEWHERE = {
     "bench/core/files.py": "the helper",
     "bench/gate/build.py": "the cache folder, trusted files alone",
     "bench/measure/memory.py": "the null device",
-    "bench/measure/roofline.py": "the cache folder, trusted files alone",
     "bench/process/child.py": "the error stream of a child, which has no name",
     "bench/run/compile_first.py": "the cache folder, trusted files alone",
     "bench/run/executors/ray.py": "folders of its own among the temporary files; the token that it made",
