@@ -124,7 +124,9 @@ def test_a_variant_that_learned_at_some_seeds_only_is_compared_at_these_and_leav
     assert contrast.advantage.value == pytest.approx(np.mean(ours) - np.mean(theirs))
     # half of the chance of the pair to err, and five comparisons with softmax
     assert contrast.interval.low == pytest.approx(test.confidence_interval(1 - 0.05 / 5 / 2).low)
-    assert contrasts.level_of("local").low == pytest.approx(stats.t.interval(0.95, 3, np.mean(ours), stats.sem(ours))[0])
+    assert contrasts.level_of("local").low == pytest.approx(
+        stats.t.interval(0.95, 3, np.mean(ours), stats.sem(ours))[0]
+    )
     rest = {name: own for name, own in values.items() if name != "local"}
     half = half_width_of_seeds(rest, "rela", "linear", COMPARISON_SET, 15)
     assert contrasts.between("rela", "linear").advantage.half_width(1 - 0.05 / 15) == pytest.approx(half)
@@ -193,7 +195,9 @@ def test_no_interval_leaves_what_is_possible() -> None:
 
 
 def test_half_of_the_seeds_is_not_more_than_half() -> None:
-    four = SeedScores(variant="softmax", seeds=(0, 1, 2, 3), scores=(0.5,) * 4, above_by_seed=(True, True, False, False))
+    four = SeedScores(
+        variant="softmax", seeds=(0, 1, 2, 3), scores=(0.5,) * 4, above_by_seed=(True, True, False, False)
+    )
     assert not four.has_learned and is_unlearned(four)
     assert replace(four, above_by_seed=(True, True, True, False)).has_learned
 
