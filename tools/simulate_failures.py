@@ -338,12 +338,8 @@ def both_rules(boards: int) -> list[str]:
     for kind in KINDS:
         for seeds in (3, 6, 10):
             old, new = (simulated(kind, 11, seeds, boards, rule) for rule in ("before", "now"))
-            cells = [
-                f"{value:.1f}"
-                for at in ("orders", "intervals", "far")
-                for value in (getattr(old, at), getattr(new, at))
-            ]
-            lines.append(f"| {NAMES[kind]} | {seeds} | {' | '.join(cells)} |")
+            values = old.orders, new.orders, old.intervals, new.intervals, old.far, new.far, new.against_all
+            lines.append(f"| {NAMES[kind]} | {seeds} | {' | '.join(f'{value:.1f}' for value in values)} |")
     return lines
 
 
