@@ -14,6 +14,7 @@ from attnbench.bench.gate import quick_gate
 from attnbench.variants.contract import AttentionShape, KeyValueCache, Mask, Variant
 from attnbench.variants.linear.delta import Delta
 from attnbench.variants.linear.state_space_dual import StateSpaceDual
+from attnbench.variants.maps.differential_v2 import DifferentialV2
 from attnbench.variants.maps.selective import Selective
 from attnbench.variants.maps.softmax import Softmax
 from attnbench.variants.maps.softpick import softpick
@@ -202,6 +203,11 @@ class ConvolutionThatDecodesOneToken(RoundSoftmax, ShortConvolution):
         return output, state
 
 
+class DifferenceOfTheNextQuery(DifferentialV2):
+    def _queries(self, query: Tensor, hidden: Tensor) -> Tensor:
+        return super()._queries(query, hidden.roll(-1, 1))
+
+
 class SelectiveByPadding(Selective):
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         scores = self.score(query, key)
@@ -249,6 +255,7 @@ FAULTS: dict[Callable[..., Variant], str] = {
     ExclusiveOfTheNextToken: "causal",
     NormOverTheSequence: "causal",
     SinkThatDecodingForgets: "grouped heads",
+    DifferenceOfTheNextQuery: "causal",
     SelectiveByPadding: "padding content",
     SelectiveThatDecodesPlainly: "grouped heads",
     SoftpickOverHiddenKeys: "causal",
