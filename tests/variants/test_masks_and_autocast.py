@@ -22,17 +22,18 @@ def of(name, causal):
 
 
 def inputs(dtype=torch.float32):
-    """Query, key and value, and the hidden state for those that take it."""
     draw = torch.Generator().manual_seed(seed(5))
-    shapes = [(3, HEADS, LENGTH, HEAD_DIM)] * 3 + [(3, LENGTH, HEADS * HEAD_DIM)]
-    return [torch.randn(shape, generator=draw).to(dtype).requires_grad_() for shape in shapes]
+    return [torch.randn(3, HEADS, LENGTH, HEAD_DIM, generator=draw).to(dtype).requires_grad_() for _ in range(3)]
 
 
 def passes(variant, given, mask, lowered=None):
     """Output and gradients; zeros for an input that it ignores. `lowered`: dtype of an autocast around the call."""
+    width = variant.shape.hidden_width
+    # numbers of bfloat16 in any dtype: keys that are chosen by them are the same
+    hidden = torch.randn(3, LENGTH, width, generator=torch.Generator().manual_seed(seed(6))).bfloat16()
+    hidden = hidden.to(given[0].dtype)
     with torch.autocast("cpu", lowered or torch.bfloat16, enabled=lowered is not None):
-        query, key, value, hidden = given
-        output = variant(query, key, value, mask, hidden)
+        output = variant(*given, mask, hidden)
     gradients = torch.autograd.grad(output.sum(), given, allow_unused=True, materialize_grads=True)
     return [output.detach(), *gradients]
 

@@ -14,15 +14,18 @@ from attnbench.bench.gate import quick_gate
 from attnbench.variants.contract import AttentionShape, KeyValueCache, Mask, Variant
 from attnbench.variants.linear.delta import Delta
 from attnbench.variants.linear.state_space_dual import StateSpaceDual
+from attnbench.variants.maps.differential_v2 import DifferentialV2
 from attnbench.variants.maps.selective import Selective
 from attnbench.variants.maps.softmax import Softmax
 from attnbench.variants.maps.softpick import softpick
 from attnbench.variants.maps.stick_breaking import StickBreaking
+from attnbench.variants.ops.key_blocks import block_means
 from attnbench.variants.ops.nearest_first import highest
 from attnbench.variants.ops.recurrences import delta_rule, scalar_decay
 from attnbench.variants.scores.forgetting import Forgetting
 from attnbench.variants.sparse.block_selection import BlockSelection
 from attnbench.variants.sparse.indexer import Indexer
+from attnbench.variants.sparse.native_sparse import NativeSparse
 from attnbench.variants.sparse.window import Window
 from attnbench.variants.wrappers.convolution import ShortConvolution
 from attnbench.variants.wrappers.exclusive import ExclusiveAttention
@@ -121,9 +124,8 @@ class BlocksThatAreNotWhole(BlockSelection):
         super().__init__(shape, block=4, blocks=3)
 
     def _seen(self, query: Tensor, key: Tensor, own: Tensor, mask: Mask) -> Tensor:
-        means, held = self._means(key, mask.real(key))
-        places = torch.arange(means.shape[2], device=query.device)
-        allowed = (places <= own) & held[:, None, None]
+        means, counts = block_means(key, mask.real(key), self.block)
+        allowed = (torch.arange(means.shape[2]) <= own) & (counts > 0)[:, None, None]
         return highest(query @ means.repeat_interleave(query.shape[1] // means.shape[1], 1).mT, allowed, self.blocks)
 
 
@@ -131,9 +133,25 @@ class BlocksWithPaddingInTheirMeans(BlockSelection):
     def __init__(self, shape: AttentionShape):
         super().__init__(shape, block=4, blocks=3)
 
-    def _means(self, key: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        means, _ = super()._means(key, torch.ones_like(real))
-        return means, super()._means(key, real)[1]
+    def _seen(self, query: Tensor, key: Tensor, own: Tensor, mask: Mask) -> Tensor:
+        return super()._seen(query, key, own, Mask(causal=mask.causal))
+
+
+class NSAWithBlocksUnderWay(NativeSparse):
+    """The mean of a block is seen from its second token on."""
+
+    def _compressed(self, query: Tensor, key: Tensor, at: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        return super()._compressed(query, key, at + self.block - 2, mask)
+
+
+class NSAWithPaddingInItsMeans(NativeSparse):
+    def _compressed(self, query: Tensor, key: Tensor, at: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        return super()._compressed(query, key, at, Mask(causal=True))
+
+
+class NSAWithGatesOfTheNextToken(NativeSparse):
+    def _gates(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+        return super()._gates(hidden.roll(-1, 1), dtype)
 
 
 class RoundSoftmax:
@@ -185,6 +203,11 @@ class ConvolutionThatDecodesOneToken(RoundSoftmax, ShortConvolution):
         return output, state
 
 
+class DifferenceOfTheNextQuery(DifferentialV2):
+    def _queries(self, query: Tensor, hidden: Tensor) -> Tensor:
+        return super()._queries(query, hidden.roll(-1, 1))
+
+
 class SelectiveByPadding(Selective):
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         scores = self.score(query, key)
@@ -225,10 +248,14 @@ FAULTS: dict[Callable[..., Variant], str] = {
     IndexerThatLetsTiesToTheKernel: "weights by rows",
     BlocksThatAreNotWhole: "causal",
     BlocksWithPaddingInTheirMeans: "padding content",
+    NSAWithBlocksUnderWay: "causal",
+    NSAWithPaddingInItsMeans: "padding content",
+    NSAWithGatesOfTheNextToken: "causal",
     GateThatSeesTheFuture: "causal",
     ExclusiveOfTheNextToken: "causal",
     NormOverTheSequence: "causal",
     SinkThatDecodingForgets: "grouped heads",
+    DifferenceOfTheNextQuery: "causal",
     SelectiveByPadding: "padding content",
     SelectiveThatDecodesPlainly: "grouped heads",
     SoftpickOverHiddenKeys: "causal",

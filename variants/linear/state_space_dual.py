@@ -18,8 +18,9 @@ class StateSpaceDual(RecurrentVariant):
 
     A token's step t = softplus(w x + c) of its hidden state x is both how much it writes and how much it lets the state
     decay, by exp(-A t); A from U(1, 16), c so that the softplus starts between 0.001 and 0.1. Queries, keys and values
-    are the C, B and x of the paper. Its short convolution and output gate are wrappers here, and its skip D x is left
-    to the residual of the model. Causal only.
+    are the C, B and x of the paper. The norm is one of all heads together, as in its code, so that their sizes matter.
+    Its short convolution and output gate are wrappers here, and its skip D x is left to the residual of the model.
+    Causal only.
     """
 
     equation: ClassVar = "S_i = exp(-A t_i) S_(i-1) + t_i k_i^T v_i; o_i = RMSNorm(q_i S_i); t_i = softplus(w x_i + c)"
@@ -30,6 +31,7 @@ class StateSpaceDual(RecurrentVariant):
 
     def __init__(self, shape: AttentionShape):
         super().__init__(shape)
+        self.norm = nn.Parameter(torch.ones(shape.heads, 1, shape.head_dim))
         self.step_size = nn.Linear(shape.hidden_width, shape.heads)
         self.log_slope = nn.Parameter(torch.empty(shape.heads).uniform_(1.0, 16.0).log())
         start = torch.empty(shape.heads).uniform_(math.log(1e-3), math.log(0.1)).exp()
@@ -45,6 +47,10 @@ class StateSpaceDual(RecurrentVariant):
     def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
         steps = self._steps(hidden)
         return self._log_decay(steps).exp()[..., None] * state + key.transpose(-2, -1) @ (steps[..., None] * value)
+
+    def finish(self, output: Tensor, hidden: Tensor) -> Tensor:
+        size = output.square().mean((1, 3), keepdim=True)
+        return output * torch.rsqrt(size + 1e-5) * self.norm.to(output.dtype)
 
     def _steps(self, hidden: Tensor) -> Tensor:
         """t, (batch, heads, length), above 0."""

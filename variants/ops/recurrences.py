@@ -48,9 +48,13 @@ def scalar_decay(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor) -
     size = min(_CHUNK, length)
     q, k, v, decay = (_chunks(x, size) for x in (query, key, value, log_decay[..., None]))
     since = decay.cumsum(-2)
-    whole = since[..., -1:, :]
-    before = _carry(whole.exp(), (k * (whole - since).exp()).transpose(-2, -1) @ v)
-    output = (q * since.exp()) @ before + (q @ k.transpose(-2, -1) * _between(since)) @ v
+    # from each position to each later one, summed apart: a difference of two long sums would have their rounding
+    between = decay.expand(*decay.shape[:-1], size).tril(-1).cumsum(-2)
+    future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+    written = (k * between[..., -1, :, None].exp()).transpose(-2, -1) @ v
+    before = _carry(since[..., -1:, :].exp(), written)
+    scores = (q @ k.transpose(-2, -1) * between.exp()).masked_fill(future, 0.0)
+    output = (q * since.exp()) @ before + scores @ v
     return output.flatten(2, 3)[:, :, :length]
 
 
@@ -79,7 +83,9 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, log_deca
         if by_channel:
             inside, scores = _decayed(torch.stack([k, q]), k, since).unbind()
         else:
-            between = _between(since)
+            future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+            # masked before exp: a strong decay after a position must not overflow
+            between = (since - since.transpose(-2, -1)).masked_fill(future, -torch.inf).exp()
             inside, scores = inside * between, scores * between
         q, read, late = q * since.exp(), read * since.exp(), k * (since[..., -1:, :] - since).exp()
         kept = since[..., -1:, :].transpose(-2, -1).exp()
@@ -192,14 +198,6 @@ def _carry(turn: Tensor, written: Tensor) -> Tensor:
         state = (change * state if change.shape[-1] == 1 else change @ state) + new
         states.append(state)
     return torch.stack(states, 2)
-
-
-def _between(since: Tensor) -> Tensor:
-    """exp(since_i - since_j) for i >= j, zeros above, (…, size, size), of cumulated log decays (…, size, 1)."""
-    size = since.shape[-2]
-    future = torch.ones(size, size, dtype=torch.bool, device=since.device).triu(1)
-    # masked before exp: a strong decay after a position must not overflow
-    return (since - since.transpose(-2, -1)).masked_fill(future, -torch.inf).exp()
 
 
 def _within(q: Tensor, k: Tensor, v: Tensor, since: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ..contract import AttentionShape, Count, Mask, Range, ScoredVariant, accumulator
+from ..contract import AttentionShape, Count, Mask, Range, ScoredVariant
+from ..ops.key_blocks import block_means
 from ..ops.nearest_first import highest
 from ..ops.patterns import absent, pairs, whole
 from ..products import by_group
@@ -69,20 +69,11 @@ class BlockSelection(ScoredVariant):
 
     def _seen(self, query: Tensor, key: Tensor, own: Tensor, mask: Mask) -> Tensor:
         """Boolean (batch, heads, queries, blocks): the blocks of each query; own: its block, (queries, 1)."""
-        means, held = self._means(key, mask.real(key))
+        means, counts = block_means(key.detach(), mask.real(key), self.block)
         number = torch.arange(means.shape[2], device=query.device)
         itself = number == own
         if self.blocks == 1:
             return itself[None, None]
-        others = (number < own if mask.causal else ~itself) & held[:, None, None]
+        others = (number < own if mask.causal else ~itself) & (counts > 0)[:, None, None]
         nearness = by_group(query.detach().to(means.dtype), means.transpose(-2, -1))
         return itself | highest(nearness, others, self.blocks - 1)
-
-    def _means(self, key: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """Means of the real keys of each block, (batch, kv_heads, blocks, head_dim), and whether it has any."""
-        short = -key.shape[2] % self.block
-        real = F.pad(real, (0, short))[:, None, :, None]
-        kept = F.pad(key.detach().to(accumulator(key.dtype)), (0, 0, 0, short)).masked_fill(~real, 0.0)
-        counts = torch.unflatten(real, 2, (-1, self.block)).sum(3)
-        means = torch.unflatten(kept, 2, (-1, self.block)).sum(3) / counts.clamp(min=1)
-        return means, counts[:, 0, :, 0] > 0
