@@ -172,7 +172,8 @@ def test_fewer_queries_than_keys_are_the_last_ones() -> None:
 def test_a_layer_that_claims_causality_and_looks_ahead_is_found() -> None:
     failure = quick_gate(lambda shape: as_variant(Both, "mine")(shape, leak=1e-3), SHAPE)
     assert failure is not None and failure.property == "causal"
-    assert quick_gate(as_variant(Both, "mine"), replace(SHAPE, padding=True)) is None
+    assert quick_gate(as_variant(Both, "mine"), SHAPE) is None
+    assert quick_gate(as_variant(Both, "mine"), replace(SHAPE, causal=False, padding=True)) is None
 
 
 def test_a_layer_that_only_looks_both_ways_has_no_causal_form() -> None:
