@@ -157,7 +157,7 @@ def _candidates(target: Any, call: Call) -> Iterator[tuple[Kind, tuple[int, ...]
             continue
         takes_ids = "ids" in wanted or (not wanted and names[:1] and names[0] in IDS)
         if sizes and (takes_ids or not wanted):
-            caches = ", use_cache=False" if "use_cache" in names else ""
+            caches = ", use_cache=False" if {"use_cache", "kwargs"} & set(names) and "input_ids" in names else ""
             yield "model", (sizes[0],), f"{'input_ids=' if 'input_ids' in names else ''}ids{more}{caches}"
         if not takes_ids:
             yield from (("layer", (width,), f"x{more}") for width in widths)
@@ -332,7 +332,7 @@ def _decided(trials: dict[str, _Trial]) -> str:
 
 def _with_switch(target: Any, found: Convention, names: list[str]) -> Convention:
     """The convention with what makes the subject causal, where it looks both ways without."""
-    if sees_future(target, found, found.plain) is not True:
+    if says_causal(target) or sees_future(target, found, found.plain) is not True:
         return found
     options = [((name, "True"),) for name in SWITCHES if name in names]
     masks = [(name, form) for name in CAUSAL_MASKS if name in names for form in CAUSAL_FORMS]
@@ -360,6 +360,16 @@ def _both(target: Any, found: Convention, padded: str) -> str:
         if _Trial.of(target, found, call) and sees_future(target, found, call) is False:
             return call
     return ""
+
+
+def says_causal(target: Any) -> bool:
+    """Whether a module says that it is causal by itself: by an attribute, its configuration or its name."""
+    if not isinstance(target, nn.Module):
+        return False
+    told = {getattr(each, "causal", None) for each in target.modules()}
+    is_decoder = getattr(getattr(target, "config", None), "is_decoder", False) is True
+    named = is_decoder or "ForCausalLM" in type(target).__name__
+    return named or getattr(target, "is_causal", None) is True or (True in told and False not in told)
 
 
 def sees_future(target: Any, found: Convention, call: Call) -> bool | None:

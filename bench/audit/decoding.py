@@ -128,7 +128,7 @@ def protocol(subject: Subject) -> Protocol | None:
     plain = str(subject.convention.call(padded=False, causal=True))
     if kind == "qkv" or plain.startswith("<"):
         return None
-    switch = next((name for name in SWITCHES if name in names), "")
+    switch = next((name for name in SWITCHES if name in names or f"{name}=" in plain), "")
     # without what takes the tensor out of the output
     call = plain[: plain.rindex(")") + 1]
     call = with_argument(call, switch, "True") if switch else call

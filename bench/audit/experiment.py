@@ -30,15 +30,20 @@ class Experiment:
     training: bool = False
 
     def movement(self, subject: Subject) -> Tensor:
-        """How far each output moves, (batch, positions), over the standard deviation of all; NaN counts as endless."""
+        """How far each output moves, (batch, positions), over the standard deviation of all.
+
+        What becomes NaN, or is no more, moves endlessly; what is NaN both times has not moved.
+        """
         batch, length = self.where.shape
         inputs = subject.draw(batch, length)
         kind, vocabulary = subject.convention.kind, subject.convention.shape[0]
         with torch.no_grad():
             base = self._output(subject, inputs)
             other = self._output(subject, changed(kind, inputs, self.where, vocabulary))
-        moved = (other - base).flatten(2).abs().amax(-1) / base[self.look].std().clamp(min=1e-30)
-        return torch.where(self.look, moved.nan_to_num(nan=torch.inf), 0.0)
+        spread = base[self.look & base.flatten(2).isfinite().all(-1)].std().clamp(min=1e-30)
+        same = (other.isnan() & base.isnan()) | (other == base)
+        moved = torch.where(same, 0.0, (other - base).nan_to_num(nan=torch.inf)).flatten(2).abs().amax(-1)
+        return torch.where(self.look, moved / spread, 0.0)
 
     def size(self, subject: Subject) -> float:
         """The largest movement; 0 where it is no more than rounding."""

@@ -89,7 +89,7 @@ def distances(moved: Tensor) -> tuple[str, str]:
     """The distances at which the future is seen, in words, and what their pattern suggests."""
     earlier, later = moved.triu(1).nonzero().T
     if not len(later):
-        return "at several positions at once only", ""
+        return "several positions at once only", ""
     gaps = later - earlier
     low, high, length = int(gaps.min()), int(gaps.max()), len(moved)
     words = f"distance {low}" if low == high else f"distance {low} to {high}"

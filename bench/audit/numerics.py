@@ -17,12 +17,23 @@ HALF_ALLOWED = 0.25
 """Root mean square of the error in bfloat16 over that of the output, with the same rounded weights: a rotary embedding
 whose angles are rounded to 8 bits loses a tenth at 64 positions."""
 
-DERIVATIVE_ALLOWED = 1e-3
+DERIVATIVE_ALLOWED = 1e-2
+"""Of the derivative: a module of float64 that computes a part in float32 is within a thousandth."""
 
 
 def draws(subject: Subject, claims: bool) -> Finding:
-    """Two calls in evaluation give the same: with the same draws, and with others, since dropout is off."""
+    """Outputs are numbers, and two calls in evaluation the same, whatever the seed: dropout is off."""
     inputs, call, kind = subject.draw(), subject.convention.plain, subject.convention.kind
+    used = subject.convention.call(padded=False, causal=claims)
+    with torch.no_grad():
+        finite = bool(subject(inputs, None, claims).isfinite().all())
+    if not finite:
+        start = (
+            *drawing(subject, 2, subject.convention.length),
+            *masks(used, 2, subject.convention.length, None, claims),
+        )
+        program = (*start, f"print(({used}).isfinite().float().mean())")
+        return Finding(name="evaluation", verdict="fails", text="outputs are not all finite", program=program)
     size = 0.0
     for seed in (0, 1):
         with torch.no_grad():
@@ -88,7 +99,7 @@ def _gradient_problems(subject: Subject, claims: bool) -> Iterator[tuple[float, 
     output = by_position(subject(tuple(leaves), None, True), kind)
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5))
     together = _gradients(output, weights, leaves)
-    scale = max(float(each.abs().max()) for each in together)
+    scale = max(1e-30, *(float(each.abs().max()) for each in together))
     if not all(bool(each.isfinite().all()) for each in together):
         call = subject.convention.call(padded=False, causal=True)
         program = _program(subject, call, None, True, "a.square()", "print([g.isfinite().all() for g in grads])")
@@ -217,6 +228,7 @@ def _half_program(subject: Subject, name: str) -> tuple[str, ...]:
     call = subject.convention.call(padded=False, causal=True)
     return (
         *drawing(subject, 2, subject.convention.length),
+        *masks(call, 2, subject.convention.length, None, True),
         f"m = m.to(torch.{name})",
         f"{listed}, = [x.to(torch.{name}) if x.is_floating_point() else x for x in ({listed},)]",
         f"a = ({call}).float()",

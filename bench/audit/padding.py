@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .convention import REFUSALS
 from .experiment import Experiment, confirmed, drawing, masks
+from .numerics import draws
 from .report import Finding
 from .subject import Subject, by_position
 
@@ -53,6 +54,8 @@ def amount(subject: Subject, claims: bool) -> Finding:
     """A sequence with padding behind it gives what it gives alone."""
     if not subject.convention.padded or subject.convention.mask_ignored:
         return Finding(name="amount of padding", verdict="n.a.", text=NOT_MASKED)
+    if draws(subject, claims).verdict != "ok":
+        return Finding(name="amount of padding", verdict="n.a.", text="outputs are random")
     causal = claims and bool(subject.convention.call(padded=True, causal=True))
     length = subject.convention.length
     tokens, kind = length - length // 4 - 3, subject.convention.kind

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from . import decoding, future, numerics, padding
-from .convention import REFUSALS, Unclear, recognise
+from .convention import REFUSALS, Unclear, recognise, says_causal
 from .report import AuditReport, Finding
 from .subject import Call, Subject
 
@@ -44,7 +44,7 @@ def audit_module(
             subject = recognise(own, call=call, asks=False)
         except Unclear as question:
             return AuditReport(target=name, question=str(question), seconds=time.perf_counter() - start)
-        claims = claims_causal(subject, name) if causal is None else causal
+        claims = bool(subject.convention.causal) or says_causal(own) if causal is None else causal
         findings = [_tested(test, subject, claims) for test in TESTS]
         findings += decoding.decoding(subject, claims)
         findings.append(numerics.compiled(subject, compile))
@@ -76,16 +76,3 @@ def redraw_zeros(module: nn.Module) -> tuple[str, ...]:
     if not zero:
         return ()
     return ("torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",)
-
-
-def claims_causal(subject: Subject, name: str) -> bool:
-    """Whether the subject says that it is causal: by a switch that was found, an attribute, or its name."""
-    module = subject.module
-    if subject.convention.causal or "ForCausalLM" in name or "ForCausalLM" in type(module).__name__:
-        return True
-    if not isinstance(module, nn.Module):
-        return False
-    told = [getattr(each, "causal", None) for each in module.modules()]
-    config = getattr(module, "config", None)
-    is_decoder = getattr(config, "is_decoder", False) is True
-    return getattr(module, "is_causal", None) is True or is_decoder or (True in told and False not in told)

@@ -17,13 +17,13 @@ AUDIT_PATIENCE = 10.0
 
 
 class Targets(Registry):
-    """Names that say themselves where their code lies; each has a child of its own."""
+    """Names that say themselves where their code lies; each file or module has a child of its own."""
 
     def _point(self, name: str) -> EntryPoint:
         return EntryPoint(name, name, self.group)
 
     def package(self, name: str) -> str:
-        return name
+        return name.rpartition(":")[0]
 
     def plugin(self, name: str) -> str:
         return f"the target {name!r}"

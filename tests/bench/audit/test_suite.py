@@ -217,7 +217,7 @@ def test_a_question_is_no_verdict():
         (torch.block_diag(*[torch.ones(4, 4)] * 4), ("distance 1 to 3", "block of 4")),
         (torch.ones(16, 16), ("distance 1 to 15", "no mask, a mean or an FFT over all")),
         (torch.ones(16, 16).tril(3), ("distance 1 to 3", "window of 3 to both sides")),
-        (torch.ones(16, 16).tril(), ("at several positions at once only", "")),
+        (torch.ones(16, 16).tril(), ("several positions at once only", "")),
     ],
 )
 def test_the_pattern_of_distances_names_the_cause(moved, words):
