@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from .score.cost import Mode
     from .score.key import BoardKey
     from .store.artifacts import StoredPredictions
-    from .store.store import Store
     from .store.table import ResultTable
 
 RESULTS = Path("results/local")
@@ -145,7 +144,9 @@ def records(results: str | Path = RESULTS, *, notice: Callable[[str], None] = LO
 
     notice: is told of lines that cannot be read, which are left out.
     """
-    return Records(results=Path(results), records=tuple(_store(results, notice).records()))
+    from .store.store import Store
+
+    return Records(results=Path(results), records=tuple(Store(Path(results), notice).records()))
 
 
 def boards(
@@ -223,20 +224,10 @@ def compare(
 
     Raises SelectionError where no board has both.
     """
-    from .board.compare import check_measured
-    from .board.compare import compare as compare_on
+    from .board.compare import compare_on_boards
 
     table, predictions, keys = _answered(results, notice, filters)
-    check_measured(table, one, other)
-    found, problems = [], []
-    for key in keys:
-        try:
-            found.append(compare_on(table, key, one, other, predictions, margin))
-        except SelectionError as error:
-            problems.append(error)
-    if not found and problems:
-        raise problems[0]
-    return found
+    return compare_on_boards(table, keys, one, other, predictions, margin)
 
 
 def choose(
@@ -298,19 +289,14 @@ def check(
     >>> report = attnbench.check("rela")                                                           # doctest: +SKIP
     >>> assert report, report.failures                                                             # doctest: +SKIP
     """
-    from .gate.report import CheckReport, check_variant
+    from .gate.report import CheckReport
     from .plan.facts import resolve
     from .run.questions import CHECK_PATIENCE, CheckVariant
 
     if not isinstance(variant, str | Spec):
-        from .audit.adapter import Foreign, as_variant, takes_shape
+        from .run.audit import examined_here
 
-        name = getattr(variant, "__name__", type(variant).__name__)
-        source = variant if takes_shape(variant) else as_variant(variant, name)
-        told: dict[str, Any] = {"device": device, "dtype": dtype}
-        if isinstance(source, type) and issubclass(source, Foreign):
-            told |= {"sizes": source.sizes(arguments), "note": "it ran in this process"}
-        return check_variant(partial(source, **arguments) if arguments else source, name, **told)
+        return examined_here(variant, arguments, device, dtype)
     spec = Spec.parse(variant) if isinstance(variant, str) else variant
     with asking():
         try:
@@ -332,23 +318,15 @@ def audit(
     target: `mine.py:MyAttention[dim=64]`, `package.module:NAME` or `transformers:DogeForCausalLM`, each in a child;
     or a live module or function, which runs in this process. call: how it is called, where that is not found: text
     such as `"m(x, mask=valid)[0]"`, or a function of the module, the inputs and `valid`, which is True at tokens,
-    (batch, positions). causal: whether it claims to be; None asks the module. compile: backend of torch.compile, or "". Returns a report
-    that is true where nothing fails. Raises SelectionError for text that names nothing, PluginError for code that dies.
+    (batch, positions). causal: whether it claims to be; None asks the module. compile: backend of torch.compile, or
+    "". Returns a report that is true where nothing fails. Raises SelectionError for text that names nothing,
+    PluginError for code that dies.
 
     >>> print(attnbench.audit(module, call=lambda m, x, valid: m(x, attention_mask=valid)[0]))     # doctest: +SKIP
     """
-    from .audit.suite import audit_module
-    from .run.audit import AUDIT_PATIENCE, TARGETS, AuditTarget
+    from .run.audit import audit_target
 
-    if not isinstance(target, str | Spec):
-        name = getattr(target, "__name__", type(target).__name__)
-        return audit_module(target, name, call=call, causal=causal, compile=compile)
-    if not isinstance(call, str):
-        raise SelectionError("expected the call of a named target as text: its code runs in a child")
-    spec = Spec.parse(target) if isinstance(target, str) else target
-    with asking():
-        request = AuditTarget(target=spec, call=call, causal=causal, compile=compile)
-        return ask(TARGETS, spec.name, request, patience=AUDIT_PATIENCE)
+    return audit_target(target, call, causal, compile)
 
 
 def probe(
@@ -436,13 +414,11 @@ def _runner(
     executor_options: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Runner:
-    from .plan.suite import suite_with, with_longest, with_matched_parameters
+    from .plan.suite import suite_with, with_longest
     from .run.runner import Runner, RunRequest
 
     named = (None if names is None else specs_of(names) for names in (variants, tasks))
-    asked = suite_with(suite, *named, preset=preset, seeds=seeds, selection=selection)
-    if match_parameters:
-        asked = replace(asked, variants=with_matched_parameters(asked.variants))
+    asked = suite_with(suite, *named, preset=preset, seeds=seeds, selection=selection, matched=match_parameters)
     if memory_budget is not None:
         asked = replace(asked, tasks=with_longest(asked.tasks, int(bytes_of(str(memory_budget)))))
     if lanes is not None:
@@ -461,32 +437,14 @@ def _runner(
     )
 
 
-def _store(results: str | Path, notice: Callable[[str], None]) -> Store:
-    from .store.store import Store
-
-    return Store(Path(results), notice)
-
-
 def _answered(
     results: str | Path | Records, notice: Callable[[str], None], filters: Filters
 ) -> tuple[ResultTable, StoredPredictions, list[BoardKey]]:
     """The whole folder, and the boards of it that are asked for: of Records those that they answer."""
     from .board.select import read_store
-    from .score.key import BoardFilter, board_keys
+    from .score.key import BoardFilter, answering, board_keys
+    from .store.store import Store
 
-    folder = results.results if isinstance(results, Records) else results
-    table, predictions = read_store(_store(folder, notice))
+    table, predictions = read_store(Store(results.results if isinstance(results, Records) else Path(results), notice))
     keys = board_keys(table, BoardFilter(**filters))
-    if isinstance(results, Records):
-        asked = {(str(record.cell.task), str(record.cell.preset)) for record in results}
-        selections = {record.cell.selection for record in results if record.cell.lane == "train"}
-        machines = {record.measured_on for record in results if record.cell.lane == "time"}
-        keys = [
-            key
-            for key in keys
-            if (key.task, key.preset) in asked
-            and (not selections or key.selection in selections)
-            # what was only trained may have been timed on any machine
-            and (not machines or key.machine in machines | {""})
-        ]
-    return table, predictions, keys
+    return table, predictions, answering(keys, results) if isinstance(results, Records) else keys

@@ -137,6 +137,9 @@ class Foreign(Variant):
 class ForeignAttention(Variant):
     """A function or module of query, key and value."""
 
+    module: Any
+    calls: Any
+
     def __init__(self, shape: AttentionShape, module: Any, calls: Calls, found: str):
         super().__init__(shape)
         _describe(self, module, calls, found)
@@ -159,16 +162,17 @@ class ForeignAttention(Variant):
         query, key = (draw("qkv", (self.shape.heads, self.shape.head_dim), 1, n, 0)[0] for n in (3, 5))
         try:
             with torch.no_grad():
-                return (
-                    _output(self.module, self.calls.convention, {"q": query, "k": key, "v": key}, Mask()).shape
-                    == query.shape
-                )
+                output = _output(self.module, self.calls.convention, {"q": query, "k": key, "v": key}, Mask())
+                return output.shape == query.shape
         except Exception:
             return False
 
 
 class ForeignLayer(Layer):
     """A layer with projections of its own."""
+
+    module: Any
+    calls: Any
 
     def __init__(self, shape: AttentionShape, module: Any, calls: Calls, found: str):
         super().__init__(shape)
@@ -262,7 +266,7 @@ def _accepted(target: Any) -> dict[str, inspect.Parameter]:
 def _hints(target: Any) -> dict[str, Any]:
     """Its annotations of plain values; others take whatever is given."""
     try:
-        found = typing.get_type_hints(target.__init__ if isinstance(target, type) else target)
+        found = typing.get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
     except Exception:
         # an annotation that names what is imported for type checkers alone
         return {}

@@ -54,8 +54,10 @@ CAUSAL_FORMS = ("~seen", "seen", "pairs", "~pairs", "bias")
 CLEARLY = 10.0
 """How much more a mask must keep out than its opposite does, where neither keeps out all."""
 
-REFUSALS = (AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, StopIteration)
-REFUSALS += (TypeError, ValueError)
+REFUSALS = (
+    AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, StopIteration, TypeError,
+    ValueError,
+)  # fmt: skip
 """What a call may raise that the subject does not take."""
 
 
@@ -237,8 +239,8 @@ def _with_masks(target: Any, plain: Convention) -> Convention:
     known = _documented(target, names)
     padded, ignored, question, questions = "", False, "", []
     for name in (name for name in MASKS if name in names):
-        trials = {form: _Trial.of(target, plain, with_argument(plain.plain, name, form)) for form in known or FORMS}
-        trials = {form: trial for form, trial in trials.items() if trial is not None}
+        tried = {form: _Trial.of(target, plain, with_argument(plain.plain, name, form)) for form in known or FORMS}
+        trials = {form: trial for form, trial in tried.items() if trial is not None}
         form = known[0] if known and trials else _decided(trials)
         if form:
             padded = with_argument(plain.plain, name, form)
@@ -334,7 +336,7 @@ def _with_switch(target: Any, found: Convention, names: list[str]) -> Convention
     """The convention with what makes the subject causal, where it looks both ways without."""
     if says_causal(target) or sees_future(target, found, found.plain) is not True:
         return found
-    options = [((name, "True"),) for name in SWITCHES if name in names]
+    options: list[tuple[tuple[str, str], ...]] = [((name, "True"),) for name in SWITCHES if name in names]
     masks = [(name, form) for name in CAUSAL_MASKS if name in names for form in CAUSAL_FORMS]
     options += [(mask,) for mask in masks]
     options += [(("is_causal", "True"), mask) for mask in masks if "is_causal" in names]

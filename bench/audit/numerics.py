@@ -150,12 +150,12 @@ def _gradient_problems(subject: Subject, claims: bool) -> Iterator[tuple[float, 
             "ahead, behind = [out(*[x.detach() + d * s for x, s in zip(inputs, steps)]) for d in (1e-6, -1e-6)]",
             "print((ahead - behind) / 2e-6, sum((g * s).sum() for g, s in zip(grads, steps)))",
         )
-        program = list(_program(subject, call, None, True, "a.square()", *lines))
-        program[1:2] = [
-            program[1],
+        rows: list[str] = list(_program(subject, call, None, True, "a.square()", *lines))
+        rows[1:2] = [
+            rows[1],
             f"m = m.double() if hasattr(m, 'double') else m; {names}, = [x.double() for x in ({names},)]",
         ]
-        yield size, f"the gradient is not the derivative ({size:.2g} of it)", tuple(program)
+        yield size, f"the gradient is not the derivative ({size:.2g} of it)", tuple(rows)
 
 
 def _gradients(output: Tensor, weights: Tensor, leaves: list[Tensor]) -> list[Tensor]:

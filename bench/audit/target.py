@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from torch import nn
 
 from ..core.errors import SelectionError
 from ..core.spec import Spec
+from ..core.targets import target_of
 from .tiny import tiny_model
 
 USUAL: dict[str, Any] = {
@@ -33,14 +31,14 @@ USUAL: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Built:
     """A built module or function. lines: plain torch that builds the same as `m`."""
 
     module: Any
     lines: tuple[str, ...]
 
 
-def load_target(spec: Spec) -> Target:
+def load_target(spec: Spec) -> Built:
     """What `spec` names: a class, an instance, a function over tensors, or a function that returns a module.
 
     Raises SelectionError where the file or the name is missing, or the constructor asks for more than was given.
@@ -50,25 +48,29 @@ def load_target(spec: Spec) -> Target:
         raise SelectionError(f"expected FILE.py:NAME or package.module:NAME, got {spec.name!r}")
     values = dict(spec.parameters)
     if place == "transformers" and name[:1].isupper():
-        return Target(*tiny_model(name, values))
+        return Built(*tiny_model(name, values))
+    target = target_of(spec.name)
+    assert target is not None
     try:
-        found = reduce(getattr, name.split("."), _module(place))
+        found = target.load()
     except AttributeError:
         raise SelectionError(f"expected a name of {place}, got {name!r}") from None
+    except ImportError as error:
+        raise SelectionError(f"expected a module that can be imported, got {place!r}: {error}") from error
     head = name.split(".")[0]
-    lines = (f"from {place} import {head}",)
+    lines: tuple[str, ...] = (f"from {place} import {head}",)
     if place.endswith(".py"):
         lines = (
             f"import sys; sys.path.insert(0, {str(Path(place).parent)!r})",
             f"from {Path(place).stem} import {head}",
         )
     if isinstance(found, nn.Module):
-        return Target(found.eval(), (*lines, f"m = {name}.eval()"))
+        return Built(found.eval(), (*lines, f"m = {name}.eval()"))
     is_plain = not isinstance(found, type) and not _makes(found)
     if is_plain:
         inside = "".join(f", {key}={value!r}" for key, value in values.items())
         made = partial(found, **values) if values else found
-        return Target(
+        return Built(
             made, (*lines, f"import functools; m = functools.partial({name}{inside})" if values else f"m = {name}")
         )
     values = _completed(found, values, spec)
@@ -76,26 +78,7 @@ def load_target(spec: Spec) -> Target:
     built = found(**values)
     inside = ", ".join(f"{key}={value!r}" for key, value in values.items())
     ending = ".eval()" if isinstance(built, nn.Module) else ""
-    return Target(built.eval() if ending else built, (*lines, f"torch.manual_seed(0); m = {name}({inside}){ending}"))
-
-
-def _module(place: str) -> Any:
-    if not place.endswith(".py"):
-        try:
-            return importlib.import_module(place)
-        except ImportError as error:
-            raise SelectionError(f"expected a module that can be imported, got {place!r}: {error}") from error
-    path = Path(place)
-    if not path.is_file():
-        raise SelectionError(f"expected a file, got {place!r}")
-    # what stands beside the file may be imported by it
-    sys.path.insert(0, str(path.parent.resolve()))
-    located = importlib.util.spec_from_file_location(path.stem, path)
-    assert located is not None and located.loader is not None
-    module = importlib.util.module_from_spec(located)
-    sys.modules[path.stem] = module
-    located.loader.exec_module(module)
-    return module
+    return Built(built.eval() if ending else built, (*lines, f"torch.manual_seed(0); m = {name}({inside}){ending}"))
 
 
 def _makes(function: Callable[..., Any]) -> bool:

@@ -68,8 +68,8 @@ def data_notes(context: BoardContext) -> Iterator[Note]:
     values, of_reference = context.table.values, context.newest_of_reference("parameters")
     own = sorted(name for name, one in context.scores.items() if values("own_projections", one.rows))
     if own and of_reference:
-        sizes = [values("parameters", context.scores[name].rows)[-1] for name in own]
-        listed = [f"{name} ({n / of_reference - 1:+.1%} parameters)" for name, n in zip(own, sizes, strict=True)]
+        parameters = [values("parameters", context.scores[name].rows)[-1] for name in own]
+        listed = [f"{name} ({n / of_reference - 1:+.1%} parameters)" for name, n in zip(own, parameters, strict=True)]
         yield note("own_projections", names=some(listed))
     ignoring = [n for n, one in context.scores.items() if 0.0 in context.table.values("attention_dropout", one.rows)]
     if ignoring:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import process_time
@@ -369,12 +370,10 @@ class Case:
         """Of fewer heads or positions, at the length to be measured; this one where the variant refuses that, or where
         the shape would stay the same, since its heads share one key."""
         shape = with_heads(replace(self.shape, max_length=length), heads)
-        if shape == self.shape:
-            return self
-        try:
-            return Case(self.factory, shape, RunSetting(length, 1, "own"), self.seed, thorough=self.thorough)
-        except Unsupported:
-            return self
+        with suppress(Unsupported):
+            if shape != self.shape:
+                return Case(self.factory, shape, RunSetting(length, 1, "own"), self.seed, thorough=self.thorough)
+        return self
 
     @cached_property
     def affordable(self) -> Case:
@@ -404,12 +403,12 @@ class Case:
         few, many = min(self.shape.max_length, 17), min(max(self.measured, WIDE_BATCH), WIDEST_BATCH)
         middle = min(self.shape.max_length, 33)
         others = (RunSetting(few, many, "many"), RunSetting(middle, 3, "training"), RunSetting(middle, 3, "after step"))
-        others = () if self.own or self.interpreted else others
         found = [self]
-        for setting in others:
+        for setting in () if self.own or self.interpreted else others:
             module = self.module if setting.kind == "many" else self.like(kind=setting.kind)
             case = self.other(self.stepped if setting.kind == "after step" else module, setting=setting)
-            inputs, masks = case.inputs(), [None]
+            inputs = case.inputs()
+            masks: list[Tensor | None] = [None]
             if setting.kind == "training":
                 torch.manual_seed(self.seed)
                 before = torch.get_rng_state()
@@ -440,14 +439,12 @@ def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
     for salt in range(STEPS):
         torch.manual_seed(seed)
         with torch.enable_grad():
-            output = case.forward(case.inputs(salt=100 + salt))
-            extra = module.auxiliary_loss()
-            loss = output.square().mean() if extra is None else output.square().mean() + extra
+            loss = case.forward(case.inputs(salt=100 + salt)).square().mean()
+            loss = loss if (extra := module.auxiliary_loss()) is None else loss + extra
             if loss.requires_grad and trained:
-                found = torch.autograd.grad(loss, trained, allow_unused=True)
+                found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
                 with torch.no_grad():
                     for parameter, gradient in zip(trained, found, strict=True):
-                        if gradient is not None:
-                            parameter.sub_(1e-2 * gradient)
+                        parameter.sub_(1e-2 * gradient)
         module.after_step()
     return module.eval()

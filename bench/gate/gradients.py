@@ -59,7 +59,7 @@ def parameters_learn(case: Case) -> Answers:
 
 def gradient_is_derivative(case: Case) -> Answers:
     """in float64, derivatives along random directions of each input and parameter equal finite differences"""
-    cases = [each for kind in ("usual", "after step") if (each := small(case, kind)) is not None]  # type: ignore[arg-type]
+    cases = [each for kind in ("usual", "after step") if (each := small(case, kind)) is not None]
     if not cases:
         yield NotApplicable("it refuses float64 on a small shape; its twin speaks for its gradient")
     for each in cases:

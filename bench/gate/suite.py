@@ -288,7 +288,8 @@ def _findings(
     """At `length` positions and few heads, or at the length to be measured where that is None."""
     # Dropout is set by the properties themselves.
     shape = replace(shape, dropout=0.0)
-    shapes, setting = [shape], RunSetting(shape.max_length, 1, "own")
+    shapes = [shape]
+    setting: RunSetting | None = RunSetting(shape.max_length, 1, "own")
     if length is not None:
         shape = replace(shape, max_length=length)
         # all heads where the variant refuses few, or breaks with them

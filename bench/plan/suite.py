@@ -143,8 +143,12 @@ def suite_with(
     preset: str | Spec | None,
     seeds: int | None,
     selection: str | None,
+    matched: bool = False,
 ) -> Suite:
-    """The named suite with what else is given in its place, or the rest alone; raises SelectionError for too little."""
+    """The named suite with what else is given in its place, or the rest alone; raises SelectionError for too little.
+
+    matched: give every variant a model of the size of the reference's.
+    """
     if suite is None and (variants is None or tasks is None):
         raise SelectionError(
             "expected variants and a task, or a suite; for example: "
@@ -165,7 +169,8 @@ def suite_with(
     # the time of a suite's trainings is that of its own tasks, by its own preset
     if tasks is not None or (preset is not None and str(preset) != str(base.preset)):
         base = replace(base, cell_seconds=None)
-    return replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    asked = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    return replace(asked, variants=with_matched_parameters(asked.variants)) if matched else asked
 
 
 def built_in() -> list[str]:

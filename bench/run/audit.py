@@ -1,16 +1,22 @@
-"""The audit of a named target, in a child: the code is somebody's."""
+"""Tests of what somebody else has written: of a named target in a child, of a live object in this process."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint
+from typing import Any
 
+from ..audit.adapter import Foreign, as_variant, takes_shape
 from ..audit.report import AuditReport
 from ..audit.suite import audit_module
 from ..audit.target import load_target
+from ..core.errors import SelectionError
 from ..core.registry import Registry
 from ..core.spec import Spec
-from ..process.ask import Reporter, Request
+from ..gate.report import CheckReport, check_variant
+from ..process.ask import Reporter, Request, ask, asking
 
 AUDIT_PATIENCE = 10.0
 """How often the time of an answer an audit may take: some layers loop over positions."""
@@ -47,3 +53,26 @@ class AuditTarget(Request[AuditReport]):
             target.module, str(self.target), call=self.call, causal=self.causal, compile=self.compile,
             building=target.lines,
         )  # fmt: skip
+
+
+def audit_target(target: Any, call: str | Callable[..., Any], causal: bool | None, compile: str) -> AuditReport:
+    """All findings about what text or a Spec names, or about a live module or function; as `attnbench.audit`."""
+    if not isinstance(target, str | Spec):
+        name = getattr(target, "__name__", type(target).__name__)
+        return audit_module(target, name, call=call, causal=causal, compile=compile)
+    if not isinstance(call, str):
+        raise SelectionError("expected the call of a named target as text: its code runs in a child")
+    spec = Spec.parse(target) if isinstance(target, str) else target
+    with asking():
+        request = AuditTarget(target=spec, call=call, causal=causal, compile=compile)
+        return ask(TARGETS, spec.name, request, patience=AUDIT_PATIENCE)
+
+
+def examined_here(found: Any, arguments: dict[str, Any], device: str, dtype: str) -> CheckReport:
+    """What the gate says of a live object: a class of the contract, or anybody's module or function."""
+    name = getattr(found, "__name__", type(found).__name__)
+    source = found if takes_shape(found) else as_variant(found, name)
+    more: dict[str, Any] = {"device": device, "dtype": dtype}
+    if isinstance(source, type) and issubclass(source, Foreign):
+        more |= {"sizes": source.sizes(arguments), "note": "it ran in this process"}
+    return check_variant(partial(source, **arguments) if arguments else source, name, **more)

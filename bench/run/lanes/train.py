@@ -98,16 +98,8 @@ def _train(builder: RecordBuilder) -> None:
         Measurement.of("parameters", whole),
         Measurement.of("extra_parameters", extra),
         *own_projections(model.variants),
-        Measurement.of("train_seconds", training.seconds),
-        Measurement.of("data_share", training.data_share),
+        *_costs(trainer),
     ]
-    # on a CPU all of a step is the processor's, and nothing is captured
-    if context.device.type == "cuda":
-        why: dict[str, Any] = {"reason": trainer.uncaptured} if trainer.uncaptured else {}
-        builder.measurements += [
-            Measurement.of("host_seconds", training.host_seconds_a_step),
-            Measurement.of("captured_steps", training.replays / max(training.step, 1), **why),
-        ]
     # the preset asks for dropout of the attention weights, and the variant drops none
     if any(variant.shape.dropout > 0 and not variant.uses_dropout for variant in model.variants):
         builder.measurements.append(Measurement.of("attention_dropout", 0.0))
@@ -119,6 +111,23 @@ def _train(builder: RecordBuilder) -> None:
     # nothing is compared by the examples of a trial
     if cell.lane == "train":
         builder.keep_predictions(test)
+
+
+def _costs(trainer: Trainer) -> list[Measurement]:
+    """Times of the training loop, and on a GPU what the host and a captured step have to do with them."""
+    training = trainer.state
+    found = [
+        Measurement.of("train_seconds", training.seconds),
+        Measurement.of("data_share", training.data_share),
+    ]
+    # on a CPU all of a step is the processor's, and nothing is captured
+    if trainer.device.type == "cuda":
+        why: dict[str, Any] = {"reason": trainer.uncaptured} if trainer.uncaptured else {}
+        found += [
+            Measurement.of("host_seconds", training.host_seconds_a_step),
+            Measurement.of("captured_steps", training.replays / max(training.step, 1), **why),
+        ]
+    return found
 
 
 def _observe(builder: RecordBuilder, objective: Objective, model: Model, subset: Subset) -> None:

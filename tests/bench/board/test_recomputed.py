@@ -47,8 +47,10 @@ def trainings() -> dict[str, dict[str, list[tuple[float, np.ndarray]]]]:
             first.setdefault((*name, record.cell.seed), record)
     found: dict[str, dict[str, list[tuple[float, np.ndarray]]]] = {task: defaultdict(list) for task in TASKS}
     for (task, variant, _), record in sorted(first.items()):
-        score = next(m.value for m in record.measurements if m.name == "accuracy" and set(m.where) == {"split", "examples"}
-                     and m.where["split"] == "test")  # fmt: skip
+        score = next(
+            m.value for m in record.measurements
+            if m.name == "accuracy" and set(m.where) == {"split", "examples"} and m.where["split"] == "test"
+        )  # fmt: skip
         with np.load(io.BytesIO(store.artifact(record.artifacts["predictions"]))) as kept:
             found[task][variant].append((score, kept["correct"].astype(float)))
     return found
@@ -167,7 +169,7 @@ def level_over(task: str, variant: str, seeds: tuple[int, ...], pool: frozenset[
 
 @cache
 def contrast(task: str, one: str, other: str, pool: frozenset[str]) -> Fields:
-    """Of one over the other on a task: value, error and degrees of freedom of seeds, error of the test, and the rest."""
+    """Of one over the other on a task: value, error and freedom of the seeds, error of the test, and the rest."""
     seeds = tuple(sorted(set(compared(task, one)) & set(compared(task, other))))
     count = [sum(learned(task, name)) for name in (one, other)]
     failed = any(0 < each < 6 for each in count)
@@ -193,7 +195,8 @@ def mean_contrast(one: str, other: str, pool: frozenset[str]) -> Fields:
     inverse = sum((each["error"] / 4) ** 4 / each["freedom"] for each in found)
     return {
         "value": np.mean([each["value"] for each in found]), "error": error,
-        "freedom": error**4 / inverse if inverse else math.inf, "test": math.hypot(*(each["test"] for each in found)) / 4,
+        "freedom": error**4 / inverse if inverse else math.inf,
+        "test": math.hypot(*(each["test"] for each in found)) / 4,
         "of_all": np.mean([each["of_all"] for each in found]), "trained": 24,
         "count": [sum(each["count"][at] for each in found) for at in (0, 1)],
         "failed": any(each["failed"] for each in found), "seeds": min(each["seeds"] for each in found),
