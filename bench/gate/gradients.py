@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
-from .case import Answers, Case, Inputs, Kind, Measured, NotApplicable, RunSetting, after_steps, build, gap
+from .case import Answers, Case, Inputs, Kind, Measured, NotApplicable, RunSetting, after_steps, gap
 from .twins import EAGER
+from .variant import build
 
 SMALL_LENGTH = 13
 STEPS = (1e-5, 1e-6, 1e-4, 1e-7)
@@ -59,7 +60,7 @@ def parameters_learn(case: Case) -> Answers:
 
 def gradient_is_derivative(case: Case) -> Answers:
     """in float64, derivatives along random directions of each input and parameter equal finite differences"""
-    cases = [each for kind in ("usual", "after step") if (each := small(case, kind)) is not None]  # type: ignore[arg-type]
+    cases = [each for kind in ("usual", "after step") if (each := small(case, kind)) is not None]
     if not cases:
         yield NotApplicable("it refuses float64 on a small shape; its twin speaks for its gradient")
     for each in cases:
