@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .board.filters import Filters
     from .board.probe import ProbeReport
     from .board.report import Overview, Report
-    from .gate.case import VariantSource
     from .gate.report import CheckReport
+    from .gate.variant import VariantSource
     from .plan.planner import Plan
     from .run.events import RunListener
     from .run.executors.executor import Executor

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import process_time
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ...variants.contract import AttentionShape, Mask, Variant
-from ..core.errors import SelectionError, Unsupported
-from ..core.registry import VARIANTS, parameters
-from ..core.spec import Spec
+from ..core.errors import Unsupported
+from .variant import VariantFactory, VariantSource, build, with_heads
 
 BASE_LENGTH = 96
 WIDE_BATCH, WIDEST_BATCH = 11, 64
@@ -29,7 +28,6 @@ HELD_SCORES = 8
 PARTS = ("output", "gradient of query", "gradient of key", "gradient of value", "gradient of the hidden state")
 """Of `Case.passes`; without the last for a variant that does not take the hidden state."""
 
-VariantSource = Spec | str | type[Variant] | Callable[[AttentionShape], Variant]
 Kind = Literal["usual", "many", "training", "after step", "own"]
 
 
@@ -71,60 +69,6 @@ def gap(found: Tensor, expected: Tensor) -> float:
     return difference / scale if scale else (0.0 if difference == 0 else math.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class VariantFactory:
-    """How instances come to be: `make(shape, **parameters)`. `implementations` are the values of a parameter `impl`;
-    `forced`, which of them a selection asks for."""
-
-    make: Callable[..., Variant]
-    implementations: tuple[str, ...] = ()
-    forced: str = ""
-
-    @classmethod
-    def of(cls, given: VariantSource | VariantFactory) -> VariantFactory:
-        """Raises SelectionError for an unknown name or parameter."""
-        if isinstance(given, VariantFactory):
-            return given
-        make, kind, forced = given, given, ""
-        if isinstance(given, str | Spec):
-            spec = VARIANTS.resolve(Spec.parse(given) if isinstance(given, str) else given)
-            if spec.layers:
-                raise SelectionError(f"expected one variant, got the pattern {spec}; check each of its layers")
-            inner = spec.inner or spec
-
-            def make(shape: AttentionShape, **more: Any) -> Variant:
-                # an implementation is one of the variant inside
-                wrapped = Spec.wrapped(spec.wrappers, Spec.of(inner.name, **(dict(inner.parameters) | more)))
-                variant: Variant = VARIANTS.build(wrapped, shape)
-                return variant
-
-            kind, forced = VARIANTS.load(inner.name), str(inner.get("impl", ""))
-        known = parameters(kind) if isinstance(kind, type) else {}
-        return cls(make, tuple(get_args(known["impl"].kind)) if "impl" in known else (), forced)  # type: ignore[arg-type]
-
-
-def build(source: VariantFactory, shape: AttentionShape, seed: int, **more: Any) -> Variant:
-    """A new instance in evaluation mode, on the shape's device; parameters stay in float32 under half precision.
-
-    Raises Unsupported where it refuses the shape.
-    """
-    # Random projections and patterns are part of a variant: two instances are compared only if they drew the same.
-    torch.manual_seed(seed)
-    variant = source.make(shape, **more)
-    reason = variant.supports(shape)
-    if reason:
-        raise Unsupported(reason)
-    variant.to(shape.device)
-    return (variant.double() if shape.dtype == "float64" else variant).eval()
-
-
-def with_heads(shape: AttentionShape, heads: int) -> AttentionShape:
-    """`shape` with at most `heads` heads, or one group of them where that is more; as many of them share a key."""
-    group = shape.heads // shape.kv_heads
-    groups = max(1, min(heads, shape.heads) // group)
-    return replace(shape, heads=groups * group, kv_heads=groups)
-
-
 def permuted(x: Tensor) -> Tensor:
     """The same values, laid out in memory as (batch, length, heads, head_dim), which is how models pass them."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
@@ -162,10 +106,6 @@ class RunSetting:
     length: int
     batch: int = 2
     kind: Kind = "usual"
-
-    def __str__(self) -> str:
-        mode = {"training": " in training", "after step": " after after_step()"}.get(self.kind, "")
-        return f"{self.length} long{mode}"
 
 
 class Case:
@@ -205,7 +145,14 @@ class Case:
         on_cpu = torch.device(shape.device).type == "cpu"
         self.interpreted = on_cpu and any(getattr(part, "impl", "") == "triton" for part in self.module.modules())
         # where a test failed, for its detail
-        self.place = f"{self.setting} ({shape.dtype})"
+        mode = {"training": " in training", "after step": " after after_step()"}.get(self.kind, "")
+        self.words = f"{self.length} long{mode}"
+        self.place = f"{self.words} ({shape.dtype})"
+        # by how much the same pass may differ: atomic additions on a GPU come in another order each time
+        self.bits = 0.0 if shape.device == "cpu" else 8 * torch.finfo(self.dtype).eps
+        # whether a pass in float64 that holds all scores, and its gradient, stays within 2,048 tokens and 2 GiB
+        held = HELD_SCORES * 8 * self.batch * shape.heads * self.length**2
+        self.fits_float64 = self.length <= DOUBLE_LENGTH and held <= DOUBLE_BYTES
         self.drawn: dict[tuple[int, ...], Inputs] = {}
         self.memo: dict[Any, Any] = {}
 
@@ -327,12 +274,6 @@ class Case:
             return None
         return self.other(module, "float64")
 
-    @property
-    def fits_float64(self) -> bool:
-        """Whether a pass in float64 that holds all scores, and its gradient, stays within 2,048 tokens and 2 GiB."""
-        scores = self.batch * self.shape.heads * self.length**2
-        return self.length <= DOUBLE_LENGTH and HELD_SCORES * 8 * scores <= DOUBLE_BYTES
-
     @cached_property
     def tolerance(self) -> float:
         """What rounding explains, relative to the largest output."""
@@ -402,13 +343,12 @@ class Case:
         """This case and the others of its shape, each in float64 too, where the variant does not refuse it."""
         few, many = min(self.shape.max_length, 17), min(max(self.measured, WIDE_BATCH), WIDEST_BATCH)
         middle = min(self.shape.max_length, 33)
-        others = (RunSetting(few, many, "many"), RunSetting(middle, 3, "training"), RunSetting(middle, 3, "after step"))
+        others = [RunSetting(few, many, "many"), RunSetting(middle, 3, "training"), RunSetting(middle, 3, "after step")]
         found = [self]
         for setting in () if self.own or self.interpreted else others:
             module = self.module if setting.kind == "many" else self.like(kind=setting.kind)
             case = self.other(self.stepped if setting.kind == "after step" else module, setting=setting)
             inputs = case.inputs()
-            masks: list[Tensor | None] = [None]
             if setting.kind == "training":
                 torch.manual_seed(self.seed)
                 before = torch.get_rng_state()
@@ -420,7 +360,8 @@ class Case:
                 # left out where a new instance with the same state gives the same bits in evaluation, padded too
                 plain = case.other(self.like())
                 plain.module.load_state_dict(case.module.state_dict())
-                masks += [inputs.padded_from(inputs.key.shape[2] // 2 + 1)] if self.shape.padding else []
+                padded = inputs.padded_from(inputs.key.shape[2] // 2 + 1)
+                masks = [None, padded] if self.shape.padding else [None]
                 if all(torch.equal(case.run(inputs, mask), plain.run(inputs, mask)) for mask in masks):
                     continue
             found.append(case)

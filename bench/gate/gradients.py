@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
-from .case import Answers, Case, Inputs, Kind, Measured, NotApplicable, RunSetting, after_steps, build, gap
+from .case import Answers, Case, Inputs, Kind, Measured, NotApplicable, RunSetting, after_steps, gap
 from .twins import EAGER
+from .variant import build
 
 SMALL_LENGTH = 13
 STEPS = (1e-5, 1e-6, 1e-4, 1e-7)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ...variants.contract import ScoredVariant
-from .case import PARTS, Answer, Answers, Case, Inputs, Measured, NotApplicable, build, gap, permuted
+from .case import PARTS, Answer, Answers, Case, Inputs, Measured, NotApplicable, gap, permuted
+from .variant import build
 
 HALF_FACTOR = 2.5
 GRADIENT_ROOM = 8
@@ -80,7 +81,7 @@ def deterministic(case: Case) -> Answers:
     first = case.first_passes
     for source, name in ((case, "the same instance"), (other, "another instance of the same seed")):
         for part, a, b in zip(PARTS, source.passes(case.inputs()), first, strict=False):
-            yield Measured(gap(a, b), _bits(case), f"{part}, {name}")
+            yield Measured(gap(a, b), case.bits, f"{part}, {name}")
 
 
 def layout(case: Case) -> Answers:
@@ -111,9 +112,9 @@ def no_state(case: Case) -> Answers:
     yield Measured(gap(held, kept), 0.0, f"an output after another call, {case.place}")
     case.passes(larger, valid)
     for part, a, b in zip(PARTS, case.passes(inputs), first, strict=False):
-        yield Measured(gap(a, b), _bits(case), f"{part} after a larger batch, {case.place}")
+        yield Measured(gap(a, b), case.bits, f"{part} after a larger batch, {case.place}")
     fresh = case.other(case.like()).run(larger, valid)
-    yield Measured(gap(used, fresh), _bits(case), f"a larger batch after a smaller one, {case.place}")
+    yield Measured(gap(used, fresh), case.bits, f"a larger batch after a smaller one, {case.place}")
 
 
 def no_side_effects(case: Case) -> Answers:
@@ -195,7 +196,7 @@ def _half(case: Case, name: str) -> Answers:
         # tiny outputs lose digits in float16 whoever computes them
         allowed = HALF_FACTOR * reference + row_error(expected.to(dtype), expected)
         masked = "" if valid is None else " with padding"
-        yield Measured(own, allowed, f"relative error of a row, {case.setting}{masked}; softmax {reference:.1e}")
+        yield Measured(own, allowed, f"relative error of a row, {case.words}{masked}; softmax {reference:.1e}")
 
 
 def row_error(found: Tensor, expected: Tensor) -> float:
@@ -210,11 +211,6 @@ def row_error(found: Tensor, expected: Tensor) -> float:
     # A tenth of the usual size is added, so that rows that are nearly zero do not count as wholly wrong.
     errors = (found - expected).norm(dim=-1) / (sizes + typical / 10)
     return float(errors.flatten().quantile(0.9))
-
-
-def _bits(case: Case) -> float:
-    # Atomic additions on a GPU come in another order each time; eight roundings cover them.
-    return 0.0 if case.shape.device == "cpu" else 8 * torch.finfo(case.dtype).eps
 
 
 def _finite(case: Case, inputs: Inputs, detail: str) -> Answer:

@@ -10,9 +10,9 @@ from ...variants.contract import AttentionShape
 from ..core.errors import AttnbenchError, SelectionError
 from ..core.spec import Spec
 from ..measure.machine import choose_device
-from .case import VariantFactory, VariantSource
 from .suite import GateResult, examine, severity
 from .twins import Path, paths
+from .variant import VariantFactory, VariantSource
 
 LENGTH = 512
 """A multiple of the blocks of every kernel; other properties run one less than that."""

@@ -6,7 +6,6 @@ import builtins
 import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,19 +14,9 @@ import torch
 
 from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
-from . import causality, gradients, maps, masks, numerics, twins
-from .case import (
-    BASE_LENGTH,
-    WIDEST_BATCH,
-    Answer,
-    Answers,
-    Case,
-    Measured,
-    NotApplicable,
-    RunSetting,
-    VariantSource,
-    with_heads,
-)  # fmt: skip
+from . import gradients, maps, masks, numerics, twins
+from .case import BASE_LENGTH, WIDEST_BATCH, Answer, Answers, Case, Measured, NotApplicable, RunSetting
+from .variant import VariantSource, with_heads
 
 LONG_LENGTH = 384
 SHORT_HEADS = 5
@@ -143,10 +132,10 @@ PROPERTIES: tuple[Property, ...] = (
     Property("any length", numerics.any_length),
     Property("empty batch", numerics.empty_batch),
     Property("queries differ from keys", numerics.crosses, needs="cross"),
-    Property("causal", causality.future_changes_nothing, "all", "causal", own="always"),
-    Property("causal values", causality.future_values_change_nothing, "all", "causal", own="always"),
-    Property("prefix consistency", causality.prefix_stands_alone, "all", "causal", own="always"),
-    Property("aligned at the last key", causality.aligned_at_last_key, "all", "causal", own="always"),
+    Property("causal", masks.future_changes_nothing, "all", "causal", own="always"),
+    Property("causal values", masks.future_values_change_nothing, "all", "causal", own="always"),
+    Property("prefix consistency", masks.prefix_stands_alone, "all", "causal", own="always"),
+    Property("aligned at the last key", masks.aligned_at_last_key, "all", "causal", own="always"),
     Property("padding content", masks.padding_content, "all", "padding", own="check"),
     Property("padding length", masks.padding_length, "all", "padding", own="always"),
     Property("padding without numbers", masks.padding_without_numbers, "measured", "padding"),
@@ -171,9 +160,9 @@ PROPERTIES: tuple[Property, ...] = (
     Property("simplex", maps.simplex),
     Property("rows sum", maps.rows_sum_whatever_the_scores),
     Property("closed cases", maps.closed_cases),
-    Property("decode", causality.steps_equal_forward, "all", own="check"),
-    Property("decode state", causality.state_as_declared, own="check"),
-    Property("density", causality.density_as_declared, quick=False, own="check"),
+    Property("decode", masks.steps_equal_forward, "all", own="check"),
+    Property("decode state", masks.state_as_declared, own="check"),
+    Property("density", masks.density_as_declared, quick=False, own="check"),
     Property("dropout in training only", maps.dropout_in_training_only),
     Property("dropout in backward", maps.dropout_in_backward),
     Property("dropout mean", maps.dropout_keeps_mean, quick=False),
@@ -262,19 +251,6 @@ def severity(result: GateResult) -> tuple[int, float]:
     return (2 - result.held, result.measured / result.allowed if result.allowed else result.measured)
 
 
-@contextmanager
-def _settings_kept(own: bool) -> Iterator[None]:
-    """One thread for few positions: small tensors gain nothing from more, and on a busy machine threads that wait for
-    each other cost a factor of 30. Afterwards all is as it was, whatever the variant did."""
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    torch.set_num_threads(threads if own else 1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-
-
 def _findings(
     variant: VariantSource,
     shape: AttentionShape,
@@ -288,33 +264,31 @@ def _findings(
     """At `length` positions and few heads, or at the length to be measured where that is None."""
     # Dropout is set by the properties themselves.
     shape = replace(shape, dropout=0.0)
-    shapes = [shape]
-    setting: RunSetting | None = RunSetting(shape.max_length, 1, "own")
-    if length is not None:
-        shape = replace(shape, max_length=length)
-        # all heads where the variant refuses few, or breaks with them
-        shapes, setting = list(dict.fromkeys((with_heads(shape, SHORT_HEADS), shape))), None
-    # The examination draws random numbers of its own; a run that is gated must go on with those it would have had.
+    own = RunSetting(shape.max_length, 1, "own") if length is None else None
+    shape = shape if length is None else replace(shape, max_length=length)
+    # all heads where the variant refuses few, or breaks with them
+    shapes = [shape] if own else list(dict.fromkeys((with_heads(shape, SHORT_HEADS), shape)))
+    # The examination draws random numbers of its own; a run that is gated must go on with those it would have had, and
+    # with its settings, whatever the variant did to them.
     cuda = [shape.device] if torch.device(shape.device).type == "cuda" else []
-    with (
-        torch.random.fork_rng(cuda),
-        _settings_kept(length is None),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-    ):
-        first: Case | None = None
-        for sized in shapes:
-            try:
-                first = Case(variant, sized, setting, seed, thorough=thorough, measured=batch)
-                break
-            except Unsupported as refusal:
-                if sized is shapes[-1]:
-                    yield from (GateResult(property=p.name, held=None, detail=str(refusal)) for p in properties)
-                    return
-            except Exception:
-                if sized is shapes[-1]:
-                    raise
-        if first is None or (first.own and first.interpreted):
-            return
-        for item in properties:
-            yield item.examine(first)
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    with torch.random.fork_rng(cuda), torch.inference_mode(False), torch.enable_grad():
+        # One thread for few positions: small tensors gain nothing from more, and on a busy machine threads that wait
+        # for each other cost a factor of 30.
+        torch.set_num_threads(threads if own else 1)
+        try:
+            for sized in shapes:
+                try:
+                    first = Case(variant, sized, own, seed, thorough=thorough, measured=batch)
+                    break
+                except Exception:
+                    if sized is shapes[-1]:
+                        raise
+            if not (first.own and first.interpreted):
+                for item in properties:
+                    yield item.examine(first)
+        except Unsupported as refusal:
+            yield from (GateResult(property=p.name, held=None, detail=str(refusal)) for p in properties)
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_default_dtype(dtype)

@@ -17,21 +17,9 @@ from torch import Tensor
 
 from ...variants.contract import AttentionShape, Variant
 from ..core.errors import Unsupported
-from .case import (
-    PARTS,
-    Answers,
-    Case,
-    Inputs,
-    Measured,
-    NotApplicable,
-    RunSetting,
-    VariantFactory,
-    VariantSource,
-    build,
-    gap,
-    with_heads,
-)  # fmt: skip
+from .case import PARTS, Answers, Case, Inputs, Measured, NotApplicable, RunSetting, gap
 from .numerics import SoftmaxReference
+from .variant import VariantFactory, VariantSource, build, with_heads
 
 FACTOR = 4
 NUDGES = 8

@@ -24,8 +24,9 @@ from ..core.files import make_private
 from ..core.registry import TASKS
 from ..core.spec import Spec
 from ..gate.build import verdict_key
-from ..gate.case import BASE_LENGTH, VariantFactory
+from ..gate.case import BASE_LENGTH
 from ..gate.suite import run_part
+from ..gate.variant import VariantFactory
 from ..models.blocks import attention_shape
 from ..process.child import ChannelError, Child, encode_order, end_servers
 from .context import WorkerContext

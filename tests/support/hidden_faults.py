@@ -342,7 +342,9 @@ class NoEmptyBatch(Honest):
 class FillsEmptyBatch(Honest):
     """Pads a batch of none to a batch of one."""
 
-    __call__ = torch.nn.Module.__call__
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor | None = None) -> Tensor:
+        output: Tensor = torch.nn.Module.__call__(self, query, key, value, mask)
+        return output
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor | None = None) -> Tensor:
         output = super().forward(query, key, value, mask)

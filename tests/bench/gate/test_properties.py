@@ -21,9 +21,10 @@ from attnbench.bench.core.entry_points import EntryPointGroup, read_group
 from attnbench.bench.core.errors import AttnbenchError, DeviceError, SelectionError
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import PROPERTIES, GateResult, examine, quick_gate
-from attnbench.bench.gate.case import gap, with_heads
+from attnbench.bench.gate.case import gap
 from attnbench.bench.gate.numerics import row_error
 from attnbench.bench.gate.report import SETTINGS as SETTINGS_OF_CHECK
+from attnbench.bench.gate.variant import with_heads
 from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Variant
 
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=200)
