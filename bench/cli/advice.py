@@ -18,7 +18,7 @@ EXAMPLES = {
     "compare": "attnbench compare rela linear",
     "new": "attnbench new variant my-attention",
     "check": "attnbench check rela linear",
-    "audit": "attnbench audit 'mine.py:MyAttention[dim=64,heads=4]'",
+    "audit": "attnbench audit mine.py:MyAttention",
     "probe": "attnbench probe entmax15",
     "list": "attnbench list variants",
     "show": "attnbench show rela",

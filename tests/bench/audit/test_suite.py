@@ -249,7 +249,7 @@ def test_the_command_audits_a_file_in_a_child(tmp_path, monkeypatch, capsys):
     assert "a layer (B, N, 24)" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["attnbench", "audit", "mine.py:Missing"])
     assert main() == 2
-    assert "expected a name of mine.py, got 'Missing'" in capsys.readouterr().err
+    assert "mine.py defines no 'Missing'; it has Mine" in capsys.readouterr().err
     monkeypatch.setattr(
         "sys.argv", ["attnbench", "audit", "mine.py:Mine", "--json", "--call", "m(x).flip(1)", "--causal"]
     )
