@@ -27,10 +27,10 @@ from .core.errors import PluginError, SelectionError
 from .core.registry import TASKS, VARIANTS
 from .core.spec import Spec, bytes_of, parse_selection, parse_value
 from .process.ask import ask, asking
+from .run.audit import audit as audit
 from .store.records import Records
 
 if TYPE_CHECKING:
-    from .audit.report import AuditReport
     from .board.board import Board
     from .board.compare import Comparison
     from .board.filters import Filters
@@ -301,37 +301,6 @@ def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32"
             return ask(VARIANTS, spec.name, CheckVariant(spec, device, dtype), patience=CHECK_PATIENCE)
         except PluginError as error:
             return CheckReport(name=str(spec), results=(), seconds=0.0, problem=error.reason)
-
-
-def audit(
-    target: Any,
-    *,
-    call: str | Callable[..., Any] = "",
-    causal: bool | None = None,
-    compile: str = "aot_eager",
-) -> AuditReport:
-    """Test a layer, an attention function or a model of anybody: leaks, padding, caches, gradients, precision.
-
-    target: `mine.py:MyAttention[dim=64]`, `package.module:NAME` or `transformers:DogeForCausalLM`, each in a child;
-    or a live module or function, which runs in this process. call: how it is called, where that is not found: text
-    such as `"m(x, mask=valid)[0]"`, or a function of the module, the inputs and `valid`, which is True at tokens,
-    (batch, positions). causal: whether it claims to be; None asks the module. compile: backend of torch.compile, or "". Returns a report
-    that is true where nothing fails. Raises SelectionError for text that names nothing, PluginError for code that dies.
-
-    >>> print(attnbench.audit(module, call=lambda m, x, valid: m(x, attention_mask=valid)[0]))     # doctest: +SKIP
-    """
-    from .audit.suite import audit_module
-    from .run.audit import AUDIT_PATIENCE, TARGETS, AuditTarget
-
-    if not isinstance(target, str | Spec):
-        name = getattr(target, "__name__", type(target).__name__)
-        return audit_module(target, name, call=call, causal=causal, compile=compile)
-    if not isinstance(call, str):
-        raise SelectionError("expected the call of a named target as text: its code runs in a child")
-    spec = Spec.parse(target) if isinstance(target, str) else target
-    with asking():
-        request = AuditTarget(target=spec, call=call, causal=causal, compile=compile)
-        return ask(TARGETS, spec.name, request, patience=AUDIT_PATIENCE)
 
 
 def probe(

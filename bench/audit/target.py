@@ -49,14 +49,14 @@ def load_target(spec: Spec) -> Target:
     if not colon:
         raise SelectionError(f"expected FILE.py:NAME or package.module:NAME, got {spec.name!r}")
     values = dict(spec.parameters)
-    if place == "transformers" and name[:1].isupper():
+    if place == "transformers":
         return Target(*tiny_model(name, values))
     try:
         found = reduce(getattr, name.split("."), _module(place))
     except AttributeError:
         raise SelectionError(f"expected a name of {place}, got {name!r}") from None
     head = name.split(".")[0]
-    lines = (f"from {place} import {head}",)
+    lines: tuple[str, ...] = (f"from {place} import {head}",)
     if place.endswith(".py"):
         lines = (
             f"import sys; sys.path.insert(0, {str(Path(place).parent)!r})",

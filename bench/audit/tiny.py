@@ -51,7 +51,7 @@ def tiny_model(name: str, values: dict[str, Any]) -> tuple[Any, tuple[str, ...]]
     import torch
     import transformers
 
-    kind = getattr(transformers, name, None)
+    kind: Any = getattr(transformers, name, None)
     if getattr(kind, "config_class", None) is None:
         raise SelectionError(f"expected a model of transformers {transformers.__version__}, got {name!r}")
     known = _fields(kind.config_class)

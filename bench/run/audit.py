@@ -1,16 +1,17 @@
-"""The audit of a named target, in a child: the code is somebody's."""
+"""The audit of a live module here, and of a named target in a child: the code is somebody's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from typing import Any
 
 from ..audit.report import AuditReport
-from ..audit.suite import audit_module
-from ..audit.target import load_target
+from ..core.errors import SelectionError
 from ..core.registry import Registry
 from ..core.spec import Spec
-from ..process.ask import Reporter, Request
+from ..process.ask import Reporter, Request, ask, asking
 
 AUDIT_PATIENCE = 10.0
 """How often the time of an answer an audit may take: some layers loop over positions."""
@@ -42,8 +43,42 @@ class AuditTarget(Request[AuditReport]):
     compile: str
 
     def answer(self, reporter: Reporter) -> AuditReport:
+        from ..audit.suite import audit_module
+        from ..audit.target import load_target
+
         target = load_target(self.target)
         return audit_module(
             target.module, str(self.target), call=self.call, causal=self.causal, compile=self.compile,
             building=target.lines,
         )  # fmt: skip
+
+
+def audit(
+    target: Any,
+    *,
+    call: str | Callable[..., Any] = "",
+    causal: bool | None = None,
+    compile: str = "aot_eager",
+) -> AuditReport:
+    """Test a layer, an attention function or a model of anybody: leaks, padding, caches, gradients, precision.
+
+    target: `mine.py:MyAttention[dim=64]`, `package.module:NAME` or `transformers:DogeForCausalLM`, each in a child;
+    or a live module or function, which runs in this process. call: how it is called, where that is not found: text
+    such as `"m(x, mask=valid)[0]"`, or a function of the module, the inputs and `valid`, which is True at tokens,
+    (batch, positions). causal: whether it claims to be; None asks the module. compile: backend of torch.compile, or "".
+    Returns a report that is true where nothing fails. Raises SelectionError for text that names nothing, PluginError
+    for code that dies.
+
+    >>> print(attnbench.audit(module, call=lambda m, x, valid: m(x, attention_mask=valid)[0]))     # doctest: +SKIP
+    """
+    from ..audit.suite import audit_module
+
+    if not isinstance(target, str | Spec):
+        name = getattr(target, "__name__", type(target).__name__)
+        return audit_module(target, name, call=call, causal=causal, compile=compile)
+    if not isinstance(call, str):
+        raise SelectionError("expected the call of a named target as text: its code runs in a child")
+    spec = Spec.parse(target) if isinstance(target, str) else target
+    with asking():
+        request = AuditTarget(target=spec, call=call, causal=causal, compile=compile)
+        return ask(TARGETS, spec.name, request, patience=AUDIT_PATIENCE)
