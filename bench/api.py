@@ -27,10 +27,10 @@ from .core.errors import PluginError, SelectionError
 from .core.registry import TASKS, VARIANTS
 from .core.spec import Spec, bytes_of, parse_selection, parse_value
 from .process.ask import ask, asking
+from .run.audit import audit as audit
 from .store.records import Records
 
 if TYPE_CHECKING:
-    from .audit.report import AuditReport
     from .board.board import Board
     from .board.compare import Comparison
     from .board.filters import Filters
@@ -304,29 +304,6 @@ def check(
             return ask(VARIANTS, spec.name, CheckVariant(spec, device, dtype), patience=CHECK_PATIENCE)
         except PluginError as error:
             return CheckReport(name=str(spec), results=(), seconds=0.0, problem=error.reason)
-
-
-def audit(
-    target: Any,
-    *,
-    call: str | Callable[..., Any] = "",
-    causal: bool | None = None,
-    compile: str = "aot_eager",
-) -> AuditReport:
-    """Test a layer, an attention function or a model of anybody: leaks, padding, caches, gradients, precision.
-
-    target: `mine.py:MyAttention[dim=64]`, `package.module:NAME` or `transformers:DogeForCausalLM`, each in a child;
-    or a live module or function, which runs in this process. call: how it is called, where that is not found: text
-    such as `"m(x, mask=valid)[0]"`, or a function of the module, the inputs and `valid`, which is True at tokens,
-    (batch, positions). causal: whether it claims to be; None asks the module. compile: backend of torch.compile, or
-    "". Returns a report that is true where nothing fails. Raises SelectionError for text that names nothing,
-    PluginError for code that dies.
-
-    >>> print(attnbench.audit(module, call=lambda m, x, valid: m(x, attention_mask=valid)[0]))     # doctest: +SKIP
-    """
-    from .run.audit import audit_target
-
-    return audit_target(target, call, causal, compile)
 
 
 def probe(

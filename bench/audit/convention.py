@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.errors import SelectionError
+from ..core.errors import AttnbenchError, SelectionError
 from .subject import (
     NAMES,
     STILL,
@@ -54,9 +54,9 @@ CAUSAL_FORMS = ("~seen", "seen", "pairs", "~pairs", "bias")
 CLEARLY = 10.0
 """How much more a mask must keep out than its opposite does, where neither keeps out all."""
 
-REFUSALS = (
+REFUSALS: tuple[type[Exception], ...] = (
     AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, StopIteration, TypeError,
-    ValueError,
+    ValueError, AttnbenchError,
 )  # fmt: skip
 """What a call may raise that the subject does not take."""
 
@@ -103,7 +103,7 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, is_c
 
 def _plain(target: Any, call: Call) -> Convention:
     """The call without padding: the first trial that runs."""
-    last = "no argument that could be q, k, v, a hidden state or tokens"
+    failures = []
     for kind, shape, arguments in _candidates(target, call):
         for length in LENGTHS:
             trial = _given(call, kind, shape, length)
@@ -113,13 +113,15 @@ def _plain(target: Any, call: Call) -> Convention:
             try:
                 output = Subject(target, trial)(inputs)
             except REFUSALS as error:
-                last = f"{trial.plain} on {size}: {' '.join(str(error).split())[:160]}"
+                failures.append(f"{trial.plain} on {size}: {' '.join(str(error).split())[:160]}")
                 continue
             if output.is_floating_point() and output.shape[:-1] == inputs[0].shape[: output.ndim - 1]:
                 return trial if call else _arranged(target, trial)
-            last = f"{trial.plain} on {size}: gave {tuple(output.shape)}"
+            failures.append(f"{trial.plain} on {size}: gave {tuple(output.shape)}")
+    # the likeliest is tried first, and what it lacks says most
+    likely = failures[0] if failures else "no argument that could be q, k, v, a hidden state or tokens"
     raise Unclear(
-        f"how is it called? Nothing that was tried gave one output for each position (the last: {last}). "
+        f"how is it called? Nothing that was tried gave one output for each position ({likely}). "
         "Say it by `--call`: 'm(x)', 'm(x, x, x)', 'm(q, k, v)' or 'm(ids)', with what it needs beside"
     )
 
@@ -193,7 +195,7 @@ def _arranged(target: Any, trial: Convention) -> Convention:
     subject = Subject(target, trial)
     base = subject(inputs)
     if trial.kind == "model":
-        return trial
+        return replace(trial, plain=str(trial.plain) + _pick(target, trial))
     where = torch.zeros(inputs[0].shape[:-1], dtype=torch.bool)
     where[(1, 2, 3) if trial.kind == "qkv" else (1, 3)] = True
     other = tuple(torch.where(where[..., None], 3 * each + 1, each) for each in inputs)
@@ -375,7 +377,7 @@ def says_causal(target: Any) -> bool:
 
 
 def sees_future(target: Any, found: Convention, call: Call) -> bool | None:
-    """Whether another content of the last positions moves earlier outputs; None where the call raises."""
+    """Whether another content of the last positions moves earlier outputs; None where it raises or gives no numbers."""
     kind, vocabulary = found.kind, found.shape[0]
     inputs = draw(kind, found.shape, 2, found.length, 3)
     late = torch.zeros(2, found.length, dtype=torch.bool)
@@ -385,5 +387,7 @@ def sees_future(target: Any, found: Convention, call: Call) -> bool | None:
         other = by_position(run(call, target, kind, changed(kind, inputs, late, vocabulary), None, True), kind)
     except REFUSALS:
         return None
-    moved = (other - base)[~late].abs().max()
-    return bool(moved > STILL * base.std()) if bool(torch.isfinite(moved)) else None
+    if not bool(base.isfinite().all() & other.isfinite().all()):
+        # a mask the wrong way round leaves the last query nothing
+        return None
+    return bool((other - base)[~late].abs().max() > STILL * base.std())

@@ -88,11 +88,12 @@ def decoding(subject: Subject, claims: bool) -> Iterator[Finding]:
         yield Finding(name="decoding", verdict="note" if claims else "n.a.", text=text)
         return
     length = min(LENGTH, subject.convention.length)
+    # libraries differ in what they want beside a cache: the first new token tells
+    once, again = (PREFILL, PREFILL + 1), replace(found, whole=True)
+    if _compared(found, subject, once)[0] > ALLOWED >= _compared(again, subject, once)[0]:
+        found = again
     single = (PREFILL, *range(PREFILL + 1, length + 1))
-    alone, whole = _compared(found, subject, single), _compared(replace(found, whole=True), subject, single)
-    if whole[0] < alone[0]:
-        found, alone = replace(found, whole=True), whole
-    yield _judged("decoding", "token by token", alone, found, subject, single)
+    yield _judged("decoding", "token by token", _compared(found, subject, single), found, subject, single)
     pieces = (5, PREFILL, length)
     yield _judged("pieces", "prefill in pieces", _compared(found, subject, pieces), found, subject, pieces)
 

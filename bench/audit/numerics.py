@@ -47,6 +47,7 @@ def draws(subject: Subject, claims: bool) -> Finding:
     words = "random draws in evaluation move outputs by" if seed else "two equal calls differ by"
     program = (
         *drawing(subject, 2, subject.convention.length),
+        *masks(call, 2, subject.convention.length, None, False),
         f"torch.manual_seed(0); a = {call}",
         f"torch.manual_seed({seed}); b = {call}",
         "print((a - b).abs().max() / a.std())",
@@ -150,12 +151,10 @@ def _gradient_problems(subject: Subject, claims: bool) -> Iterator[tuple[float, 
             "ahead, behind = [out(*[x.detach() + d * s for x, s in zip(inputs, steps)]) for d in (1e-6, -1e-6)]",
             "print((ahead - behind) / 2e-6, sum((g * s).sum() for g, s in zip(grads, steps)))",
         )
-        rows: list[str] = list(_program(subject, call, None, True, "a.square()", *lines))
-        rows[1:2] = [
-            rows[1],
-            f"m = m.double() if hasattr(m, 'double') else m; {names}, = [x.double() for x in ({names},)]",
-        ]
-        yield size, f"the gradient is not the derivative ({size:.2g} of it)", tuple(rows)
+        first, drawn, *rest = _program(subject, call, None, True, "a.square()", *lines)
+        doubled = f"m = m.double() if hasattr(m, 'double') else m; {names}, = [x.double() for x in ({names},)]"
+        program = (first, drawn, doubled, *rest)
+        yield size, f"the gradient is not the derivative ({size:.2g} of it)", program
 
 
 def _gradients(output: Tensor, weights: Tensor, leaves: list[Tensor]) -> list[Tensor]:

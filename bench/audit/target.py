@@ -47,7 +47,7 @@ def load_target(spec: Spec) -> Built:
     if not colon:
         raise SelectionError(f"expected FILE.py:NAME or package.module:NAME, got {spec.name!r}")
     values = dict(spec.parameters)
-    if place == "transformers" and name[:1].isupper():
+    if place == "transformers":
         return Built(*tiny_model(name, values))
     target = target_of(spec.name)
     assert target is not None

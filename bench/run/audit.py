@@ -10,7 +10,6 @@ from typing import Any
 
 from ..audit.adapter import Foreign, as_variant, takes_shape
 from ..audit.report import AuditReport
-from ..audit.suite import audit_module
 from ..audit.target import load_target
 from ..core.errors import SelectionError
 from ..core.registry import Registry
@@ -48,6 +47,8 @@ class AuditTarget(Request[AuditReport]):
     compile: str
 
     def answer(self, reporter: Reporter) -> AuditReport:
+        from ..audit.suite import audit_module
+
         target = load_target(self.target)
         return audit_module(
             target.module, str(self.target), call=self.call, causal=self.causal, compile=self.compile,
@@ -55,8 +56,26 @@ class AuditTarget(Request[AuditReport]):
         )  # fmt: skip
 
 
-def audit_target(target: Any, call: str | Callable[..., Any], causal: bool | None, compile: str) -> AuditReport:
-    """All findings about what text or a Spec names, or about a live module or function; as `attnbench.audit`."""
+def audit(
+    target: Any,
+    *,
+    call: str | Callable[..., Any] = "",
+    causal: bool | None = None,
+    compile: str = "aot_eager",
+) -> AuditReport:
+    """Test a layer, an attention function or a model of anybody: leaks, padding, caches, gradients, precision.
+
+    target: `mine.py:MyAttention[dim=64]`, `package.module:NAME` or `transformers:DogeForCausalLM`, each in a child;
+    or a live module or function, which runs in this process. call: how it is called, where that is not found: text
+    such as `"m(x, mask=valid)[0]"`, or a function of the module, the inputs and `valid`, which is True at tokens,
+    (batch, positions). causal: whether it claims to be; None asks the module. compile: backend of torch.compile, or "".
+    Returns a report that is true where nothing fails. Raises SelectionError for text that names nothing, PluginError
+    for code that dies.
+
+    >>> print(attnbench.audit(module, call=lambda m, x, valid: m(x, attention_mask=valid)[0]))     # doctest: +SKIP
+    """
+    from ..audit.suite import audit_module
+
     if not isinstance(target, str | Spec):
         name = getattr(target, "__name__", type(target).__name__)
         return audit_module(target, name, call=call, causal=causal, compile=compile)

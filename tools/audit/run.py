@@ -109,7 +109,8 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
     yield f"\nModels of transformers ({len(names)}): {', '.join(names)}."
     missing = [target["name"].removeprefix(MODELS) for target, report in causal if report.question]
     yield f"\nModels that no tiny configuration built or a CPU does not run ({len(missing)}): {', '.join(missing)}."
-    yield "\n## Programs\n\nPlain torch; each prints the size of a finding.\n"
+    yield "\n## Programs\n\nPlain torch; each prints what was found, gradients of another loss than above."
+
     for target, report in layers + built:
         for finding in report.failures:
             if finding.name not in target.get("design", {}):
@@ -125,7 +126,7 @@ def table(found: list[tuple[Target, AuditReport]], *, design: bool) -> Iterator[
         for finding in report.failures:
             why = target.get("design", {}).get(finding.name, "")
             if bool(why) == design:
-                said = why or target.get("says", {}).get(finding.name, "")
+                said = why or (target.get("says") or {}).get(finding.name, "")
                 yield f"| `{short(target['name'])}` | {finding.name} | {finding.text} | {said} |"
 
 

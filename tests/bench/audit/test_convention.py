@@ -16,6 +16,12 @@ def heads_last(q, k, v, mask=None):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
 
 
+def keeps_nan(q, k, v, attn_mask=None):
+    """Rows without a key are NaN, as a softmax of minus infinities is."""
+    scores = q @ k.mT / 4
+    return (scores if attn_mask is None else scores.masked_fill(~attn_mask, -torch.inf)).softmax(-1) @ v
+
+
 class Layer(nn.Module):
     """Four heads of 12 with own projections; subclasses take a mask in their own way."""
 
@@ -79,6 +85,7 @@ class Model(nn.Module):
         (heads_last, "qkv", "m(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)",
          "m(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask=valid[:, None, None]).transpose(1, 2)",
          "m(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask=seen).transpose(1, 2)"),
+        (keeps_nan, "qkv", "m(q, k, v)", "m(q, k, v, attn_mask=valid[:, None, None])", "m(q, k, v, attn_mask=seen)"),
         (Additive(), "layer", "m(x)[0]", "m(x, attention_mask=bias)[0]", "m(x, attention_mask=bias)[0]"),
         (Dropping(), "layer", "m(x)", "m(x, mask=~valid)", ""),
         (Keeping(), "layer", "m(x)", "m(x, mask=valid)", ""),
