@@ -19,14 +19,24 @@ from .case import BASE_LENGTH, WIDEST_BATCH, Answer, Answers, Case, Measured, No
 from .variant import VariantSource, with_heads
 
 LONG_LENGTH = 384
-SHORT_HEADS = 5
+SHORT_HEADS = 8
 """At few positions: more than four, since a kernel may take heads by fours."""
+SHORT_GROUPS = 2
+"""Heads that share a key: with one group alone no order of the groups is wrong."""
 CHECKED_BATCH = 10
 TORCH = Path(torch.__file__).parent
 NEEDS = {
     "causal": "the shape is not causal", "padding": "the shape has no padding", "cross": "the shape is not cross"
 }  # fmt: skip
 """What a shape must have for a property, and the reason where it does not."""
+
+CAUSES = {
+    "masked rows": "a softmax over no key",
+    "bounds": "bounds ignored, off by one, or taken from the first sequence",
+    "packed sequences": "one mask for the whole row",
+    "grouped heads": "keys repeated in turn; heads of a group stand side by side",
+}
+"""What is mostly wrong where a property fails."""
 
 Form = Literal["short", "own", "both"]
 Verdict = Literal["holds", "fails", "n.a."]
@@ -89,10 +99,11 @@ class Property:
             answer = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {message} ({line})")
         if isinstance(answer, NotApplicable):
             return GateResult(property=self.name, held=None, measured=answer.found.value, detail=answer.reason)
-        value, allowed = answer.value, answer.allowed
-        return GateResult(
-            property=self.name, held=value <= allowed, measured=value, allowed=allowed, detail=answer.detail
-        )
+        value, allowed, detail = answer.value, answer.allowed, answer.detail
+        held = value <= allowed
+        if not held and self.name in CAUSES and not detail.startswith("raised "):
+            detail += f"; likely {CAUSES[self.name]}"
+        return GateResult(property=self.name, held=held, measured=value, allowed=allowed, detail=detail)
 
     def _answer(self, first: Case) -> Answer:
         if self.needs and not getattr(first.shape, self.needs):
@@ -132,14 +143,49 @@ PROPERTIES: tuple[Property, ...] = (
     Property("any length", numerics.any_length),
     Property("empty batch", numerics.empty_batch),
     Property("queries differ from keys", numerics.crosses, needs="cross"),
-    Property("causal", masks.future_changes_nothing, "all", "causal", own="always"),
+    Property(
+        "causal",
+        masks.future_changes_nothing,
+        "all",
+        "causal",
+        own="always",
+        cause="a mask that is missing or shifted, or a mean or a norm over all positions",
+    ),
     Property("causal values", masks.future_values_change_nothing, "all", "causal", own="always"),
     Property("prefix consistency", masks.prefix_stands_alone, "all", "causal", own="always"),
-    Property("aligned at the last key", masks.aligned_at_last_key, "all", "causal", own="always"),
-    Property("padding content", masks.padding_content, "all", "padding", own="check"),
-    Property("padding length", masks.padding_length, "all", "padding", own="always"),
+    Property(
+        "aligned at the last key",
+        masks.aligned_at_last_key,
+        "all",
+        "causal",
+        own="always",
+        cause="a causal mask that begins at the first key",
+    ),
+    Property(
+        "padding content",
+        masks.padding_content,
+        "all",
+        "padding",
+        own="check",
+        cause="a sum, a mean or a maximum over padded keys",
+    ),
+    Property(
+        "padding length",
+        masks.padding_length,
+        "all",
+        "padding",
+        own="always",
+        cause="a mask taken from the first sequence, or a size that counts padded keys",
+    ),
     Property("padding without numbers", masks.padding_without_numbers, "measured", "padding"),
-    Property("batch independence", masks.batch_independence, "all", own="always", whole=True),
+    Property(
+        "batch independence",
+        masks.batch_independence,
+        "all",
+        own="always",
+        whole=True,
+        cause="a statistic over the batch",
+    ),
     Property("masked rows", masks.masked_rows, "all", "padding"),
     Property("bounds", masks.bounds_are_kept),
     Property("packed sequences", masks.packed_sequences),
@@ -152,8 +198,20 @@ PROPERTIES: tuple[Property, ...] = (
     Property("gradient in precision", gradients.gradient_in_precision, "narrow", own="always"),
     Property("twin", twins.equals_twin, own="always"),
     Property("implementations", twins.implementations_agree, own="always"),
-    Property("bfloat16", numerics.bfloat16, "measured", own="check"),
-    Property("float16", numerics.float16, "measured", own="check"),
+    Property(
+        "bfloat16",
+        numerics.bfloat16,
+        "measured",
+        own="check",
+        cause="scores or sums in half precision; keep them in float32",
+    ),
+    Property(
+        "float16",
+        numerics.float16,
+        "measured",
+        own="check",
+        cause="scores or sums in half precision; keep them in float32",
+    ),
     Property("weights within mask", maps.weights_within_mask),
     Property("weights by rows", maps.weights_by_rows),
     Property("weights make output", maps.weights_make_output, own="always"),
@@ -165,7 +223,9 @@ PROPERTIES: tuple[Property, ...] = (
     Property("density", masks.density_as_declared, quick=False, own="check"),
     Property("dropout in training only", maps.dropout_in_training_only),
     Property("dropout in backward", maps.dropout_in_backward),
-    Property("dropout mean", maps.dropout_keeps_mean, quick=False),
+    Property(
+        "dropout mean", maps.dropout_keeps_mean, quick=False, cause="dropped weights that are not divided by 1 - rate"
+    ),
     Property("dropout sums", maps.dropout_never_renormalises, quick=False),
 )
 
@@ -267,7 +327,7 @@ def _findings(
     own = RunSetting(shape.max_length, 1, "own") if length is None else None
     shape = shape if length is None else replace(shape, max_length=length)
     # all heads where the variant refuses few, or breaks with them
-    shapes = [shape] if own else list(dict.fromkeys((with_heads(shape, SHORT_HEADS), shape)))
+    shapes = [shape] if own else list(dict.fromkeys((with_heads(shape, SHORT_HEADS, SHORT_GROUPS), shape)))
     # The examination draws random numbers of its own; a run that is gated must go on with those it would have had, and
     # with its settings, whatever the variant did to them.
     cuda = [shape.device] if torch.device(shape.device).type == "cuda" else []
