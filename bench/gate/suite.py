@@ -31,10 +31,18 @@ NEEDS = {
 """What a shape must have for a property, and the reason where it does not."""
 
 CAUSES = {
+    "causal": "a mask that is missing or shifted, or a mean or a norm over all positions",
+    "aligned at the last key": "a causal mask that begins at the first key",
+    "padding content": "a sum, a mean or a maximum over padded keys",
+    "padding length": "a mask taken from the first sequence, or a size that counts padded keys",
+    "batch independence": "a statistic over the batch",
     "masked rows": "a softmax over no key",
     "bounds": "bounds ignored, off by one, or taken from the first sequence",
     "packed sequences": "one mask for the whole row",
     "grouped heads": "keys repeated in turn; heads of a group stand side by side",
+    "bfloat16": "scores or sums in half precision; keep them in float32",
+    "float16": "scores or sums in half precision; keep them in float32",
+    "dropout mean": "dropped weights that are not divided by 1 - rate",
 }
 """What is mostly wrong where a property fails."""
 
@@ -143,49 +151,14 @@ PROPERTIES: tuple[Property, ...] = (
     Property("any length", numerics.any_length),
     Property("empty batch", numerics.empty_batch),
     Property("queries differ from keys", numerics.crosses, needs="cross"),
-    Property(
-        "causal",
-        masks.future_changes_nothing,
-        "all",
-        "causal",
-        own="always",
-        cause="a mask that is missing or shifted, or a mean or a norm over all positions",
-    ),
+    Property("causal", masks.future_changes_nothing, "all", "causal", own="always"),
     Property("causal values", masks.future_values_change_nothing, "all", "causal", own="always"),
     Property("prefix consistency", masks.prefix_stands_alone, "all", "causal", own="always"),
-    Property(
-        "aligned at the last key",
-        masks.aligned_at_last_key,
-        "all",
-        "causal",
-        own="always",
-        cause="a causal mask that begins at the first key",
-    ),
-    Property(
-        "padding content",
-        masks.padding_content,
-        "all",
-        "padding",
-        own="check",
-        cause="a sum, a mean or a maximum over padded keys",
-    ),
-    Property(
-        "padding length",
-        masks.padding_length,
-        "all",
-        "padding",
-        own="always",
-        cause="a mask taken from the first sequence, or a size that counts padded keys",
-    ),
+    Property("aligned at the last key", masks.aligned_at_last_key, "all", "causal", own="always"),
+    Property("padding content", masks.padding_content, "all", "padding", own="check"),
+    Property("padding length", masks.padding_length, "all", "padding", own="always"),
     Property("padding without numbers", masks.padding_without_numbers, "measured", "padding"),
-    Property(
-        "batch independence",
-        masks.batch_independence,
-        "all",
-        own="always",
-        whole=True,
-        cause="a statistic over the batch",
-    ),
+    Property("batch independence", masks.batch_independence, "all", own="always", whole=True),
     Property("masked rows", masks.masked_rows, "all", "padding"),
     Property("bounds", masks.bounds_are_kept),
     Property("packed sequences", masks.packed_sequences),
@@ -198,20 +171,8 @@ PROPERTIES: tuple[Property, ...] = (
     Property("gradient in precision", gradients.gradient_in_precision, "narrow", own="always"),
     Property("twin", twins.equals_twin, own="always"),
     Property("implementations", twins.implementations_agree, own="always"),
-    Property(
-        "bfloat16",
-        numerics.bfloat16,
-        "measured",
-        own="check",
-        cause="scores or sums in half precision; keep them in float32",
-    ),
-    Property(
-        "float16",
-        numerics.float16,
-        "measured",
-        own="check",
-        cause="scores or sums in half precision; keep them in float32",
-    ),
+    Property("bfloat16", numerics.bfloat16, "measured", own="check"),
+    Property("float16", numerics.float16, "measured", own="check"),
     Property("weights within mask", maps.weights_within_mask),
     Property("weights by rows", maps.weights_by_rows),
     Property("weights make output", maps.weights_make_output, own="always"),
@@ -223,9 +184,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("density", masks.density_as_declared, quick=False, own="check"),
     Property("dropout in training only", maps.dropout_in_training_only),
     Property("dropout in backward", maps.dropout_in_backward),
-    Property(
-        "dropout mean", maps.dropout_keeps_mean, quick=False, cause="dropped weights that are not divided by 1 - rate"
-    ),
+    Property("dropout mean", maps.dropout_keeps_mean, quick=False),
     Property("dropout sums", maps.dropout_never_renormalises, quick=False),
 )
 
