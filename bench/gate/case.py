@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import process_time
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...variants.contract import AttentionShape, Mask, Variant
 from ..core.errors import Unsupported
@@ -23,6 +24,8 @@ STEPS = 3
 DOUBLE_LENGTH, DOUBLE_BYTES = 2048, 2**31
 NARROW_LENGTH, NARROW_SCORES = 1024, 2**20
 SEQUENCE_SECONDS, NARROW_SECONDS, NARROWEST = 0.5, 0.06, 512
+FEW = 13
+"""Positions of a pass that is to cost little."""
 HELD_SCORES = 8
 """Tensors of the size of all scores that a pass and its gradient hold at once, as measured for the plainest maps."""
 PARTS = ("output", "gradient of query", "gradient of key", "gradient of value", "gradient of the hidden state")
@@ -67,6 +70,20 @@ def gap(found: Tensor, expected: Tensor) -> float:
     # Relative to the largest entry of all and not entry by entry: near a zero any rounding is large.
     difference, scale = (found - expected).abs().max().item(), expected.abs().max().item()
     return difference / scale if scale else (0.0 if difference == 0 else math.inf)
+
+
+class Widened(TorchDispatchMode):
+    """Keeps float64 where code casts it down to a fixed precision, such as for a softmax that is float32 always."""
+
+    casts = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        down = kwargs.get("dtype") in (torch.float32, torch.bfloat16, torch.float16)
+        if down and func is torch.ops.aten._to_copy.default and args[0].dtype == torch.float64:
+            self.casts += 1
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
 
 
 def permuted(x: Tensor) -> Tensor:
@@ -219,7 +236,24 @@ class Case:
             # noise of training must not look like a leak
             torch.manual_seed(self.seed)
         states = None if inputs.hidden is None else inputs.hidden[:, 0]
-        return self.module(inputs.query, inputs.key, inputs.value, self.mask(valid, **more), states)
+        with self.widened(self.shape.dtype):
+            return self.module(inputs.query, inputs.key, inputs.value, self.mask(valid, **more), states)
+
+    def widened(self, dtype: str) -> Widened | nullcontext[None]:
+        """What passes in `dtype` run in: in float64 all of it is that."""
+        return Widened() if dtype == "float64" and self.first.casts_down else nullcontext()
+
+    @cached_property
+    def casts_down(self) -> bool:
+        """Whether code that is given float64 casts it down; a mode that asks each operation is slow where none does."""
+        shape = replace(self.shape, dtype="float64", dropout=0.0)
+        with suppress(Exception), Widened() as found, torch.no_grad():
+            few = self.inputs(min(self.length, FEW), batch=1)
+            double = [x.double() for x in few]
+            states = double[3][:, 0] if few.hidden is not None else None
+            build(self.factory, shape, self.seed)(*double[:3], self.mask(), states)
+            return found.casts > 0
+        return False
 
     def run(self, inputs: Inputs, valid: Tensor | None = None, **more: Any) -> Tensor:
         """The output, without gradients; `more` are other parts of the mask."""
@@ -228,7 +262,7 @@ class Case:
 
     def weights(self, inputs: Inputs, valid: Tensor | None = None, rows: slice | None = None) -> Tensor | None:
         states = None if inputs.hidden is None else inputs.hidden[:, 0]
-        with torch.no_grad():
+        with torch.no_grad(), self.widened(self.shape.dtype):
             return self.module.weights_with(inputs.query, inputs.key, self.mask(valid), rows, states)
 
     @cached_property

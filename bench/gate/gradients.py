@@ -185,7 +185,8 @@ def small(case: Case, kind: Kind, dropout: float = 0.0) -> Case | None:
             after_steps(module, sized, case.seed)
         _jitter(module, case.seed)
         setting = RunSetting(min(SMALL_LENGTH, max_length), kind=kind)
-        return Case(case.factory, sized, setting, case.seed, module=module.train(kind == "training"))
+        module.train(kind == "training")
+        return Case(case.factory, sized, setting, case.seed, module=module, first=case.first)
     return None
 
 

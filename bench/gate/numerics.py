@@ -85,12 +85,22 @@ def deterministic(case: Case) -> Answers:
 
 
 def layout(case: Case) -> Answers:
-    """contiguous inputs give what slices of joined projections do, forward and backward"""
+    """contiguous inputs give what slices of joined projections do, forward and backward, and an input whose gradient is
+    asked for alone gets the one that it gets among others"""
     grad_output = case.grad_output(case.output).contiguous()
     expected = case.first_passes
     found = case.passes(Inputs(*map(Tensor.contiguous, case.inputs())), None, grad_output)
     for part, a, b in zip(PARTS, found, expected, strict=False):
         yield Measured(gap(a, b), GRADIENT_ROOM * case.tolerance, f"{part} of contiguous inputs, {case.place}")
+    for at, part in enumerate(PARTS[1 : len(expected)]):
+        with torch.enable_grad():
+            leaves = Inputs(*(x.detach().requires_grad_(number == at) for number, x in enumerate(case.inputs())))
+            output = case.forward(leaves)
+            if output.requires_grad:
+                (alone,) = torch.autograd.grad(output, [list(leaves)[at]], grad_output, allow_unused=True)
+                # an input that is ignored has none
+                error = gap(torch.zeros_like(expected[at + 1]) if alone is None else alone, expected[at + 1])
+                yield Measured(error, GRADIENT_ROOM * case.tolerance, f"{part} asked for alone, {case.place}")
 
 
 def no_state(case: Case) -> Answers:
@@ -166,12 +176,12 @@ def _side_effects(case: Case, before: dict[str, Any]) -> Answer:
 
 
 def bfloat16(case: Case) -> Answers:
-    """bfloat16 stays as near float32 as softmax does, times two and a half"""
+    """bfloat16, autocast too, stays as near float32 as softmax does, times two and a half, with inputs rounded twice"""
     yield from _half(case, "bfloat16")
 
 
 def float16(case: Case) -> Answers:
-    """float16 stays as near float32 as softmax does, times two and a half"""
+    """float16, autocast too, stays as near float32 as softmax does, times two and a half, with inputs rounded twice"""
     yield from _half(case, "float16")
 
 
@@ -188,15 +198,26 @@ def _half(case: Case, name: str) -> Answers:
     inputs = Inputs(*(x.to(dtype) for x in single.inputs(batch=2)))
     inputs = replace(inputs, query=3 * inputs.query)
     exact = Inputs(*(x.float() for x in inputs))
+    # a position that is turned, or another step before the product, rounds queries and keys once more
+    generator, epsilon = torch.Generator().manual_seed(case.seed), torch.finfo(dtype).eps
+    noise = [2 * torch.rand(x.shape, generator=generator).to(x.device) - 1 for x in (exact.query, exact.key)]
+    query, key = (x * (1 + epsilon / 2 * y) for x, y in zip((exact.query, exact.key), noise, strict=True))
+    nudged = replace(exact, query=query, key=key)
     masks = [None, inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3))] if case.shape.padding else [None]
     for valid in masks:
         expected = single.run(exact, valid)
         own = row_error(half.run(inputs, valid), expected)
-        reference = row_error(half.other(softmax).run(inputs, valid), single.other(softmax).run(exact, valid))
+        ideal = single.other(softmax).run(exact, valid)
+        reference = row_error(half.other(softmax).run(inputs, valid), ideal)
+        once_more = row_error(single.other(softmax).run(nudged, valid), ideal)
         # tiny outputs lose digits in float16 whoever computes them
-        allowed = HALF_FACTOR * reference + row_error(expected.to(dtype), expected)
+        allowed = math.hypot(HALF_FACTOR * reference, once_more) + row_error(expected.to(dtype), expected)
         masked = "" if valid is None else " with padding"
         yield Measured(own, allowed, f"relative error of a row, {case.words}{masked}; softmax {reference:.1e}")
+        if valid is None and not case.brief:
+            with torch.autocast(torch.device(case.shape.device).type, dtype=dtype):
+                found = single.run(exact)
+            yield Measured(row_error(found, expected), allowed, f"relative error of a row in autocast, {case.words}")
 
 
 def row_error(found: Tensor, expected: Tensor) -> float:

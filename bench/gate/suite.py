@@ -19,14 +19,32 @@ from .case import BASE_LENGTH, WIDEST_BATCH, Answer, Answers, Case, Measured, No
 from .variant import VariantSource, with_heads
 
 LONG_LENGTH = 384
-SHORT_HEADS = 5
+SHORT_HEADS = 8
 """At few positions: more than four, since a kernel may take heads by fours."""
+SHORT_GROUPS = 2
+"""Heads that share a key: with one group alone no order of the groups is wrong."""
 CHECKED_BATCH = 10
 TORCH = Path(torch.__file__).parent
 NEEDS = {
     "causal": "the shape is not causal", "padding": "the shape has no padding", "cross": "the shape is not cross"
 }  # fmt: skip
 """What a shape must have for a property, and the reason where it does not."""
+
+CAUSES = {
+    "causal": "a mask that is missing or shifted, or a mean or a norm over all positions",
+    "aligned at the last key": "a causal mask that begins at the first key",
+    "padding content": "a sum, a mean or a maximum over padded keys",
+    "padding length": "a mask taken from the first sequence, or a size that counts padded keys",
+    "batch independence": "a statistic over the batch",
+    "masked rows": "a softmax over no key",
+    "bounds": "bounds ignored, off by one, or taken from the first sequence",
+    "packed sequences": "one mask for the whole row",
+    "grouped heads": "keys repeated in turn; heads of a group stand side by side",
+    "bfloat16": "scores or sums in half precision; keep them in float32",
+    "float16": "scores or sums in half precision; keep them in float32",
+    "dropout mean": "dropped weights that are not divided by 1 - rate",
+}
+"""What is mostly wrong where a property fails."""
 
 Form = Literal["short", "own", "both"]
 Verdict = Literal["holds", "fails", "n.a."]
@@ -89,10 +107,11 @@ class Property:
             answer = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {message} ({line})")
         if isinstance(answer, NotApplicable):
             return GateResult(property=self.name, held=None, measured=answer.found.value, detail=answer.reason)
-        value, allowed = answer.value, answer.allowed
-        return GateResult(
-            property=self.name, held=value <= allowed, measured=value, allowed=allowed, detail=answer.detail
-        )
+        value, allowed, detail = answer.value, answer.allowed, answer.detail
+        held = value <= allowed
+        if not held and self.name in CAUSES and not detail.startswith("raised "):
+            detail += f"; likely {CAUSES[self.name]}"
+        return GateResult(property=self.name, held=held, measured=value, allowed=allowed, detail=detail)
 
     def _answer(self, first: Case) -> Answer:
         if self.needs and not getattr(first.shape, self.needs):
@@ -267,7 +286,7 @@ def _findings(
     own = RunSetting(shape.max_length, 1, "own") if length is None else None
     shape = shape if length is None else replace(shape, max_length=length)
     # all heads where the variant refuses few, or breaks with them
-    shapes = [shape] if own else list(dict.fromkeys((with_heads(shape, SHORT_HEADS), shape)))
+    shapes = [shape] if own else list(dict.fromkeys((with_heads(shape, SHORT_HEADS, SHORT_GROUPS), shape)))
     # The examination draws random numbers of its own; a run that is gated must go on with those it would have had, and
     # with its settings, whatever the variant did to them.
     cuda = [shape.device] if torch.device(shape.device).type == "cuda" else []

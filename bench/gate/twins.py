@@ -31,6 +31,8 @@ SLOW = {"flex", "triton"}
 EAGER = "eager"
 ON_DEMAND = {"cpu": {"flex", "triton"}, "cuda": {"flex"}}
 """Implementations that run on such a device only where a selection names them."""
+GROUPED = (6, 2)
+"""Heads, and keys that they share: groups of more than two, and more than one of them."""
 DECODED = 8
 """Tokens that are decoded one by one."""
 TOLERANCE = 1e-9
@@ -70,26 +72,38 @@ def implementations_agree(case: Case) -> Answers:
 
 def grouped_heads(case: Case) -> Answers:
     """heads that share keys and values equal heads with keys and values repeated"""
-    heads, shared = case.shape.heads, case.shape.kv_heads
-    if heads == 1:
+    if case.shape.heads == 1:
         yield NotApplicable("one head shares nothing")
         return
+    heads, shared = case.shape.heads, case.shape.kv_heads
     if shared == heads:
         # the largest number that divides the heads, so that groups are small and several
         shared = next(number for number in range(heads // 2, 0, -1) if heads % number == 0)
+    yield from _grouped(case, heads, shared)
+    # the heads of the shape may be prime or all share one key, where no order is wrong
+    more = Case(case.factory, replace(case.shape, heads=GROUPED[0], kv_heads=GROUPED[0]), seed=case.seed)
+    yield from _grouped(more, *GROUPED)
+
+
+def _grouped(case: Case, heads: int, shared: int) -> Answers:
     # float64, where nothing but a wrong pair of heads makes a difference
     shape = replace(case.shape, dtype="float64")
-    grouped, single = (
-        build(case.factory, replace(shape, kv_heads=number), case.seed).double() for number in (shared, heads)
-    )
+    try:
+        grouped, single = (
+            build(case.factory, replace(shape, kv_heads=number), case.seed).double() for number in (shared, heads)
+        )
+    except Unsupported as refusal:
+        yield NotApplicable(str(refusal))
+        return
     place, inputs, mask = f"{heads} heads on {shared}, float64", case.inputs(), case.mask()
     parts = (inputs.query, inputs.key[:, :shared], inputs.value[:, :shared])
     query, key, value = leaves = [x.detach().double().requires_grad_() for x in parts]
     hidden = None if inputs.hidden is None else inputs.hidden[:, 0].double()
     # by number and not by `repeat_heads`, which variants call themselves: a wrong order would be wrong on both sides
     of_group = torch.arange(heads, device=query.device) // (heads // shared)
-    output = grouped(query, key, value, mask, hidden)
-    expected = single(query, key[:, of_group], value[:, of_group], mask, hidden)
+    with case.widened("float64"):
+        output = grouped(query, key, value, mask, hidden)
+        expected = single(query, key[:, of_group], value[:, of_group], mask, hidden)
     yield Measured(gap(output, expected), TOLERANCE, f"output, {place}")
     found = [torch.autograd.grad(each.sum(), leaves, allow_unused=True) for each in (output, expected)]
     for name, ours, theirs in zip(("query", "key", "value"), *found, strict=True):
@@ -98,7 +112,7 @@ def grouped_heads(case: Case) -> Answers:
     if not shape.causal or shape.cross or not single.decodes or single.state_bytes(single.shape) is None:
         return
     state, steps = None, []
-    with torch.no_grad():
+    with torch.no_grad(), case.widened("float64"):
         first = [x[:, :, :DECODED] for x in leaves]
         for at in range(first[0].shape[2]):
             now = [x[:, :, at : at + 1] for x in first]

@@ -13,6 +13,9 @@ from ..core.errors import SelectionError, Unsupported
 from ..core.registry import VARIANTS, parameters
 from ..core.spec import Spec
 
+OPENING = 0.1
+"""Standard deviation of the parameters that begin at zero."""
+
 VariantSource = Spec | str | type[Variant] | Callable[[AttentionShape], Variant]
 
 
@@ -51,7 +54,8 @@ class VariantFactory:
 def build(source: VariantFactory, shape: AttentionShape, seed: int, **more: Any) -> Variant:
     """A new instance in evaluation mode, on the shape's device; parameters stay in float32 under half precision.
 
-    Raises Unsupported where it refuses the shape.
+    Parameters that begin at zero, such as a gate that is shut at first, are drawn anew: what lies behind them is to be
+    seen. Raises Unsupported where it refuses the shape.
     """
     # Random projections and patterns are part of a variant: two instances are compared only if they drew the same.
     torch.manual_seed(seed)
@@ -59,12 +63,17 @@ def build(source: VariantFactory, shape: AttentionShape, seed: int, **more: Any)
     reason = variant.supports(shape)
     if reason:
         raise Unsupported(reason)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in variant.parameters():
+            if not parameter.any():
+                parameter.copy_(OPENING * torch.randn(parameter.shape, generator=generator))
     variant.to(shape.device)
     return (variant.double() if shape.dtype == "float64" else variant).eval()
 
 
-def with_heads(shape: AttentionShape, heads: int) -> AttentionShape:
-    """`shape` with at most `heads` heads, or one group of them where that is more; as many of them share a key."""
+def with_heads(shape: AttentionShape, heads: int, least: int = 1) -> AttentionShape:
+    """`shape` with at most `heads` heads, or `least` groups of them where that is more; as many of them share a key."""
     group = shape.heads // shape.kv_heads
-    groups = max(1, min(heads, shape.heads) // group)
+    groups = min(shape.kv_heads, max(least, min(heads, shape.heads) // group))
     return replace(shape, heads=groups * group, kv_heads=groups)

@@ -167,10 +167,10 @@ def test_a_kink_on_the_way_is_no_wrong_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "found"), [(8, 8, (5, 5)), (8, 2, (4, 1)), (8, 1, (8, 1)), (2, 2, (2, 2))]
+    ("heads", "kv_heads", "found"), [(8, 8, (5, 5)), (8, 2, (8, 2)), (12, 4, (6, 2)), (8, 1, (8, 1)), (2, 2, (2, 2))]
 )
 def test_fewer_heads_share_keys_as_all_do(heads: int, kv_heads: int, found: tuple[int, int]) -> None:
-    shape = with_heads(replace(SHAPE, heads=heads, kv_heads=kv_heads), 5)
+    shape = with_heads(replace(SHAPE, heads=heads, kv_heads=kv_heads), 5, 2)
     assert (shape.heads, shape.kv_heads) == found
 
 

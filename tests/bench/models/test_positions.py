@@ -116,7 +116,8 @@ def test_those_variants_take_a_bias_that_weigh_by_products_alone(variant: str) -
     if found is None:
         return
     shape = AttentionShape(heads=2, head_dim=8, max_length=24, causal=True, padding=False)
-    # `dot` and `ssd` have no factor 1 / sqrt(d) that could be made good; maps of positions, or within one block, see no products
+    # `dot` and `ssd` have no factor 1 / sqrt(d) that could be made good; maps of positions, or within one block, see no
+    # products
     assert build(variant, shape).maps_products == (found and variant not in ("dot", "ssd", "synthesizer", "sinkhorn"))
 
 
