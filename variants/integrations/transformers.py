@@ -149,7 +149,8 @@ def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> lis
 def _load(model: nn.Module) -> None:
     """Gives the attached variants the parameters that `save_pretrained` wrote, which `from_pretrained` leaves out."""
     config: Any = model.config
-    folder, saved = Path(config._name_or_path), {}
+    folder = Path(config._name_or_path)
+    saved: dict[str, Any] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             saved |= {name: file.get_tensor(name) for name in file.keys() if f".{CHILD}." in name}  # noqa: SIM118
