@@ -36,12 +36,7 @@ def pack_name(label: str, members: Iterable[str]) -> str:
 
 def pack_names(folder: int) -> list[str]:
     """The names of the packs in a folder, sorted."""
-    return sorted(name for name in os.listdir(folder) if is_pack_name(name))
-
-
-def is_pack_name(name: str) -> bool:
-    """Whether `pack_name` could have given it."""
-    return _NAME.fullmatch(name) is not None
+    return sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
 
 
 def write_pack(file: BinaryIO, members: Iterable[str], read: Callable[[str], bytes]) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from ...bench.core.files import read_regular
 from ..contract import DataError, DataPlace
 from .prepared import write_whole
 
+LARGEST_MODEL = 100_000_000
 """Bytes of a model; one of 65,000 pieces has two million."""
 
 
@@ -55,7 +57,7 @@ def cached_model(place: DataPlace, name: str, learn: Callable[[], bytes]) -> byt
     """The model of that name from the cache, learned if it is not there. Raises DataError if it cannot be written."""
     path = place.cache / "subwords" / f"{name}.model"
     with suppress(OSError, RuntimeError):
-        found = path.read_bytes()
+        found = read_regular(path, LARGEST_MODEL)
         # one that is damaged is learned anew, to the same bytes
         sentencepiece().SentencePieceProcessor(model_proto=found)
         return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..contract import DataPlace, Provenance, Split
 from .prepared import PreparedData, prepare
-from .sources import ExportSource
+from .tfds import ExportSource
 
 
 def regenerated(

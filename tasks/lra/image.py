@@ -20,8 +20,10 @@ from ..contract import (
     Whole,
 )
 from ..data.baselines import majority, ridge
-from ..data.data import DataSource, SourcedTask, load_first, make_dataset
-from ._image.cifar import NAME, PIXELS, at_length, sources
+from ..data.data import DataSource, SourcedTask
+from ..data.prepared import PreparedData
+from ._image.cifar import NAME, PIXELS, at_length
+from ._image.cifar_sources import sources
 from .pytorch_settings import NYSTROMFORMER, SKYFORMER
 
 
@@ -134,6 +136,5 @@ class Image(SourcedTask):
     def sources(self, place: DataPlace) -> Sequence[DataSource]:
         return sources()
 
-    def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        prepared = at_length(load_first(sources(), place, NAME), recipe.length, place)
-        return make_dataset(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)
+    def at_length(self, prepared: PreparedData, length: int, place: DataPlace) -> PreparedData:
+        return at_length(prepared, length, place)

@@ -1,1 +1,0 @@
-"""The gate for layers and models of others, as they are."""
